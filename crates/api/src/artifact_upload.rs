@@ -48,8 +48,8 @@ impl UploadQuery {
         }
         let keep = self.expires_in.map(Duration::from_secs);
         if keep.is_some_and(|keep| keep.is_zero() || keep > MAX_KEEP) {
-            let most = MAX_KEEP.as_secs();
-            let message = format!("`expires_in` must be 1 to {most} seconds");
+            let max_seconds = MAX_KEEP.as_secs();
+            let message = format!("`expires_in` must be 1 to {max_seconds} seconds");
             return Err(ApiError::invalid_argument(message));
         }
         let announced = single_header(headers, CONTENT_LENGTH.as_str())?;

@@ -156,7 +156,7 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
     let now = now_ms.div_euclid(1000);
     let limit = state.auth_rate_limit();
     // Before the look-up in the database: guesses over the limit must not load it. Held until the check is over.
-    let _place = limit.pass(source, now).await?;
+    let _queue_permit = limit.pass(source, now).await?;
     // Read each time, without a cache: revocation and expiry take effect at once on all replicas.
     let found = find_key(bearer(&parts.headers)?, state).await?;
     let found = found.ok_or_else(|| limit.refuse(source, now, || {}))?;
@@ -197,8 +197,8 @@ async fn find_key(key: &str, state: &ApiState) -> Result<Option<ApiKeyRecord>, A
     let hash = sha256_hex(key.as_bytes());
     let is_same = |record: &ApiKeyRecord| {
         // In constant time: the duration must not reveal how much of the hash is right.
-        let (sent, kept) = (hash.as_bytes(), record.hash.as_bytes());
-        aws_lc_rs::constant_time::verify_slices_are_equal(sent, kept).is_ok()
+        let (sent, stored) = (hash.as_bytes(), record.hash.as_bytes());
+        aws_lc_rs::constant_time::verify_slices_are_equal(sent, stored).is_ok()
     };
     Ok(record.filter(is_same))
 }
@@ -229,12 +229,12 @@ impl RunCaller {
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<T, E>,
+        permission: Result<T, E>,
     ) -> ApiResult<T> {
-        let refusal = asked.as_ref().err().map(ToString::to_string);
+        let refusal = permission.as_ref().err().map(ToString::to_string);
         // Audited before it is returned: a denial must leave a trace.
         self.record(state, call, refusal.as_deref()).await?;
-        asked.map_err(Into::into)
+        permission.map_err(Into::into)
     }
 
     /// Returns the granted conversation. If the caller names one, it must be the run's own.
@@ -242,11 +242,11 @@ impl RunCaller {
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<&'a FrozenConversation, NotGranted>,
+        permission: Result<&'a FrozenConversation, NotGranted>,
         named: Option<&str>,
     ) -> ApiResult<&'a FrozenConversation> {
         let own = self
-            .own_conversation_if_any(state, call, asked.map(Some), named)
+            .own_conversation_if_any(state, call, permission.map(Some), named)
             .await?;
         own.ok_or_else(|| no_such("this run has no conversation"))
     }
@@ -256,10 +256,10 @@ impl RunCaller {
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<Option<&'a FrozenConversation>, NotGranted>,
+        permission: Result<Option<&'a FrozenConversation>, NotGranted>,
         named: Option<&str>,
     ) -> ApiResult<Option<&'a FrozenConversation>> {
-        let own = match asked {
+        let own = match permission {
             Ok(own) => own,
             Err(refused) => return self.granted(state, call, Err(refused)).await,
         };
@@ -312,7 +312,7 @@ impl RunCaller {
         refusal: Option<&str>,
     ) -> ApiResult<()> {
         // The run may have ended since the credential was checked.
-        self.access.check_known(state).await?;
+        self.access.check_local(state).await?;
         state
             .runs
             .store()

@@ -44,7 +44,7 @@ impl ClientNetwork {
 
 /// Counts of wrong credentials in this process.
 pub(super) struct AuthRateLimit {
-    most: u32,
+    max_failures: u32,
     window: Mutex<CountingWindow>,
     /// The window in which some address went over the limit. In other windows no lookup is needed.
     busy_window: AtomicI64,
@@ -61,9 +61,9 @@ struct CountingWindow {
 impl CountingWindow {
     fn count(&self, source: ClientNetwork) -> u32 {
         // An own entry counts only that address; the shared one is for addresses that came after the table was full.
-        let known = self.counts.get(&source);
+        let own_count = self.counts.get(&source);
         let shared = || self.neighbourhoods.get(&neighbourhood_of(source.0?));
-        known.or_else(shared).copied().unwrap_or(0)
+        own_count.or_else(shared).copied().unwrap_or(0)
     }
 
     /// Counts one more and returns the count; `None` if the tables are full.
@@ -93,10 +93,10 @@ fn neighbourhood_of(network: IpAddr) -> IpAddr {
 }
 
 impl AuthRateLimit {
-    /// `most`: wrong credentials allowed per address in ten seconds.
-    pub(super) fn new(most: u32) -> Self {
+    /// `max_failures`: wrong credentials allowed per address in ten seconds.
+    pub(super) fn new(max_failures: u32) -> Self {
         Self {
-            most,
+            max_failures,
             window: Mutex::default(),
             busy_window: AtomicI64::new(i64::MIN),
             queue: Semaphore::new(QUEUE_PERMITS),
@@ -116,7 +116,7 @@ impl AuthRateLimit {
             return Ok(None);
         }
         match tokio::time::timeout(QUEUE_TIMEOUT, self.queue.acquire()).await {
-            Ok(Ok(place)) => Ok(Some(place)),
+            Ok(Ok(permit)) => Ok(Some(permit)),
             // The same response as a wrong credential over the limit: the queue reveals nothing.
             _ => Err(refused_too_often()),
         }
@@ -124,7 +124,7 @@ impl AuthRateLimit {
 
     fn has_too_many(&self, source: ClientNetwork, number: i64) -> bool {
         let window = self.window.lock().unwrap_or_else(PoisonError::into_inner);
-        window.number == number && window.count(source) >= self.most
+        window.number == number && window.count(source) >= self.max_failures
     }
 
     /// Counts a wrong credential and returns the error. Beyond the limit nothing is logged.
@@ -147,11 +147,11 @@ impl AuthRateLimit {
         let count = window.add(source).unwrap_or(0);
         // All requests need this lock, so it is not held while a log line is written.
         drop(window);
-        if count > self.most {
+        if count > self.max_failures {
             return refused_too_often();
         }
         log();
-        if count == self.most {
+        if count == self.max_failures {
             // From now on, `pass` looks addresses up until the window ends.
             self.busy_window.store(number, Ordering::Relaxed);
             tracing::warn!(
@@ -184,12 +184,12 @@ mod tests {
             assert!(auth_rate_limit.pass(bad, 100).await.unwrap().is_none());
             assert_eq!(status(auth_rate_limit.refuse(bad, 100, || {})), 401);
         }
-        let place = auth_rate_limit.pass(bad, 109).await.unwrap();
-        assert!(place.is_some(), "it waits");
+        let permit = auth_rate_limit.pass(bad, 109).await.unwrap();
+        assert!(permit.is_some(), "it waits");
         assert_eq!(status(auth_rate_limit.refuse(bad, 109, || {})), 429);
         assert!(auth_rate_limit.pass(good, 109).await.unwrap().is_none());
         assert_eq!(status(auth_rate_limit.refuse(good, 109, || {})), 401);
-        drop(place);
+        drop(permit);
         assert!(auth_rate_limit.pass(bad, 110).await.unwrap().is_none());
         assert_eq!(status(auth_rate_limit.refuse(bad, 110, || {})), 401);
     }
@@ -199,15 +199,15 @@ mod tests {
         let auth_rate_limit = AuthRateLimit::new(1);
         let bad = source("192.0.2.1");
         auth_rate_limit.refuse(bad, 100, || {});
-        let mut places = Vec::new();
+        let mut permits = Vec::new();
         for _ in 0..QUEUE_PERMITS {
-            places.push(auth_rate_limit.pass(bad, 100).await.unwrap().unwrap());
+            permits.push(auth_rate_limit.pass(bad, 100).await.unwrap().unwrap());
         }
         assert_eq!(
             status(auth_rate_limit.pass(bad, 100).await.unwrap_err()),
             429
         );
-        places.pop();
+        permits.pop();
         assert!(auth_rate_limit.pass(bad, 100).await.unwrap().is_some());
     }
 

@@ -18,10 +18,10 @@ pub(crate) async fn discard_request_body(body: Body) {
 /// Reads and discards the remaining frames.
 pub(crate) async fn discard_body(frames: &mut BodyDataStream) {
     let reading = async {
-        let mut room = MAX_DISCARDED_BYTES;
+        let mut bytes_left = MAX_DISCARDED_BYTES;
         while let Some(Ok(frame)) = frames.next().await {
-            match room.checked_sub(frame.len()) {
-                Some(left) => room = left,
+            match bytes_left.checked_sub(frame.len()) {
+                Some(left) => bytes_left = left,
                 // The client sends more than the limit: the connection closes.
                 None => return,
             }

@@ -39,7 +39,7 @@ pub(super) struct HostCall {
     traced: CallTrace,
     ended: bool,
     /// The run's concurrency slot for such calls.
-    place: Option<OwnedSemaphorePermit>,
+    permit: Option<OwnedSemaphorePermit>,
     last_look: RowPoll,
     _under_way: TaskTrackerToken,
 }
@@ -50,12 +50,12 @@ impl RunCaller {
         &self,
         state: &ApiState,
         call: AuditedCall<'_>,
-        asked: Result<T, E>,
+        permission: Result<T, E>,
     ) -> ApiResult<(HostCall, T)> {
-        let refusal = asked.as_ref().err().map(ToString::to_string);
+        let refusal = permission.as_ref().err().map(ToString::to_string);
         let entry = self.audit_entry(state, call, refusal.as_deref(), 0);
         let begun = self.begun(state, entry).await?;
-        Ok((begun, asked.map_err(Into::into)?))
+        Ok((begun, permission.map_err(Into::into)?))
     }
 
     /// Begins a call that a rule allows without a grant, and audits the rule.
@@ -72,7 +72,7 @@ impl RunCaller {
 
     async fn begun(&self, state: &ApiState, entry: AuditEntry) -> ApiResult<HostCall> {
         // The run may have ended since the token was checked.
-        self.access.check_known(state).await?;
+        self.access.check_local(state).await?;
         // Check the memory for the response before the call: its effect cannot be undone.
         self.answer.check_available()?;
         let (id, allowed) = (entry.id, entry.allowed);
@@ -86,13 +86,13 @@ impl RunCaller {
             spending: None,
             traced: CallTrace {
                 begun: SpanStart::now(*state.runs.clock()),
-                told: self.trace_parent,
+                trace_parent: self.trace_parent,
                 span: None,
                 fault: None,
             },
             // A denied call has its outcome in the entry already.
             ended: !allowed,
-            place: None,
+            permit: None,
             last_look: RowPoll::default(),
             // A shutdown waits for this token, so that the outcome is still written.
             _under_way: state.runs.aborts.track_call(),
@@ -104,11 +104,11 @@ impl HostCall {
     /// Holds this concurrency slot until the call is dropped. Without a slot, fails with 429 and this reason.
     pub(super) fn keep(
         &mut self,
-        place: Option<OwnedSemaphorePermit>,
+        permit: Option<OwnedSemaphorePermit>,
         (reason, message): (&str, &str),
     ) -> ApiResult<()> {
         let full = || ApiError::rate_limited_by(reason, message.to_owned(), 1);
-        self.place = Some(place.ok_or_else(full)?);
+        self.permit = Some(permit.ok_or_else(full)?);
         Ok(())
     }
 
@@ -138,9 +138,9 @@ impl HostCall {
     }
 
     /// Counts bytes of generated text, used for an estimate if the provider sends no count.
-    pub(super) fn say(&mut self, bytes: usize) {
+    pub(super) fn count_text(&mut self, bytes: usize) {
         if let Some(spending) = &mut self.spending {
-            spending.say(bytes);
+            spending.count_text(bytes);
         }
     }
 

@@ -125,30 +125,30 @@ async fn accept_until_stop(
     connections: &mut JoinSet<()>,
 ) {
     let peers = Peers::default();
-    let mut told: Option<Instant> = None;
+    let mut warned_at: Option<Instant> = None;
     loop {
-        let has_room = connections.len() < options.max_connections;
+        let has_capacity = connections.len() < options.max_connections;
         // In order: a stop must win over new connections.
         tokio::select! { biased;
             () = stop.cancelled() => return,
             Some(ended) = connections.join_next() => log_panic(ended),
             // At the limit, connections wait in the kernel's backlog.
-            accepted = listener.accept(), if has_room => match accepted {
+            accepted = listener.accept(), if has_capacity => match accepted {
                 Ok((stream, peer)) => {
-                    let Some(place) = peers.enter(peer.ip(), options.max_connections_of(peer.ip())) else {
+                    let Some(slot) = peers.enter(peer.ip(), options.max_connections_of(peer.ip())) else {
                         tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
                         // Dropped without a response: reading the request would cost what the limit protects.
                         continue;
                     };
                     let app = PeerService::new(app.clone(), peer);
                     let connection =
-                        serve_connection(stream, place, app, options.clone(), stop.clone());
+                        serve_connection(stream, slot, app, options.clone(), stop.clone());
                     connections.spawn(connection);
                 }
                 Err(error) if is_peer_error(&error) => {}
                 Err(error) => {
-                    if told.is_none_or(|told| told.elapsed() >= WARNING_INTERVAL) {
-                        told = Some(Instant::now());
+                    if warned_at.is_none_or(|warned_at| warned_at.elapsed() >= WARNING_INTERVAL) {
+                        warned_at = Some(Instant::now());
                         tracing::warn!(%error, "connections cannot be accepted, retrying");
                     }
                     back_off(stop).await;
@@ -184,7 +184,7 @@ impl Service<hyper::Request<Incoming>> for PeerService {
 
 async fn serve_connection(
     stream: TcpStream,
-    _place: ConnectionSlot,
+    _slot: ConnectionSlot,
     app: PeerService,
     options: ServerOptions,
     stop: CancellationToken,
@@ -557,9 +557,9 @@ mod tests {
         in_time(async {
             loop {
                 let mut next = server.connect("").await;
-                let asked = next.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+                let written = next.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
                 let mut answer = [0; 8];
-                if asked.is_ok() && next.read_exact(&mut answer).await.is_ok() {
+                if written.is_ok() && next.read_exact(&mut answer).await.is_ok() {
                     return;
                 }
             }

@@ -62,22 +62,22 @@ pub(super) async fn json_bytes(
     request: Request,
     state: &impl ChecksCredentials,
 ) -> ApiResult<BufferedBody> {
-    let most = body_limit_of(&request);
-    json_bytes_of(request, state, most).await
+    let max_bytes = body_limit_of(&request);
+    json_bytes_of(request, state, max_bytes).await
 }
 
 /// Like `json_bytes`, with a configured limit.
 pub(super) async fn json_bytes_of(
     request: Request,
     state: &impl ChecksCredentials,
-    most: usize,
+    max_bytes: usize,
 ) -> ApiResult<BufferedBody> {
     if media_type(request.headers()) != "application/json" {
         let message = "send the body with `Content-Type: application/json`";
         return Err(ApiError::invalid_argument(message));
     }
     let sender = sender_of(&request);
-    let body = read_body_of(request, state, most).await?;
+    let body = read_body_of(request, state, max_bytes).await?;
     in_utf8(body, sender)
 }
 
@@ -99,8 +99,8 @@ pub(super) async fn read_body(
     request: Request,
     state: &impl ChecksCredentials,
 ) -> ApiResult<BufferedBody> {
-    let most = body_limit_of(&request);
-    read_body_of(request, state, most).await
+    let max_bytes = body_limit_of(&request);
+    read_body_of(request, state, max_bytes).await
 }
 
 /// Reads a JSON body of any media type, and skips a byte order mark.
@@ -108,18 +108,18 @@ pub(super) async fn read_json(
     request: Request,
     state: &impl ChecksCredentials,
 ) -> ApiResult<BufferedBody> {
-    let most = body_limit_of(&request);
-    read_json_of(request, state, most).await
+    let max_bytes = body_limit_of(&request);
+    read_json_of(request, state, max_bytes).await
 }
 
 /// Like `read_json`, with a configured limit.
 pub(super) async fn read_json_of(
     request: Request,
     state: &impl ChecksCredentials,
-    most: usize,
+    max_bytes: usize,
 ) -> ApiResult<BufferedBody> {
     let sender = sender_of(&request);
-    let body = read_body_of(request, state, most).await?;
+    let body = read_body_of(request, state, max_bytes).await?;
     in_utf8(body, sender)
 }
 
@@ -149,14 +149,14 @@ fn in_utf8(mut body: BufferedBody, sender: Sender) -> ApiResult<BufferedBody> {
 }
 
 fn body_limit_of(request: &Request) -> usize {
-    let BodyLimit(most) = extension(request).unwrap_or(BodyLimit(BODY_BYTES));
-    most
+    let BodyLimit(max_bytes) = extension(request).unwrap_or(BodyLimit(BODY_BYTES));
+    max_bytes
 }
 
 async fn read_body_of(
     request: Request,
     state: &impl ChecksCredentials,
-    most: usize,
+    max_bytes: usize,
 ) -> ApiResult<BufferedBody> {
     let BodyTimeout(patience) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
@@ -164,17 +164,17 @@ async fn read_body_of(
     let budget = extension::<BodyMemory>(&request);
     let mut permit = budget.map(|budget| budget.permit_for(sender));
     let announced = announced(request.headers()).unwrap_or(0);
-    if announced > most && request.headers().contains_key(EXPECT) {
+    if announced > max_bytes && request.headers().contains_key(EXPECT) {
         // The client waits for `100 Continue` and has not sent the body.
-        return Err(too_large(most));
+        return Err(too_large(max_bytes));
     }
     let mut frames = request.into_body().into_data_stream();
     let reading = async {
         // Refused before the first read, and the body is discarded below.
-        if announced > most {
-            return Err(BodyReadError::Refused(too_large(most)));
+        if announced > max_bytes {
+            return Err(BodyReadError::Refused(too_large(max_bytes)));
         }
-        read_frames(&mut frames, &mut permit, most).await
+        read_frames(&mut frames, &mut permit, max_bytes).await
     };
     let read = tokio::time::timeout(patience, reading).await;
     match read.map_err(|_| slow_body())? {
@@ -207,8 +207,8 @@ pub(super) fn announced(headers: &HeaderMap) -> Option<usize> {
     length.to_str().ok()?.parse().ok()
 }
 
-fn too_large(most: usize) -> ApiError {
-    let message = format!("the body is larger than the {most} bytes that this route takes");
+fn too_large(max_bytes: usize) -> ApiError {
+    let message = format!("the body is larger than the {max_bytes} bytes that this route takes");
     ApiError::too_large(message)
 }
 
@@ -225,15 +225,15 @@ const LARGE_BYTES: usize = 1024 * 1024;
 async fn read_frames(
     frames: &mut BodyDataStream,
     permit: &mut Option<MemoryPermit>,
-    most: usize,
+    max_bytes: usize,
 ) -> Result<Bytes, BodyReadError> {
     let mut first = Bytes::new();
-    let mut whole = BytesMut::new();
+    let mut buffer = BytesMut::new();
     while let Some(frame) = frames.next().await {
         let frame = frame.map_err(|_| BodyReadError::Broken)?;
-        let bytes = first.len() + whole.len() + frame.len();
-        if bytes > most {
-            return Err(BodyReadError::Refused(too_large(most)));
+        let bytes = first.len() + buffer.len() + frame.len();
+        if bytes > max_bytes {
+            return Err(BodyReadError::Refused(too_large(max_bytes)));
         }
         if let Some(permit) = permit {
             // Grown before the frame is stored: a full budget stops the read.
@@ -245,14 +245,14 @@ async fn read_frames(
             continue;
         }
         // Incremental growth would leave several times the size to the allocator.
-        if bytes > LARGE_BYTES && whole.capacity() < most {
-            whole.reserve(most.saturating_sub(whole.len()));
+        if bytes > LARGE_BYTES && buffer.capacity() < max_bytes {
+            buffer.reserve(max_bytes.saturating_sub(buffer.len()));
         }
-        whole.extend_from_slice(&std::mem::take(&mut first));
-        whole.extend_from_slice(&frame);
+        buffer.extend_from_slice(&std::mem::take(&mut first));
+        buffer.extend_from_slice(&frame);
     }
     Ok(if first.is_empty() {
-        whole.freeze()
+        buffer.freeze()
     } else {
         first
     })

@@ -248,12 +248,15 @@ impl BudgetUse {
     }
 }
 
-/// Splits a body into chunks, produced on demand. `kept` is dropped with the last chunk, read or buffered.
-pub(super) fn in_chunks<K: Send + Sync + 'static>(bytes: Bytes, kept: K) -> Body {
+/// Splits a body into chunks, produced on demand. `guard` is dropped with the last chunk, read or buffered.
+pub(super) fn in_chunks<K: Send + Sync + 'static>(bytes: Bytes, guard: K) -> Body {
     const PIECE: usize = 64 * 1024;
     // The owner is dropped with the last reference to its bytes, wherever hyper holds them.
-    let whole = Bytes::from_owner(OwnedBytes { bytes, _kept: kept });
-    let pieces = stream::unfold(whole, |mut rest| async move {
+    let owned = Bytes::from_owner(OwnedBytes {
+        bytes,
+        _guard: guard,
+    });
+    let pieces = stream::unfold(owned, |mut rest| async move {
         let piece = rest.split_to(rest.len().min(PIECE));
         (!piece.is_empty()).then(|| (Ok::<_, Infallible>(piece), rest))
     });
@@ -262,7 +265,7 @@ pub(super) fn in_chunks<K: Send + Sync + 'static>(bytes: Bytes, kept: K) -> Body
 
 struct OwnedBytes<K> {
     bytes: Bytes,
-    _kept: K,
+    _guard: K,
 }
 
 impl<K> AsRef<[u8]> for OwnedBytes<K> {

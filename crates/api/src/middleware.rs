@@ -58,7 +58,7 @@ impl RequestMiddleware {
     }
 
     /// Rejects requests that no route accepts.
-    fn judge(&self, request: &Request, route: Option<&str>) -> ApiResult<()> {
+    fn check_request(&self, request: &Request, route: Option<&str>) -> ApiResult<()> {
         refuse_encoded(request.headers())?;
         self.writes.refuse_ignored_query(request, route)?;
         match &self.host_allowlist {
@@ -73,7 +73,7 @@ impl RequestMiddleware {
             let close = [(CONNECTION, HeaderValue::from_static("close"))];
             return (close, refused).into_response();
         }
-        if let Err(refused) = self.judge(&request, route) {
+        if let Err(refused) = self.check_request(&request, route) {
             return refused.into_response();
         }
         // Before the handlers, which read the credential from `Authorization` only.
@@ -174,7 +174,7 @@ mod tests {
     }
 
     /// Runs a request through the middleware without an allow-list.
-    async fn asked(request: Request) -> Response {
+    async fn send_request(request: Request) -> Response {
         let document = OpenApi::default();
         let middleware = Arc::new(RequestMiddleware {
             served: ServedMethods::of(&document),
@@ -202,7 +202,7 @@ mod tests {
     #[tokio::test]
     async fn handler_panic_fails_only_its_request() {
         let asking = request("/panics", Version::HTTP_11, &[("host", "a")]);
-        let answer = asked(asking).await;
+        let answer = send_request(asking).await;
         assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
         assert_eq!(answer.headers()[CACHE_CONTROL], "no-store");
         assert_eq!(answer.headers()[X_CONTENT_TYPE_OPTIONS], "nosniff");
@@ -219,7 +219,7 @@ mod tests {
             (Version::HTTP_10, &[], StatusCode::OK),
             (Version::HTTP_10, &twice, StatusCode::BAD_REQUEST),
         ] {
-            let answer = asked(request("/", version, headers)).await;
+            let answer = send_request(request("/", version, headers)).await;
             assert_eq!(answer.status(), status, "{version:?} {headers:?}");
         }
     }

@@ -269,9 +269,9 @@ impl MockHost {
         Some(host_state.calls.len() - 1)
     }
 
-    fn answered(&self, place: Option<usize>, outcome: CallOutcome) {
+    fn answered(&self, index: Option<usize>, outcome: CallOutcome) {
         let mut host_state = self.host_state();
-        if let Some(call) = place.and_then(|place| host_state.calls.get_mut(place)) {
+        if let Some(call) = index.and_then(|index| host_state.calls.get_mut(index)) {
             call.outcome = outcome;
         }
     }

@@ -301,10 +301,10 @@ fn open_parts(schemas: &mut BTreeMap<String, RefOr<Schema>>) {
         })
         .collect();
     for schema in schemas.values_mut() {
-        let RefOr::T(Schema::AllOf(whole)) = schema else {
+        let RefOr::T(Schema::AllOf(composed)) = schema else {
             continue;
         };
-        for part in &mut whole.items {
+        for part in &mut composed.items {
             if let RefOr::Ref(reference) = part
                 && let Some(open) = closed.get(&reference.ref_location)
             {

@@ -30,12 +30,12 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
         let query = parts.uri.query();
         refuse_nul(query)?;
         check_query_utf8(query)?;
-        let (said, empty) = without_empty(query.unwrap_or_default());
+        let (given, empty) = without_empty(query.unwrap_or_default());
         // An empty unknown parameter is as wrong as one with a value.
         if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
             return Err(invalid_query(&unknown));
         }
-        parsed(&said)
+        parsed(&given)
             .map(Self)
             .map_err(|fault| invalid_query(&fault))
     }
@@ -47,16 +47,16 @@ const MAY_BE_EMPTY: [&str; 3] = ["bot_id", "name", "thread_id"];
 
 /// Splits a query into parameters with a value and the names of empty ones, which count as absent.
 fn without_empty(query: &str) -> (String, BTreeSet<&str>) {
-    let (mut said, mut empty) = (Vec::new(), BTreeSet::new());
+    let (mut given, mut empty) = (Vec::new(), BTreeSet::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         if value.is_empty() && !MAY_BE_EMPTY.contains(&name) {
             empty.insert(name);
         } else {
-            said.push(pair);
+            given.push(pair);
         }
     }
-    (said.join("&"), empty)
+    (given.join("&"), empty)
 }
 
 /// The error for an unknown parameter, even if it is empty.
@@ -80,10 +80,10 @@ fn invalid_query(fault: &str) -> ApiError {
 }
 
 /// Replaces parser messages (digits, UUID syntax) by messages about the parameter.
-fn plain_fault(told: &str) -> String {
+fn plain_fault(message: &str) -> String {
     const NUMBERS: [&str; 3] = ["digit", "parse integer", "number too "];
-    let fault = told.strip_prefix("Failed to deserialize query string: ");
-    let fault = fault.unwrap_or(told);
+    let fault = message.strip_prefix("Failed to deserialize query string: ");
+    let fault = fault.unwrap_or(message);
     let Some((name, why)) = fault.split_once(": ") else {
         return fault.to_owned();
     };
@@ -103,9 +103,9 @@ fn plain_fault(told: &str) -> String {
 pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<String>> {
     let names = text.into_iter().flat_map(|text| text.split(','));
     let mut found = Vec::new();
-    for (place, name) in names.map(str::trim).enumerate() {
-        let pointer = format!("/{parameter}/{place}");
-        if place >= MAX_NAMES {
+    for (index, name) in names.map(str::trim).enumerate() {
+        let pointer = format!("/{parameter}/{index}");
+        if index >= MAX_NAMES {
             let message = format!("is one too many: at most {MAX_NAMES} names may be joined");
             return Err(ApiError::invalid(pointer, message));
         }
@@ -113,7 +113,7 @@ pub(super) fn names_of(parameter: &str, text: Option<&str>) -> ApiResult<Vec<Str
             let message = "is empty: names are joined by single commas";
             return Err(ApiError::invalid(pointer, message));
         }
-        if !found.iter().any(|known| known == name) {
+        if !found.iter().any(|existing| existing == name) {
             found.push(name.to_owned());
         }
     }
@@ -322,21 +322,21 @@ mod tests {
             let request = http::Request::get(format!("/x?{query}")).body(()).unwrap();
             let (mut parts, ()) = request.into_parts();
             let read = QueryOf::<TestQuery>::from_request_parts(&mut parts, &()).await;
-            read.map(|QueryOf(asked)| asked)
+            read.map(|QueryOf(found)| found)
                 .map_err(|error| error.message().to_owned())
         };
-        let asked = |after, bot_id: Option<&str>, label: &str| TestQuery {
+        let found = |after, bot_id: Option<&str>, label: &str| TestQuery {
             after,
             bot_id: bot_id.map(str::to_owned),
             label: label.to_owned(),
         };
         for (query, expected) in [
-            ("", asked(None, None, "")),
-            ("after=&label=", asked(None, None, "")),
-            ("after&label=x%3D", asked(None, None, "x=")),
-            ("after=7&bot_id=", asked(Some(7), Some(""), "")),
-            ("after=&after=7", asked(Some(7), None, "")),
-            ("&after=7&", asked(Some(7), None, "")),
+            ("", found(None, None, "")),
+            ("after=&label=", found(None, None, "")),
+            ("after&label=x%3D", found(None, None, "x=")),
+            ("after=7&bot_id=", found(Some(7), Some(""), "")),
+            ("after=&after=7", found(Some(7), None, "")),
+            ("&after=7&", found(Some(7), None, "")),
         ] {
             assert_eq!(read(query).await.unwrap(), expected, "{query}");
         }

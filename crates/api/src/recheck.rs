@@ -73,7 +73,7 @@ impl AcceptedCredential {
     async fn check_again(&self, state: &ApiState) -> ApiResult<()> {
         let is_fresh = self.at.elapsed() < CHECK_LIFETIME;
         match &self.credential {
-            CallerCredential::Run(run) if is_fresh => run.check_known(state).await,
+            CallerCredential::Run(run) if is_fresh => run.check_local(state).await,
             CallerCredential::Run(run) => run.check(state).await,
             // A fresh check of a key or a link was a query of the database.
             _ if is_fresh => Ok(()),
@@ -114,8 +114,8 @@ impl RunAccess {
     }
 
     /// Like `check`, but without a query if this process still owns the run, or never did.
-    pub(super) async fn check_known(&self, state: &ApiState) -> ApiResult<()> {
-        match state.runs.aborts.local_state(&self.grant) {
+    pub(super) async fn check_local(&self, state: &ApiState) -> ApiResult<()> {
+        match state.runs.aborts.known_state(&self.grant) {
             LocalRunState::Over(over) => self.refuse(Some(over)),
             LocalRunState::Unknown if self.driven_here => self.check(state).await,
             LocalRunState::Lives | LocalRunState::Unknown => Ok(()),

@@ -57,7 +57,7 @@ impl ResponseBudget {
         let state = ResponseMemoryState {
             taken: self.0.permit_for(Sender::Nobody),
             rows: 0,
-            place: None,
+            slot: None,
         };
         ResponseMemory {
             memory_budget: self.0.clone(),
@@ -81,7 +81,7 @@ struct ResponseMemoryState {
     /// Bytes of rows read for the response.
     rows: usize,
     /// The concurrency slot of the host call.
-    place: Option<OwnedSemaphorePermit>,
+    slot: Option<OwnedSemaphorePermit>,
 }
 
 impl ResponseMemory {
@@ -97,8 +97,8 @@ impl ResponseMemory {
     }
 
     /// Holds the slot of a host call until the client has read the response.
-    pub(super) fn hold(&self, place: OwnedSemaphorePermit) {
-        self.state().place = Some(place);
+    pub(super) fn hold(&self, slot: OwnedSemaphorePermit) {
+        self.state().slot = Some(slot);
     }
 
     /// Reserves this many more bytes before they are read.
@@ -124,25 +124,20 @@ impl ResponseMemory {
     /// Counts a complete response and holds its memory until the client has read it. A response over the budget
     /// is refused, unless the request had an effect: then it is counted beyond the budget.
     pub(super) async fn keep(self, response: Response) -> Response {
-        let (mut taken, place) = {
+        let (mut taken, slot) = {
             let mut state = self.state();
             let empty = self.memory_budget.permit_for(Sender::Nobody);
             (
                 std::mem::replace(&mut state.taken, empty),
-                state.place.take(),
+                state.slot.take(),
             )
         };
         let length = response.body().size_hint().exact();
         let length = length.and_then(|length| usize::try_from(length).ok());
         let Some(length) = length.filter(|length| *length > SMALL) else {
             drop(taken);
-            return match place {
-                Some(place) => response.map(|body| {
-                    Body::new(SlotBody {
-                        body,
-                        _place: place,
-                    })
-                }),
+            return match slot {
+                Some(slot) => response.map(|body| Body::new(SlotBody { body, _slot: slot })),
                 None => response,
             };
         };
@@ -162,7 +157,7 @@ impl ResponseMemory {
         head.headers
             .entry(CONTENT_LENGTH)
             .or_insert_with(|| length.into());
-        Response::from_parts(head, in_chunks(bytes, (taken, place)))
+        Response::from_parts(head, in_chunks(bytes, (taken, slot)))
     }
 
     fn state(&self) -> MutexGuard<'_, ResponseMemoryState> {
@@ -188,7 +183,7 @@ impl From<OverBudget> for ApiError {
 /// A body that holds the concurrency slot of its call.
 struct SlotBody {
     body: Body,
-    _place: OwnedSemaphorePermit,
+    _slot: OwnedSemaphorePermit,
 }
 
 impl HttpBody for SlotBody {
@@ -236,10 +231,10 @@ mod tests {
     #[tokio::test]
     async fn unread_responses_hold_memory_until_last_chunk() {
         let memory_budget = ResponseBudget::new(8 * MIB);
-        let kept = memory(&memory_budget, &Method::GET)
+        let response = memory(&memory_budget, &Method::GET)
             .keep(answer(20 * MIB))
             .await;
-        assert_eq!(kept.status(), StatusCode::TOO_MANY_REQUESTS, "of 8 MiB");
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS, "of 8 MiB");
         let memory_budget = ResponseBudget::new(64 * MIB);
         let first = memory(&memory_budget, &Method::GET)
             .keep(answer(20 * MIB))
@@ -290,18 +285,18 @@ mod tests {
     #[tokio::test]
     async fn small_responses_and_streams_hold_call_slot() {
         let memory_budget = ResponseBudget::new(64 * MIB);
-        let places = Arc::new(Semaphore::new(1));
+        let slots = Arc::new(Semaphore::new(1));
         for body in [
             Body::from("small"),
             Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>()),
             Body::from(vec![0; MIB]),
         ] {
             let memory = memory(&memory_budget, &Method::GET);
-            memory.hold(Arc::clone(&places).try_acquire_owned().unwrap());
-            let kept = memory.keep(body.into_response()).await;
-            assert_eq!(places.available_permits(), 0);
-            drop(kept);
-            assert_eq!(places.available_permits(), 1);
+            memory.hold(Arc::clone(&slots).try_acquire_owned().unwrap());
+            let response = memory.keep(body.into_response()).await;
+            assert_eq!(slots.available_permits(), 0);
+            drop(response);
+            assert_eq!(slots.available_permits(), 1);
         }
     }
 }

@@ -72,8 +72,8 @@ async fn keep(
         event_id: Some(run.event_id.clone()),
     };
     // The audit log has the tool call; this upload is not a call of its own.
-    let kept = upload.finish(whose, |_| None).await?;
-    Ok(kept.id.to_string())
+    let stored = upload.finish(whose, |_| None).await?;
+    Ok(stored.id.to_string())
 }
 
 fn name_of(tool_name: &str, mime_type: &str) -> String {

@@ -34,13 +34,13 @@ pub(super) async fn list_part(
     (part, memory): (&RunsRange, &ResponseMemory),
 ) -> ApiResult<(Vec<Run>, Page<AgentRun>)> {
     let limit = page_limit(part.limit)?;
-    let place = |cursor: &Option<String>| {
-        let place = |cursor: &String| position(state, list, cursor);
-        cursor.as_ref().map(place).transpose()
+    let decoded = |cursor: &Option<String>| {
+        let decoded = |cursor: &String| position(state, list, cursor);
+        cursor.as_ref().map(decoded).transpose()
     };
     let window = RunWindow {
-        before: place(&part.before)?,
-        after: place(&part.after)?,
+        before: decoded(&part.before)?,
+        after: decoded(&part.after)?,
         forward: part.direction == Direction::Forward,
         limit,
         bytes: PAGE_BYTES,
@@ -112,7 +112,7 @@ pub(super) struct RawPage {
 }
 
 /// Fails if retention has deleted events after this sequence.
-fn kept_after(run: &Run, after: u64) -> ApiResult<()> {
+fn check_retained(run: &Run, after: u64) -> ApiResult<()> {
     if run.pruned_at.is_some() && after < run.last_sequence {
         return Err(cursor_expired(run.id, run.last_sequence));
     }
@@ -135,7 +135,7 @@ pub(super) fn stream_rest(run: &Run, after: u64) -> ApiResult<StreamRest> {
     if run.status.is_terminal() && after == run.last_sequence {
         return Ok(StreamRest::Over);
     }
-    kept_after(run, after)?;
+    check_retained(run, after)?;
     Ok(StreamRest::Behind(after))
 }
 
@@ -150,7 +150,7 @@ pub(super) async fn page_run_events(
     if part.after > run.last_sequence {
         return Err(cursor_past_end(run.last_sequence));
     }
-    kept_after(run, part.after)?;
+    check_retained(run, part.after)?;
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);
     let range = (part.after, before);

@@ -51,7 +51,7 @@ pub(super) fn stream_run(
     (workspace, key): (&WorkspaceId, ApiKeyId),
     run: RunId,
     from: WatchFrom,
-    place: ConcurrencySlot,
+    slot: ConcurrencySlot,
 ) -> Response {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
     let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
@@ -59,7 +59,7 @@ pub(super) fn stream_run(
     let revoked = until_revoked(keys, runs, workspace.clone(), key);
     let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
         // The slot of the key's stream limit, held until the stream is dropped.
-        let _place = &place;
+        let _slot = &slot;
         frame
     });
     event_stream(Body::from_stream(frames))

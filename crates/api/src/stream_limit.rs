@@ -15,14 +15,14 @@ const UPLOADS: usize = 16;
 /// Counts of open streams by key.
 #[derive(Clone)]
 pub(super) struct KeyConcurrencyLimit {
-    most: usize,
+    max_per_key: usize,
     refusal: fn() -> ApiError,
     open: Arc<Mutex<HashMap<ApiKeyId, usize>>>,
 }
 
 /// A slot for one stream of a key, released on drop.
 pub(super) struct ConcurrencySlot {
-    places: KeyConcurrencyLimit,
+    limit: KeyConcurrencyLimit,
     key: ApiKeyId,
 }
 
@@ -30,7 +30,7 @@ impl KeyConcurrencyLimit {
     /// Allows each key half of the connections.
     pub(super) fn of(connections: usize) -> Self {
         Self {
-            most: (connections / 2).max(1),
+            max_per_key: (connections / 2).max(1),
             refusal: too_many,
             open: Arc::default(),
         }
@@ -39,7 +39,7 @@ impl KeyConcurrencyLimit {
     /// Allows each key `UPLOADS` uploads.
     pub(super) fn of_uploads() -> Self {
         Self {
-            most: UPLOADS,
+            max_per_key: UPLOADS,
             refusal: too_many_uploads,
             open: Arc::default(),
         }
@@ -49,12 +49,12 @@ impl KeyConcurrencyLimit {
     pub(super) fn enter(&self, key: ApiKeyId) -> ApiResult<ConcurrencySlot> {
         let mut open = self.open();
         let count = open.entry(key).or_default();
-        if *count >= self.most {
+        if *count >= self.max_per_key {
             return Err((self.refusal)());
         }
         *count += 1;
         Ok(ConcurrencySlot {
-            places: self.clone(),
+            limit: self.clone(),
             key,
         })
     }
@@ -67,7 +67,7 @@ impl KeyConcurrencyLimit {
 
 impl Drop for ConcurrencySlot {
     fn drop(&mut self) {
-        let mut open = self.places.open();
+        let mut open = self.limit.open();
         if let Some(count) = open.get_mut(&self.key) {
             *count -= 1;
             if *count == 0 {
@@ -98,11 +98,11 @@ mod tests {
 
     #[test]
     fn limits_streams_per_key_to_half_of_connections() {
-        let places = KeyConcurrencyLimit::of(4);
+        let limit = KeyConcurrencyLimit::of(4);
         let [one, other] = [1, 2].map(|number| ApiKeyId(Uuid::from_u128(number)));
-        let enter = |key| places.enter(key).ok();
+        let enter = |key| limit.enter(key).ok();
         let both = [enter(one), enter(one)].map(Option::unwrap);
-        let (status, refused) = places.enter(one).err().unwrap().into_parts();
+        let (status, refused) = limit.enter(one).err().unwrap().into_parts();
         assert_eq!((status, refused.code.as_str()), (429, "rate_limited"));
         assert_eq!(refused.details["reason"], "key_streams");
         assert!(refused.retryable);
@@ -111,7 +111,7 @@ mod tests {
         drop(both);
         assert!(enter(one).is_some());
         drop(elsewhere);
-        assert!(places.open().is_empty());
+        assert!(limit.open().is_empty());
         assert!(KeyConcurrencyLimit::of(1).enter(one).is_ok());
     }
 }

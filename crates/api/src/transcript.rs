@@ -39,7 +39,7 @@ impl ConversationTranscript<'_> {
     pub(super) async fn page(&self, query: &TranscriptQuery) -> ApiResult<Page<TranscriptItem>> {
         let page = StoreQuery {
             limit: page_limit(query.limit)?,
-            before: self.place(query.before_cursor.as_deref())?,
+            before: self.position(query.before_cursor.as_deref())?,
             after: self.after(query.after_cursor.as_deref())?,
             forward: query.direction == Direction::Forward,
             attachments: query.include_attachments,
@@ -74,15 +74,15 @@ impl ConversationTranscript<'_> {
     pub(super) async fn search(
         &self,
         query: String,
-        sound: ValidSearch,
+        valid_search: ValidSearch,
     ) -> ApiResult<HistorySearchResult> {
         let wanted = HistoryMatch {
-            before: self.place(sound.filters.before_cursor.as_deref())?,
-            after: self.after(sound.filters.after_cursor.as_deref())?,
-            query: sound.query,
-            roles: sound.filters.roles,
-            item_types: sound.filters.item_types,
-            top: sound.top,
+            before: self.position(valid_search.filters.before_cursor.as_deref())?,
+            after: self.after(valid_search.filters.after_cursor.as_deref())?,
+            query: valid_search.query,
+            roles: valid_search.filters.roles,
+            item_types: valid_search.filters.item_types,
+            top: valid_search.top,
         };
         let found = match self.key().await? {
             Some(key) => {
@@ -117,10 +117,10 @@ impl ConversationTranscript<'_> {
     fn after(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
         let begin = (self.begins_after > 0).then_some(self.begins_after);
         // The later of both: a cursor must not lead before the restart of the conversation.
-        Ok(self.place(cursor)?.max(begin))
+        Ok(self.position(cursor)?.max(begin))
     }
 
-    fn place(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
+    fn position(&self, cursor: Option<&str>) -> Result<Option<i64>, InvalidCursor> {
         let Some(cursor) = cursor else {
             return Ok(None);
         };

@@ -211,11 +211,11 @@ mod tests {
         );
         let bytes = URL_SAFE_NO_PAD.decode(&cursor).unwrap();
         for bit in 0..bytes.len() * 8 {
-            let mut bent = bytes.clone();
-            bent[bit / 8] ^= 1 << (bit % 8);
-            let bent = URL_SAFE_NO_PAD.encode(bent);
+            let mut tampered = bytes.clone();
+            tampered[bit / 8] ^= 1 << (bit % 8);
+            let tampered = URL_SAFE_NO_PAD.encode(tampered);
             assert_eq!(
-                cursors.decode(CursorKind::Runs, "a", &bent),
+                cursors.decode(CursorKind::Runs, "a", &tampered),
                 Err(InvalidCursor),
                 "bit {bit}"
             );
@@ -237,18 +237,18 @@ mod tests {
             list in ".{0,12}",
             position in prop::collection::vec(any::<u8>(), 0..40),
             text in "[A-Za-z0-9_=.+/ -]{0,60}",
-            place in any::<prop::sample::Index>(),
+            index in any::<prop::sample::Index>(),
             letter in prop::sample::select(&b"ABab01-_+/=. "[..]),
         ) {
             let cursors = with_keys(&[1, 2]);
             prop_assert_eq!(cursors.decode(CursorKind::Runs, &list, &text), Err(InvalidCursor));
             let made = cursors.encode(CursorKind::Runs, &list, &position);
             prop_assert_eq!(cursors.decode(CursorKind::Runs, &list, &made), Ok(position));
-            let mut bent = made.clone().into_bytes();
-            *place.get_mut(&mut bent) = letter;
-            let bent = String::from_utf8(bent).unwrap();
-            let opens = cursors.decode(CursorKind::Runs, &list, &bent).is_ok();
-            prop_assert_eq!(opens, bent == made, "{}", bent);
+            let mut tampered = made.clone().into_bytes();
+            *index.get_mut(&mut tampered) = letter;
+            let tampered = String::from_utf8(tampered).unwrap();
+            let opens = cursors.decode(CursorKind::Runs, &list, &tampered).is_ok();
+            prop_assert_eq!(opens, tampered == made, "{}", tampered);
         }
     }
 }

@@ -43,21 +43,21 @@ pub struct Keyring {
     store: Store,
     master_key: Arc<MasterKey>,
     clock: Clock,
-    most_age_ms: i64,
+    max_age_ms: i64,
     /// Not locked during a read of the table.
-    known: Mutex<Known>,
+    read_state: Mutex<ReadState>,
 }
 
-struct Known {
+struct ReadState {
     /// Key ids in force, in order.
     kids: Vec<String>,
     /// Time of the last read for an unknown key id.
-    asked_at: i64,
+    unknown_key_read_at: i64,
     /// Closed after the read for an unknown key id.
-    asking: watch::Receiver<()>,
+    unknown_key_read: watch::Receiver<()>,
     /// Number of reads begun, and the last applied one: an earlier read never replaces a later one.
-    begun: u64,
-    taken: u64,
+    started: u64,
+    applied: u64,
 }
 
 /// Action for an unknown key id.
@@ -70,30 +70,30 @@ enum UnknownKeyStep {
     Done,
 }
 
-impl Known {
+impl ReadState {
     fn new(kids: Vec<String>) -> Self {
         Self {
             kids,
-            asked_at: i64::MIN,
-            asking: watch::channel(()).1,
-            begun: 0,
-            taken: 0,
+            unknown_key_read_at: i64::MIN,
+            unknown_key_read: watch::channel(()).1,
+            started: 0,
+            applied: 0,
         }
     }
 
     fn turn(&mut self, now: i64) -> UnknownKeyStep {
         // `has_changed` fails after the sender is dropped, thus a read is in progress here.
-        if self.asking.has_changed().is_ok() {
-            return UnknownKeyStep::Wait(self.asking.clone());
+        if self.unknown_key_read.has_changed().is_ok() {
+            return UnknownKeyStep::Wait(self.unknown_key_read.clone());
         }
         // After the clock moved back, the difference is negative and the table is read.
-        if (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(self.asked_at)) {
+        if (0..UNKNOWN_PAUSE_MS).contains(&now.saturating_sub(self.unknown_key_read_at)) {
             return UnknownKeyStep::Done;
         }
-        let (looking, asking) = watch::channel(());
-        self.asked_at = now;
-        self.asking = asking;
-        UnknownKeyStep::Look(looking)
+        let (read_guard, unknown_key_read) = watch::channel(());
+        self.unknown_key_read_at = now;
+        self.unknown_key_read = unknown_key_read;
+        UnknownKeyStep::Look(read_guard)
     }
 }
 
@@ -111,11 +111,11 @@ impl Keyring {
         master_key: Arc<MasterKey>,
         clock: Clock,
         public_url: &str,
-        most_age: Duration,
+        max_age: Duration,
     ) -> Result<Self, KeyringError> {
-        let most_age_ms = i64::try_from(most_age.as_millis()).unwrap_or(i64::MAX);
+        let max_age_ms = i64::try_from(max_age.as_millis()).unwrap_or(i64::MAX);
         let found = store.access().list_signing_keys().await?;
-        make_due(&store, &master_key, &found, most_age_ms, clock.now_ms()).await?;
+        make_due(&store, &master_key, &found, max_age_ms, clock.now_ms()).await?;
         // Read again: this process or another replica may have created keys.
         let records = store.access().list_signing_keys().await?;
         let now = clock.now_ms();
@@ -124,11 +124,11 @@ impl Keyring {
         Ok(Self {
             tokens: RunTokens::new(public_url, &tokens)?,
             cursors: Cursors::new(&cursors).ok_or(KeyFault)?,
-            known: Mutex::new(Known::new(kids_in_force(&records, now))),
+            read_state: Mutex::new(ReadState::new(kids_in_force(&records, now))),
             store,
             master_key,
             clock,
-            most_age_ms,
+            max_age_ms,
         })
     }
 
@@ -141,10 +141,10 @@ impl Keyring {
         if !is_unknown(&verdict) {
             return verdict;
         }
-        let turn = self.known().turn(self.clock.now_ms());
+        let turn = self.read_state().turn(self.clock.now_ms());
         match turn {
             // Held during the read: its drop wakes the waiters.
-            UnknownKeyStep::Look(_looking) => {
+            UnknownKeyStep::Look(_read_guard) => {
                 if let Err(error) = self.look().await {
                     tracing::warn!(
                         error = &error as &dyn std::error::Error,
@@ -152,7 +152,9 @@ impl Keyring {
                     );
                 }
             }
-            UnknownKeyStep::Wait(mut asking) => while asking.changed().await.is_ok() {},
+            UnknownKeyStep::Wait(mut unknown_key_read) => {
+                while unknown_key_read.changed().await.is_ok() {}
+            }
             UnknownKeyStep::Done => {}
         }
         // Also after a failed read: the keys of the last read then decide.
@@ -160,17 +162,19 @@ impl Keyring {
     }
 
     // Consistent after any panic: fields are set one by one and are independent.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    fn read_state(&self) -> MutexGuard<'_, ReadState> {
+        self.read_state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Reads the table; returns the number of this read, too.
     async fn read(&self) -> Result<(u64, Vec<SigningKeyRecord>), StoreError> {
         let look = {
             // Numbered before the read, because reads may finish in another order.
-            let mut known = self.known();
-            known.begun += 1;
-            known.begun
+            let mut read_state = self.read_state();
+            read_state.started += 1;
+            read_state.started
         };
         Ok((look, self.store.access().list_signing_keys().await?))
     }
@@ -183,8 +187,8 @@ impl Keyring {
         let mut failing = false;
         loop {
             tick.tick().await;
-            let kept = self.keep_once().await;
-            if let Err(error) = &kept
+            let outcome = self.keep_once().await;
+            if let Err(error) = &outcome
                 && !failing
             {
                 // Logged once per outage: a pass comes every second.
@@ -193,7 +197,7 @@ impl Keyring {
                     "signing key rotation paused, retrying every second"
                 );
             }
-            failing = kept.is_err();
+            failing = outcome.is_err();
         }
     }
 
@@ -204,7 +208,7 @@ impl Keyring {
             &self.store,
             &self.master_key,
             &records,
-            self.most_age_ms,
+            self.max_age_ms,
             now,
         )
         .await;
@@ -229,14 +233,14 @@ impl Keyring {
     fn take(&self, look: u64, records: &[SigningKeyRecord]) -> Result<(), KeyringError> {
         let now = self.clock.now_ms();
         let kids = kids_in_force(records, now);
-        let mut known = self.known();
-        if look < known.taken {
+        let mut read_state = self.read_state();
+        if look < read_state.applied {
             return Ok(());
         }
         // A failed pass is tried again: the next read has a higher number.
-        known.taken = look;
+        read_state.applied = look;
         // Unchanged keys keep their cache of verified tokens.
-        if kids == known.kids {
+        if kids == read_state.kids {
             return Ok(());
         }
         // Open both sets before replacing one: an unusable key then changes neither.
@@ -246,7 +250,7 @@ impl Keyring {
         self.cursors.replace(&cursors).ok_or(KeyFault)?;
         tracing::info!(keys = kids.len(), "the signing keys in force have changed");
         // Set last: after a failed replacement, the next read finds a difference and retries.
-        known.kids = kids;
+        read_state.kids = kids;
         Ok(())
     }
 }
@@ -293,10 +297,10 @@ async fn make_due(
     store: &Store,
     master_key: &MasterKey,
     records: &[SigningKeyRecord],
-    most_age_ms: i64,
+    max_age_ms: i64,
     now: i64,
 ) -> Result<bool, KeyringError> {
-    let occasion = RotationCause::Age(most_age_ms);
+    let occasion = RotationCause::Age(max_age_ms);
     let mut changed = false;
     for purpose in KeyPurpose::ALL {
         let (times, _) = of_purpose(records, purpose);
@@ -330,17 +334,17 @@ fn of_purpose(
 /// Keys of one purpose that verify: the signing key first.
 fn in_force(records: &[SigningKeyRecord], purpose: KeyPurpose, now: i64) -> Vec<&SigningKeyRecord> {
     let (times, own) = of_purpose(records, purpose);
-    let mut standing: Vec<_> = key_phases(&times, now).into_iter().zip(own).collect();
-    standing.retain(|(phase, _)| *phase != KeyPhase::Expired);
-    standing.sort_by_key(|(phase, _)| *phase != KeyPhase::Signing);
+    let mut usable: Vec<_> = key_phases(&times, now).into_iter().zip(own).collect();
+    usable.retain(|(phase, _)| *phase != KeyPhase::Expired);
+    usable.sort_by_key(|(phase, _)| *phase != KeyPhase::Signing);
     // Without a signing key, no other key may take its position.
-    if standing
+    if usable
         .first()
         .is_none_or(|(phase, _)| *phase != KeyPhase::Signing)
     {
-        standing.clear();
+        usable.clear();
     }
-    standing.into_iter().map(|(_, record)| record).collect()
+    usable.into_iter().map(|(_, record)| record).collect()
 }
 
 fn kids_in_force(records: &[SigningKeyRecord], now: i64) -> Vec<String> {
@@ -461,10 +465,10 @@ mod tests {
 
         bench.leak().await;
         let later = token_of(&bench.keyring().await);
-        here.known().asked_at = Clock::system().now_ms();
+        here.read_state().unknown_key_read_at = Clock::system().now_ms();
         assert_eq!(here.verify(&later).await, Err(TokenFault::UnknownKey));
         assert!(here.verify(&there).await.is_ok(), "it was looked for");
-        here.known().asked_at -= UNKNOWN_PAUSE_MS;
+        here.read_state().unknown_key_read_at -= UNKNOWN_PAUSE_MS;
         assert!(here.verify(&later).await.is_ok());
         assert_eq!(here.verify(&there).await, Err(TokenFault::UnknownKey));
     }
@@ -475,15 +479,15 @@ mod tests {
         let here = bench.keyring().await;
         bench.leak().await;
         let there = token_of(&bench.keyring().await);
-        let asking = (0..64).map(|_| here.verify(&there));
-        let answers = futures_util::future::join_all(asking).await;
+        let unknown_key_read = (0..64).map(|_| here.verify(&there));
+        let answers = futures_util::future::join_all(unknown_key_read).await;
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
-        assert_eq!(here.known().begun, 1, "one look for all of them");
+        assert_eq!(here.read_state().started, 1, "one look for all of them");
         // A cancelled read must not block its waiters.
         for _ in 0..100 {
             bench.leak().await;
             let later = token_of(&bench.keyring().await);
-            here.known().asked_at = i64::MIN;
+            here.read_state().unknown_key_read_at = i64::MIN;
             let mut given_up = Box::pin(here.verify(&later));
             // An immediate answer leaves no point to cancel at.
             if futures_util::poll!(&mut given_up).is_ready() {
@@ -494,7 +498,7 @@ mod tests {
             assert!(futures_util::poll!(&mut waiting).is_pending());
             drop(given_up);
             assert_eq!(waiting.await, Err(TokenFault::UnknownKey));
-            here.known().asked_at = i64::MIN;
+            here.read_state().unknown_key_read_at = i64::MIN;
             assert!(here.verify(&later).await.is_ok());
             return;
         }
@@ -522,14 +526,14 @@ mod tests {
         let now = Clock::system().now_ms() - year;
         // As if their successors signed and they had expired.
         for purpose in KeyPurpose::ALL {
-            let asked = rotate(
+            let requested = rotate(
                 &bench.store,
                 &bench.master_key,
                 purpose,
                 RotationCause::Requested,
                 now,
             );
-            asked.await.unwrap();
+            requested.await.unwrap();
         }
         bench.store.write(DeleteExpiredKeys).await.unwrap();
         keyring.keep_once().await.unwrap();

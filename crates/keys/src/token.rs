@@ -26,7 +26,7 @@ const LEEWAY_SECONDS: i64 = 5;
 // A retired key verifies until its last token has expired, clock differences included.
 const _: () =
     assert!(KeyPurpose::RunToken.overlap_ms() > (LIFETIME_SECONDS + LEEWAY_SECONDS) * 1000);
-const MOST_BYTES: usize = 2048;
+const MAX_BYTES: usize = 2048;
 const TOKEN_TYPE: &str = "run+jwt";
 
 /// Claims of a run token. All are required, others are rejected.
@@ -238,7 +238,7 @@ impl RunTokens {
     /// A signature is verified once per set of keys; time is checked on every call.
     pub fn verify(&self, token: &str, now: i64) -> Result<Arc<Claims>, TokenFault> {
         // Before the hash and the parser: unauthenticated callers must not cause much work.
-        if token.len() > MOST_BYTES {
+        if token.len() > MAX_BYTES {
             return Err(TokenFault::TooLong);
         }
         let keys = self.keys();

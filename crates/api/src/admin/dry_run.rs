@@ -151,9 +151,9 @@ pub(crate) struct CapacityView {
 }
 
 impl From<Capacity> for CapacityView {
-    fn from(Capacity { live, most }: Capacity) -> Self {
-        let live = most.map(|_| live);
-        Self { live, most }
+    fn from(Capacity { live, most: limit }: Capacity) -> Self {
+        let live = limit.map(|_| live);
+        Self { live, most: limit }
     }
 }
 
@@ -225,8 +225,8 @@ async fn dry_run(
         .previews
         .preview_event(&caller.workspace, posted.event, agent)
         .await?;
-    let asked = || agent.map(|id| id.to_string()).unwrap_or_default();
-    let preview = preview.ok_or_else(|| ApiError::not_found("agent", asked()))?;
+    let requested_id = || agent.map(|id| id.to_string()).unwrap_or_default();
+    let preview = preview.ok_or_else(|| ApiError::not_found("agent", requested_id()))?;
     Ok(Json(view(preview)))
 }
 

@@ -53,11 +53,11 @@ const NAMED: usize = 20;
 /// Key of a knowledge base of this gateway. Admins may list the bases, so the 404 names them.
 fn key(state: &ApiState, caller: &AdminCaller, kb_id: String) -> ApiResult<BaseKey> {
     let catalog = state.runs.catalog();
-    let known = catalog.knowledge_bases.iter();
-    let known: Vec<_> = known.map(|base| base.kb_id.as_str()).collect();
-    if !known.contains(&kb_id.as_str()) {
+    let base_ids = catalog.knowledge_bases.iter();
+    let base_ids: Vec<_> = base_ids.map(|base| base.kb_id.as_str()).collect();
+    if !base_ids.contains(&kb_id.as_str()) {
         // Bounded: a gateway may have thousands of bases.
-        let advice = match known.get(..known.len().min(NAMED)) {
+        let advice = match base_ids.get(..base_ids.len().min(NAMED)) {
             Some(some @ [_, ..]) => format!("(this gateway has: {})", some.join(", ")),
             _ => "(this gateway has none; add one at [[knowledge_bases]])".to_owned(),
         };
@@ -204,10 +204,10 @@ pub(crate) async fn put_document(
 }
 
 fn check_text(what: &str, text: &str) -> ApiResult<()> {
-    let is_sound = (1..=MAX_NAME_BYTES).contains(&text.len())
+    let is_valid = (1..=MAX_NAME_BYTES).contains(&text.len())
         && !text.trim().is_empty()
         && !text.chars().any(char::is_control);
-    if is_sound {
+    if is_valid {
         return Ok(());
     }
     let message =
@@ -270,8 +270,8 @@ pub(crate) async fn reindex_knowledge_base(
     let after = match &query.cursor {
         None => None,
         Some(cursor) => {
-            let place = cursors.decode(CursorKind::Names, &list, cursor)?;
-            Some(String::from_utf8(place).map_err(|_| keys::cursor::InvalidCursor)?)
+            let position = cursors.decode(CursorKind::Names, &list, cursor)?;
+            Some(String::from_utf8(position).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
     let done = state.knowledge.reindex(&base, after).await?;

@@ -72,7 +72,7 @@ async fn run_of(
     let source = ClientNetwork::of(parts);
     let now = state.runs.clock().now_seconds();
     // Before the signature check: wrong tokens over the limit must not cost CPU. Held until the check is over.
-    let _place = state.auth_rate_limit().pass(source, now).await?;
+    let _queue_permit = state.auth_rate_limit().pass(source, now).await?;
     let found = find_live_grant(&token?, state).await?;
     let grant = found.map_err(|refusal| {
         let log = || tracing::info!(?refusal, "a run token was refused");
@@ -87,12 +87,12 @@ async fn run_of(
     if !state.runs.calls.admit_call(&grant) {
         return Err(rate_limited());
     }
-    let place = state.runs.calls.begin_call(&grant);
-    let place = place.ok_or_else(host_calls_full)?;
+    let call_permit = state.runs.calls.begin_call(&grant);
+    let call_permit = call_permit.ok_or_else(host_calls_full)?;
     let answer = ResponseMemory::of(&parts.extensions)?;
     answer.charge_to(Sender::Run(grant.run.id, grant.run.endpoint_id));
     // Until the response is sent, because the runner may read it slowly.
-    answer.hold(place);
+    answer.hold(call_permit);
     let access = RunAccess {
         driven_here: state.runs.aborts.drives(&grant),
         grant: Arc::clone(&grant),

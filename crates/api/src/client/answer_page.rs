@@ -96,13 +96,13 @@ pub(crate) async fn submit_interaction_page(
     // After the body: it may take long, and the state of the interaction changes meanwhile.
     let (workspace, question) = link.question(&state).await?;
     let record = &question.record;
-    let asked = read_request(record).map_err(ApiError::from)?;
-    let submission = submission_of_form(&asked, &pairs);
+    let interaction = read_request(record).map_err(ApiError::from)?;
+    let submission = submission_of_form(&interaction, &pairs);
     // With an answer, the intake compares: an equal one succeeds, thus a repeated form does no harm.
     if record.answered.is_none() {
         check_open(&state, record)?;
         let mut faults = check_submission(&submission);
-        faults.extend(check_answer(&asked, &submission));
+        faults.extend(check_answer(&interaction, &submission));
         if !faults.is_empty() {
             return form(StatusCode::BAD_REQUEST, record, &submission.values, &faults);
         }

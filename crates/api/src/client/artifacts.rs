@@ -58,7 +58,7 @@ async fn store(
     body: &mut StreamedBody,
 ) -> ApiResult<ArtifactMetadata> {
     // Held until the end of the upload: one key must not take all slots.
-    let _place = state.upload_limit().enter(caller.key)?;
+    let _upload_slot = state.upload_limit().enter(caller.key)?;
     let owner = (ArtifactOrigin::Client, None);
     let new = query.announced(headers, caller.workspace.clone(), owner)?;
     let mut upload = state.runs.artifacts.upload(new)?;

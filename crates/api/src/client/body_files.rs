@@ -34,21 +34,24 @@ pub(super) struct EventDocument {
     pub(super) json: Bytes,
     pub(super) files: ExtractedFiles,
     /// Size of the complete body in bytes.
-    pub(super) whole: usize,
+    pub(super) total_bytes: usize,
     /// Holds the body's memory permit while the document is parsed.
     pub(super) held: Arc<BufferedBody>,
 }
 
 impl EventDocument {
-    pub(super) async fn of(body: BufferedBody, places: &[Vec<PathStep>]) -> Self {
+    pub(super) async fn of(body: BufferedBody, paths: &[Vec<PathStep>]) -> Self {
         let body = Arc::new(body);
-        let (json, files) = BodyFiles::take_out(&body, places).await;
+        let (json, files) = BodyFiles::take_out(&body, paths).await;
         // Files are slices of the body, so its memory permit lives as long as they do.
-        let kept = (!files.is_empty()).then(|| Arc::clone(&body));
+        let retained_body = (!files.is_empty()).then(|| Arc::clone(&body));
         Self {
             json,
-            files: ExtractedFiles { files, _body: kept },
-            whole: body.len(),
+            files: ExtractedFiles {
+                files,
+                _body: retained_body,
+            },
+            total_bytes: body.len(),
             held: body,
         }
     }
@@ -83,11 +86,11 @@ pub(super) fn in_envelope(top: &[PathStep]) -> Vec<Vec<PathStep>> {
         &[Member("image_url"), Member("url")],
     ];
     let attachments: [&[PathStep]; 2] = [&[Member("content")], &[Member("url")]];
-    let in_contents = contents.map(|place| [&[Member("contents"), Each], place].concat());
-    let in_attachments = attachments.map(|place| [&[Member("attachments"), Each], place].concat());
-    let places = in_contents.into_iter().chain(in_attachments);
-    places
-        .map(|place| [top, &[Member("input")], &place].concat())
+    let in_contents = contents.map(|path| [&[Member("contents"), Each], path].concat());
+    let in_attachments = attachments.map(|path| [&[Member("attachments"), Each], path].concat());
+    let paths = in_contents.into_iter().chain(in_attachments);
+    paths
+        .map(|path| [top, &[Member("input")], &path].concat())
         .collect()
 }
 

@@ -60,8 +60,8 @@ pub(crate) async fn list_conversations(
         .list_conversations(&caller.workspace, after, page, PREVIEW_READ)
         .await?;
     let next = found.next.map(|next| {
-        let place = position_bytes(next.received_at, &next.event_id);
-        cursors.encode(CursorKind::Conversations, &list, &place)
+        let position_bytes = position_bytes(next.received_at, &next.event_id);
+        cursors.encode(CursorKind::Conversations, &list, &position_bytes)
     });
     Ok(Json(Page {
         items: found.conversations.into_iter().map(summary).collect(),

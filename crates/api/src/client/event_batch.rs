@@ -223,9 +223,9 @@ mod tests {
             let mut waiting = PendingRetries::default();
             waiting.note(Some(&error), Some(conversation("a")));
             waiting.note(None, Some(conversation("b")));
-            for (id, kept) in [("a", same), ("b", other)] {
-                let is_kept = waiting.holds_back(Some(&conversation(id)));
-                assert_eq!(is_kept, kept, "{error}: {id}");
+            for (id, expected) in [("a", same), ("b", other)] {
+                let is_held_back = waiting.holds_back(Some(&conversation(id)));
+                assert_eq!(is_held_back, expected, "{error}: {id}");
             }
             assert_eq!(waiting.holds_back(None), other, "{error}");
         }

@@ -38,7 +38,7 @@ pub(crate) struct PostedEvent {
     pub(crate) files: ExtractedFiles,
     form: EventFormat,
     /// JSON pointer of the event in the body: `/3` in a batch.
-    place: String,
+    pointer: String,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl PostedEvent {
     /// All faults of the event. Pointers refer to the posted body.
     pub(crate) fn faults(&self) -> Vec<Fault> {
         let faults = check_posted(&self.event).into_iter();
-        let placed = faults.map(|fault| self.form.placed(fault).under(&self.place));
+        let placed = faults.map(|fault| self.form.placed(fault).under(&self.pointer));
         placed.collect()
     }
 
@@ -63,7 +63,7 @@ impl PostedEvent {
             event,
             files,
             form,
-            place: String::new(),
+            pointer: String::new(),
         })
     }
 }
@@ -106,10 +106,10 @@ impl FromRequest<ApiState> for EventBody {
             "application/cloudevents+json",
             "application/cloudevents-batch+json",
         );
-        let known = [json, structured, batch].contains(&media_type.as_str());
+        let is_supported = [json, structured, batch].contains(&media_type.as_str());
         // Binary events may have no data, thus no body and no type.
         let is_bare = is_binary && media_type.is_empty();
-        if !known && !is_bare {
+        if !is_supported && !is_bare {
             let message = "send the event with `Content-Type: application/json`, or CloudEvents \
                 with `application/cloudevents+json` or `application/cloudevents-batch+json`";
             return Err(ApiError::invalid_argument(message));
@@ -118,7 +118,7 @@ impl FromRequest<ApiState> for EventBody {
             let EventBatch(batch) = EventBatch::read(request, state).await?;
             return Ok(Self::Batch(batch));
         }
-        let most = state.event_body_bytes;
+        let max_bytes = state.event_body_bytes;
         // The reader's limit includes `raw`; `bounded` applies the exact limits after parsing.
         let body = read_json_of(request, state, event_body_limit(state)).await?;
         let top: &[PathStep] = match media_type.as_str() {
@@ -128,7 +128,7 @@ impl FromRequest<ApiState> for EventBody {
         let EventDocument {
             json: bytes,
             files,
-            whole,
+            total_bytes,
             held: _held,
         } = EventDocument::of(body, &in_envelope(top)).await;
         let (event, form) = if media_type == structured {
@@ -151,8 +151,8 @@ impl FromRequest<ApiState> for EventBody {
             (parse(&bytes)?, EventFormat::Envelope)
         };
         // Two limits: only the first one counts the files.
-        let told = format!("{most} bytes (limits.event_body_bytes)");
-        bounded(whole, &event, most, &told)?;
+        let limit_text = format!("{max_bytes} bytes (limits.event_body_bytes)");
+        bounded(total_bytes, &event, max_bytes, &limit_text)?;
         bounded(
             bytes.len(),
             &event,
@@ -164,11 +164,16 @@ impl FromRequest<ApiState> for EventBody {
 }
 
 /// Rejects an envelope over the limit, not counting the raw payload.
-fn bounded(bytes: usize, event: &EventEnvelope, most: usize, told: &str) -> Result<(), ApiError> {
+fn bounded(
+    bytes: usize,
+    event: &EventEnvelope,
+    max_bytes: usize,
+    limit_text: &str,
+) -> Result<(), ApiError> {
     let raw = || event.raw.as_ref().map_or(0, |raw| raw.to_string().len());
     // `raw` is serialized only for an envelope over the limit.
-    if bytes > most && bytes.saturating_sub(raw()) > most {
-        let message = format!("an envelope has at most {told}; `raw` does not count");
+    if bytes > max_bytes && bytes.saturating_sub(raw()) > max_bytes {
+        let message = format!("an envelope has at most {limit_text}; `raw` does not count");
         return Err(ApiError::too_large(message));
     }
     Ok(())
@@ -329,11 +334,11 @@ fn to_envelope(attributes: &Attributes, mut data: JsonObject) -> Result<EventEnv
     }
     if let Some(subject) = &attributes.subject {
         // The envelope requires a type, and CloudEvents have no attribute for it.
-        let known = data
+        let subject_object = data
             .entry("subject")
             .or_insert_with(|| json!({"subject_type": "unknown"}));
-        if let Value::Object(known) = known {
-            known.insert("subject_id".to_owned(), json!(subject));
+        if let Value::Object(subject_object) = subject_object {
+            subject_object.insert("subject_id".to_owned(), json!(subject));
         }
     }
     // Parsed from text, so that the checks and faults are those of a native envelope.

@@ -170,8 +170,8 @@ pub(crate) async fn page_events(
         .list_events(workspace, &filter, after.as_ref(), memory.page(limit))
         .await?;
     let cursor = |received_at: i64, event_id: &str| {
-        let place = position_bytes(received_at, event_id);
-        cursors.encode(CursorKind::Events, &list, &place)
+        let bytes = position_bytes(received_at, event_id);
+        cursors.encode(CursorKind::Events, &list, &bytes)
     };
     let mut items = Vec::with_capacity(found.records.len());
     for record in found.records {

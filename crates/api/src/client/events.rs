@@ -124,8 +124,8 @@ pub(super) async fn accept_event(
     let trace = trace_header(headers);
     // Take the stream slot before anything is stored, so that a refused stream posts no event.
     let is_stream = form != EventAnswer::Accepted;
-    let place = is_stream.then(|| state.stream_limit().enter(caller.key));
-    let place = place.transpose()?;
+    let stream_slot = is_stream.then(|| state.stream_limit().enter(caller.key));
+    let stream_slot = stream_slot.transpose()?;
     let event = (event, &files.files);
     let accepted = state
         .runs
@@ -133,10 +133,10 @@ pub(super) async fn accept_event(
         .accept(caller.sender(), event, key, trace)
         .await?;
     let replayed = accepted.replayed;
-    let mut response = match (accepted.answer.run_id, place) {
-        (Some(run), Some(place)) => {
+    let mut response = match (accepted.answer.run_id, stream_slot) {
+        (Some(run), Some(stream_slot)) => {
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, caller.credential(), run, from, place),
+                Some(from) => stream_run(state, caller.credential(), run, from, stream_slot),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);

@@ -142,8 +142,8 @@ pub(crate) async fn search_conversation_history(
         ..HistorySearch::default()
     };
     let conversation = conversation(query.bot_id, conversation_id, query.thread_id);
-    let sound = domain::history::check_search(&search);
-    let sound = sound.map_err(|faults| ApiError::faults(&in_query(faults)))?;
+    let valid_search = domain::history::check_search(&search);
+    let valid_search = valid_search.map_err(|faults| ApiError::faults(&in_query(faults)))?;
     let transcript = ConversationTranscript {
         state: &state,
         workspace: &caller.workspace,
@@ -151,7 +151,7 @@ pub(crate) async fn search_conversation_history(
         begins_after: 0,
         memory: &caller.answer,
     };
-    Ok(Json(transcript.search(search.query, sound).await?))
+    Ok(Json(transcript.search(search.query, valid_search).await?))
 }
 
 /// In a query string the filters are parameters next to the query.

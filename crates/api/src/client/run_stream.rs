@@ -119,13 +119,13 @@ pub(super) fn stream_after(
     Ok(match stream_rest(run, after)? {
         StreamRest::Behind(after) => {
             // Only for a stream that is opened: a 204 needs no slot.
-            let place = state.stream_limit().enter(caller.key)?;
+            let stream_slot = state.stream_limit().enter(caller.key)?;
             stream_run(
                 state,
                 caller.credential(),
                 run.id,
                 WatchFrom::After(after),
-                place,
+                stream_slot,
             )
         }
         StreamRest::Over => StatusCode::NO_CONTENT.into_response(),

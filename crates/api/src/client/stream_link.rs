@@ -105,7 +105,7 @@ pub(crate) async fn stream_by_link(
     let source = ClientNetwork::of(&request);
     let now = state.runs.clock().now_seconds();
     // Before the look-up: guessed tokens over the limit must not load the database.
-    let _place = state.auth_rate_limit().pass(source, now).await?;
+    let _queue_permit = state.auth_rate_limit().pass(source, now).await?;
     let opened = open(&state, &token, &headers).await?;
     let refuse = || state.auth_rate_limit().refuse(source, now, || {}).of_link();
     let (link, run) = opened.ok_or_else(refuse)?;

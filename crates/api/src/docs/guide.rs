@@ -48,13 +48,13 @@ fn rendered(markdown: &str) -> String {
 /// Gives each heading the id that links in the documentation use.
 fn name_headings(events: &mut [Event<'_>]) {
     let mut start = None;
-    for place in 0..events.len() {
-        match &events[place] {
-            Event::Start(Tag::Heading { .. }) => start = Some(place),
+    for index in 0..events.len() {
+        match &events[index] {
+            Event::Start(Tag::Heading { .. }) => start = Some(index),
             Event::End(TagEnd::Heading(_)) => {
                 // The Markdown parser opens a heading before it closes one.
                 let Some(begin) = start.take() else { continue };
-                let name = anchor(&text(&events[begin..place]));
+                let name = anchor(&text(&events[begin..index]));
                 if let Event::Start(Tag::Heading { id, .. }) = &mut events[begin] {
                     *id = Some(name.into());
                 }

@@ -110,12 +110,12 @@ impl ApiError {
             .first()
             .cloned()
             .unwrap_or_else(|| Fault::new("", "is not valid"));
-        let place = if first.pointer.is_empty() {
+        let location = if first.pointer.is_empty() {
             "the document"
         } else {
             &first.pointer
         };
-        let message = format!("{place} {}", first.message);
+        let message = format!("{location} {}", first.message);
         let refused = Self::new(StatusCode::BAD_REQUEST, "invalid_argument", message)
             .with("pointer", json!(first.pointer))
             .with("faults", json!(named));

@@ -91,16 +91,16 @@ async fn readable<'a>(
     let snapshot = &caller.grant.snapshot;
     let is_open =
         |other: &FrozenConversation| snapshot.other_history(&other.conversation_id).is_ok();
-    let asked = snapshot.history(operation);
+    let permission = snapshot.history(operation);
     let (conversation, begins_after) = match other {
         Some(other) if is_open(other) => {
             caller.record(state, call, None).await?;
             (Some(other), 0)
         }
         // The grant covers the own conversation only. Without any grant, the next case denies the call.
-        Some(_) if asked.is_ok() => return caller.refuse_foreign(state, call).await,
+        Some(_) if permission.is_ok() => return caller.refuse_foreign(state, call).await,
         _ => {
-            let own = caller.own_conversation_if_any(state, call, asked, None);
+            let own = caller.own_conversation_if_any(state, call, permission, None);
             (own.await?, snapshot.transcript_after())
         }
     };
@@ -170,7 +170,7 @@ pub(crate) async fn search_history(
     let other = other_conversation(&caller.grant.snapshot, named);
     let wanted = (HistoryOperation::Search, other.as_ref());
     let transcript = readable(&caller, &state, call, wanted).await?;
-    let sound = domain::history::check_search(&search);
-    let sound = sound.map_err(|faults| ApiError::faults(&faults))?;
-    Ok(Json(transcript.search(search.query, sound).await?))
+    let valid_search = domain::history::check_search(&search);
+    let valid_search = valid_search.map_err(|faults| ApiError::faults(&faults))?;
+    Ok(Json(transcript.search(search.query, valid_search).await?))
 }

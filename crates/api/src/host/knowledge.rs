@@ -77,8 +77,8 @@ pub(crate) async fn retrieve(
     let (mut host_call, _granted) = caller.begin(state, call, permission).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
     // Held by the call until its end.
-    let place = state.runs.calls.begin_retrieval(&caller.grant);
-    if let Err(refused) = host_call.keep(place, FULL) {
+    let permit = state.runs.calls.begin_retrieval(&caller.grant);
+    if let Err(refused) = host_call.keep(permit, FULL) {
         return host_call.end(Err(refused));
     }
     let embedding = state.knowledge.embedding_model(kb_id);

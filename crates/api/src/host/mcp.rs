@@ -136,9 +136,9 @@ async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiRe
         let both = HeaderValue::from_static("application/json, text/event-stream");
         parts.headers.insert(ACCEPT, both);
     }
-    let mut whole = Request::new(body);
-    *whole.extensions_mut() = parts.extensions.clone();
-    let bytes = read_json(whole, state).await?;
+    let mut full_request = Request::new(body);
+    *full_request.extensions_mut() = parts.extensions.clone();
+    let bytes = read_json(full_request, state).await?;
     if sent_json {
         // The SDK has no bound on depth and number of values.
         check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;

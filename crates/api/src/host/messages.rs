@@ -25,7 +25,7 @@ use crate::auth::{AuditedCall, LiveCaller, RunCaller};
 use crate::error::{ApiError, ApiResult};
 use crate::host::models::begin_call;
 use crate::host::models::body::ModelBody;
-use crate::host::models::token_bounds::{check_token_limits, said_bytes};
+use crate::host::models::token_bounds::{check_token_limits, generated_bytes};
 use crate::host::openai::{LIST, named_model};
 use crate::host_call::HostCall;
 use crate::query::PathOf;
@@ -168,13 +168,13 @@ async fn answer(
                 .message(&mut message)
                 .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
             // Counted before the result is checked further: the provider bills it in any case.
-            call.say(bytes);
+            call.count_text(bytes);
             call.count(relay.usage());
             Value::Object(message)
         }
         PreparedMessages::Chat(chat) => {
             let completion = call.within(provider.complete(chat)).await?;
-            call.say(said_bytes(&completion, "message"));
+            call.count_text(generated_bytes(&completion, "message"));
             call.count(domain::chat::usage_of(&completion));
             let message = message(&completion, &settings, &new_id(), provider_request.id);
             message.ok_or_else(|| {
@@ -312,9 +312,9 @@ fn granted(caller: &RunCaller) -> &[ModelResource] {
 /// A model in Anthropic's format. The catalog has no dates.
 fn shown(models: &Models, model: &ModelResource) -> Value {
     let id = &model.model_id;
-    let known = models.find(id).ok();
-    let window = known.and_then(|known| known.context_window_tokens);
-    let max_tokens = known.and_then(|known| known.max_output_tokens);
+    let configured = models.find(id).ok();
+    let window = configured.and_then(|configured| configured.context_window_tokens);
+    let max_tokens = configured.and_then(|configured| configured.max_output_tokens);
     // The format requires a date.
     json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": window, "max_tokens": max_tokens})

@@ -39,7 +39,7 @@ use content_parts::check_urls;
 use egress::upstream::UpstreamError;
 use images::with_images;
 use models::{Chunks, Model};
-pub(in crate::host) use token_bounds::said_bytes;
+pub(in crate::host) use token_bounds::generated_bytes;
 use token_bounds::{chat_spend, check_token_limits, prompt_texts};
 
 const MAX_MESSAGES: usize = 10_000;
@@ -77,8 +77,8 @@ pub(super) async fn begin_call<'a>(
     let permission = caller.grant.snapshot.model(id, operation).map(drop);
     let (mut call, ()) = caller.begin(state, call, permission).await?;
     // Held by the call until its end.
-    let place = state.runs.calls.begin_model_call(&caller.grant);
-    if let Err(refused) = call.keep(place, FULL) {
+    let permit = state.runs.calls.begin_model_call(&caller.grant);
+    if let Err(refused) = call.keep(permit, FULL) {
         return call.end(Err(refused));
     }
     match state.models.find(id) {
@@ -162,7 +162,7 @@ impl ModelInvocation<'_> {
         let (body, _images) = self.prepare(call, request).await?;
         let completion = call.within(self.model.provider.complete(body)).await?;
         // Counted before the answer is read: the provider bills it in any case.
-        call.say(said_bytes(&completion, "message"));
+        call.count_text(generated_bytes(&completion, "message"));
         call.count(domain::chat::usage_of(&completion));
         let response = answer(&completion, request.remove_think);
         let mut response = response
@@ -261,7 +261,7 @@ fn frames(
         let (call, reader) = &mut *stream_state;
         let frame = match chunks.next().await {
             Some(Ok(chunk)) => {
-                call.say(said_bytes(&chunk, "delta"));
+                call.count_text(generated_bytes(&chunk, "delta"));
                 let chunk = reader.read(&chunk);
                 let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
                 let frame = frame.unwrap_or_default();

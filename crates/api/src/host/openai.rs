@@ -29,7 +29,9 @@ use crate::host::models::body::ModelBody;
 use crate::host::models::content_parts::{check_urls, without_data};
 use crate::host::models::images::with_images;
 use crate::host::models::reading::embed;
-use crate::host::models::token_bounds::{chat_spend, check_token_limits, prompt_texts, said_bytes};
+use crate::host::models::token_bounds::{
+    chat_spend, check_token_limits, generated_bytes, prompt_texts,
+};
 use crate::host::responses::errors::{in_openai_form, openai_error};
 use crate::host_call::{HostCall, Spend};
 use crate::memory_budget::MemoryPermit;
@@ -139,7 +141,7 @@ pub(crate) async fn create_chat_completion(
         // The model name of the provider is a detail of the operator's configuration.
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
-        call.say(said_bytes(&completion, "message"));
+        call.count_text(generated_bytes(&completion, "message"));
         let response = Value::Object(completion);
         call.add_bytes(response.to_string().len());
         Ok(response)
@@ -239,7 +241,7 @@ fn frames(
                 Some(Ok(mut chunk)) => {
                     complete(&mut chunk, &id, "chat.completion.chunk");
                     call.count(domain::chat::usage_of(&chunk));
-                    call.say(said_bytes(&chunk, "delta"));
+                    call.count_text(generated_bytes(&chunk, "delta"));
                     // A stream without a finish reason was cut, even if the connection ended normally.
                     has_finished |= finishes(&chunk);
                     let frame = shown(chunk, wants_usage)

@@ -99,7 +99,7 @@ async fn create_response(
         id: &id,
     };
     if !is_stream {
-        let response = provider_request.whole(&mut call, body).await;
+        let response = provider_request.create(&mut call, body).await;
         return Ok(Json(call.end(response)?).into_response());
     }
     match provider_request.stream(&mut call, body).await {

@@ -102,16 +102,22 @@ pub(crate) fn sequenced_results(
     }
     let mut sequenced_results: Vec<(u64, String)> = Vec::with_capacity(results.len());
     for (index, raw) in results.iter().enumerate() {
-        let place = format!("/results/{index}");
+        let result_pointer = format!("/results/{index}");
         // Checked here, so that a runner learns of it while it can still correct the result.
         let envelope: Result<AppendedEnvelope<'_>, _> = serde_json::from_str(raw.get());
         let Ok(envelope) = envelope else {
-            return Err(ApiError::invalid(place, "must be an AgentRunResult"));
+            return Err(ApiError::invalid(
+                result_pointer,
+                "must be an AgentRunResult",
+            ));
         };
         if let Some((member, message)) = envelope.fault() {
-            return Err(ApiError::invalid(format!("{place}/{member}"), message));
+            return Err(ApiError::invalid(
+                format!("{result_pointer}/{member}"),
+                message,
+            ));
         }
-        let pointer = format!("{place}/sequence");
+        let pointer = format!("{result_pointer}/sequence");
         let Some(sequence) = envelope.sequence.as_u64().filter(|sequence| *sequence > 0) else {
             let message = "must be an integer from 1 on: the position of this result";
             return Err(ApiError::invalid(pointer, message));
@@ -126,7 +132,7 @@ pub(crate) fn sequenced_results(
         if raw.get().len() > limits.event_bytes {
             let max_bytes = limits.event_bytes;
             let message = format!(
-                "{place} is larger than the {max_bytes} bytes of limits.event_bytes; upload it as an artifact"
+                "{result_pointer} is larger than the {max_bytes} bytes of limits.event_bytes; upload it as an artifact"
             );
             return Err(ApiError::too_large(message));
         }
@@ -143,10 +149,10 @@ fn read(body: &Bytes) -> ApiResult<AppendBody> {
         // The usual case: nothing to repair, and no copy.
         return parse_raw(body);
     }
-    let sound: AppendBody = parse_raw(&repaired)?;
+    let repaired_body: AppendBody = parse_raw(&repaired)?;
     tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
     // The original text is stored if it is valid UTF-8, because processing repairs it with a record.
-    Ok(serde_json::from_slice(body).unwrap_or(sound))
+    Ok(serde_json::from_slice(body).unwrap_or(repaired_body))
 }
 
 const RESULTS: AuditedCall<'static> = AuditedCall {
@@ -217,8 +223,8 @@ pub(crate) async fn run_heartbeat(
         resource: "run",
         operation: "heartbeat",
     };
-    let heard = state.runs.async_runs.note_heartbeat(&caller.grant).await?;
-    let deferral = match heard.ok_or_else(early)? {
+    let heartbeat = state.runs.async_runs.note_heartbeat(&caller.grant).await?;
+    let deferral = match heartbeat.ok_or_else(early)? {
         Heartbeating::Alive(deferral) => deferral,
         Heartbeating::NotAsync => return Err(audited_not_deferred(&caller, &state, call).await?),
         Heartbeating::RunEnded => return Err(ApiError::unauthenticated()),

@@ -31,14 +31,14 @@ async fn access(
     call: AuditedCall<'_>,
     scope: &str,
 ) -> ApiResult<StateAccess> {
-    let Some(known) = StateScope::parse(scope) else {
+    let Some(parsed_scope) = StateScope::parse(scope) else {
         let message = "state scopes are conversation, actor, subject, runner and binding";
         return Err(ApiError::invalid_argument(message));
     };
-    let permission = caller.grant.snapshot.state_scope(known);
+    let permission = caller.grant.snapshot.state_scope(parsed_scope);
     let identity = caller.granted(state, call, permission).await?.to_owned();
     Ok(StateAccess {
-        scope: known,
+        scope: parsed_scope,
         identity,
     })
 }
@@ -212,13 +212,13 @@ async fn change(
         resource: &resource(scope, &key),
         operation: "state",
     };
-    let Some(known) = StateScope::parse(scope) else {
+    let Some(parsed_scope) = StateScope::parse(scope) else {
         // The call fails there with the error for an unknown scope.
         return access(caller, state, call, scope)
             .await
             .map(|_| StateWritten::Absent);
     };
-    let identity = match caller.grant.snapshot.state_scope(known) {
+    let identity = match caller.grant.snapshot.state_scope(parsed_scope) {
         Ok(identity) => identity.to_owned(),
         Err(refused) => return caller.granted(state, call, Err(refused)).await,
     };
@@ -236,7 +236,7 @@ async fn change(
         run_id: caller.grant.run.id,
         workspace: caller.grant.run.workspace.clone(),
         access: StateAccess {
-            scope: known,
+            scope: parsed_scope,
             identity,
         },
         key,

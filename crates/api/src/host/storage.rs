@@ -100,8 +100,8 @@ pub(crate) async fn list_blobs(
     let after = match &query.after_cursor {
         None => None,
         Some(cursor) => {
-            let place = cursors.decode(CursorKind::Storage, &list, cursor)?;
-            Some(String::from_utf8(place).map_err(|_| keys::cursor::InvalidCursor)?)
+            let position = cursors.decode(CursorKind::Storage, &list, cursor)?;
+            Some(String::from_utf8(position).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
     caller.record(&state, call, None).await?;

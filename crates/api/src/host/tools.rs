@@ -185,8 +185,8 @@ impl ToolCalling<'_> {
         let (mut host_call, granted) = self.caller.begin(self.state, call, permission).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         // Held by the call until its end.
-        let place = self.state.runs.calls.begin_tool_call(&self.caller.grant);
-        if let Err(refused) = host_call.keep(place, FULL) {
+        let permit = self.state.runs.calls.begin_tool_call(&self.caller.grant);
+        if let Err(refused) = host_call.keep(permit, FULL) {
             return host_call.end(Err(refused));
         }
         // After the permit: a refused call must not reserve a budget.

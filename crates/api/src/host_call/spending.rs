@@ -42,7 +42,7 @@ pub(super) struct Spending {
     _reservation: Option<Reservation>,
     counted: Option<LlmTokenUsage>,
     /// Bytes of generated text.
-    said: u64,
+    generated_bytes: u64,
 }
 
 /// A call that has ended.
@@ -103,7 +103,7 @@ impl Spending {
             reserved,
             _reservation: reservation,
             counted: None,
-            said: 0,
+            generated_bytes: 0,
         })
     }
 
@@ -126,8 +126,8 @@ impl Spending {
     }
 
     /// Counts bytes of generated text.
-    pub(super) fn say(&mut self, bytes: usize) {
-        self.said += bytes as u64;
+    pub(super) fn count_text(&mut self, bytes: usize) {
+        self.generated_bytes += bytes as u64;
     }
 
     /// Builds the settlement of the ended call.
@@ -173,15 +173,17 @@ impl Spending {
             let completion = number(counted.completion_tokens).or(rest);
             // A zero count in the middle of an answer is not final.
             let is_last = ended.billing_outcome != BillingOutcome::Unconfirmed;
-            let says_nothing = counted.completion_tokens == Some(0) && (self.said > 0 || !is_last);
+            let lacks_completion =
+                counted.completion_tokens == Some(0) && (self.generated_bytes > 0 || !is_last);
             let completion =
-                completion.filter(|completion| *completion > 0 || (is_last && !says_nothing));
-            let said = self.estimated_completion(ended.billing_outcome);
-            let is_estimate = completion.is_none() && said > 0;
-            return (prompt, completion.unwrap_or(said), is_estimate);
+                completion.filter(|completion| *completion > 0 || (is_last && !lacks_completion));
+            let estimate = self.estimated_completion(ended.billing_outcome);
+            let is_estimate = completion.is_none() && estimate > 0;
+            return (prompt, completion.unwrap_or(estimate), is_estimate);
         }
-        let has_refused = self.said == 0 && ended.billing_outcome == BillingOutcome::Nothing;
-        if has_refused || self.spend.prompt_tokens == 0 {
+        let is_rejected =
+            self.generated_bytes == 0 && ended.billing_outcome == BillingOutcome::Nothing;
+        if is_rejected || self.spend.prompt_tokens == 0 {
             return (0, 0, false);
         }
         (
@@ -195,9 +197,11 @@ impl Spending {
     fn estimated_completion(&self, billing_outcome: BillingOutcome) -> u64 {
         match billing_outcome {
             BillingOutcome::AllReserved => self.spend.max_completion_tokens,
-            BillingOutcome::Unconfirmed if self.said == 0 => self.spend.max_completion_tokens,
+            BillingOutcome::Unconfirmed if self.generated_bytes == 0 => {
+                self.spend.max_completion_tokens
+            }
             BillingOutcome::Nothing | BillingOutcome::Received | BillingOutcome::Unconfirmed => {
-                self.said.div_ceil(TOKEN_BYTES)
+                self.generated_bytes.div_ceil(TOKEN_BYTES)
             }
         }
     }
@@ -304,7 +308,7 @@ mod tests {
         reasoning: 12.0,
     };
 
-    fn spending(counted: Option<LlmTokenUsage>, said: u64) -> Spending {
+    fn spending(counted: Option<LlmTokenUsage>, generated_bytes: u64) -> Spending {
         Spending {
             spend: Spend {
                 kind: "model",
@@ -317,7 +321,7 @@ mod tests {
             reserved: Amount::default(),
             _reservation: None,
             counted,
-            said,
+            generated_bytes,
         }
     }
 
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn only_free_and_priced_models_have_known_cost() {
+    fn finds_models_without_price() {
         let spend = |price| Spend {
             price,
             ..spending(None, 0).spend
@@ -385,8 +389,8 @@ mod tests {
 
     #[test]
     fn settles_by_provider_count_or_received_text() {
-        let of_consumed = |counted, outcome, said, billing_outcome| {
-            let call = spending(counted, said)
+        let of_consumed = |counted, outcome, generated_bytes, billing_outcome| {
+            let call = spending(counted, generated_bytes)
                 .settle(ended(outcome, billing_outcome))
                 .call;
             (
@@ -396,8 +400,9 @@ mod tests {
                 call.cost_micros,
             )
         };
-        let of =
-            |counted, outcome, said| of_consumed(counted, outcome, said, BillingOutcome::Received);
+        let of = |counted, outcome, generated_bytes| {
+            of_consumed(counted, outcome, generated_bytes, BillingOutcome::Received)
+        };
         let counted = |prompt, completion, total| {
             Some(LlmTokenUsage {
                 prompt_tokens: prompt,
@@ -419,9 +424,9 @@ mod tests {
             (14, 0, false, 35)
         );
         // The provider counts the prompt only, so the completion is estimated.
-        let asked_alone = counted(Some(10), None, None);
-        assert_eq!(of(asked_alone.clone(), "ok", 30), (10, 10, true, 125));
-        assert_eq!(of(asked_alone, "ok", 0), (10, 0, false, 25));
+        let prompt_only = counted(Some(10), None, None);
+        assert_eq!(of(prompt_only.clone(), "ok", 30), (10, 10, true, 125));
+        assert_eq!(of(prompt_only, "ok", 0), (10, 0, false, 25));
         assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
         assert_eq!(of(None, "ok", 0), (100, 0, true, 250));
         let refused = of_consumed(None, "rate_limited", 0, BillingOutcome::Nothing);
@@ -429,14 +434,20 @@ mod tests {
         let too_large = of_consumed(None, "runtime_error", 0, BillingOutcome::AllReserved);
         assert_eq!(too_large, (100, 50, true, 750));
         for outcome in ["abandoned", "cancelled", "deadline_exceeded"] {
-            let unheard =
-                |counted, said| of_consumed(counted, outcome, said, BillingOutcome::Unconfirmed);
-            assert_eq!(unheard(None, 0), (100, 50, true, 750));
-            assert_eq!(unheard(None, 3), (100, 1, true, 260));
+            let unconfirmed = |counted, generated_bytes| {
+                of_consumed(
+                    counted,
+                    outcome,
+                    generated_bytes,
+                    BillingOutcome::Unconfirmed,
+                )
+            };
+            assert_eq!(unconfirmed(None, 0), (100, 50, true, 750));
+            assert_eq!(unconfirmed(None, 3), (100, 1, true, 260));
             let so_far = |tokens| counted(Some(10), Some(tokens), None);
-            assert_eq!(unheard(so_far(4), 3), (10, 4, false, 65));
-            assert_eq!(unheard(so_far(0), 3), (10, 1, true, 35));
-            assert_eq!(unheard(so_far(0), 0), (10, 50, true, 525));
+            assert_eq!(unconfirmed(so_far(4), 3), (10, 4, false, 65));
+            assert_eq!(unconfirmed(so_far(0), 3), (10, 1, true, 35));
+            assert_eq!(unconfirmed(so_far(0), 0), (10, 50, true, 525));
         }
     }
 }

@@ -11,7 +11,7 @@ use telemetry::spans::{CallSpan, SpanStart};
 pub(super) struct CallTrace {
     pub(super) begun: SpanStart,
     /// The span of the caller.
-    pub(super) told: Option<TraceParent>,
+    pub(super) trace_parent: Option<TraceParent>,
     /// `None`: the call is not exported.
     pub(super) span: Option<CallSpan>,
     /// An error in spite of a result.
@@ -71,8 +71,12 @@ impl HostCall {
         let error = (outcome != "ok").then_some(outcome);
         let error = error.or(self.traced.fault);
         let Self { runs, grant, .. } = self;
-        let CallTrace { begun, told, .. } = self.traced;
+        let CallTrace {
+            begun,
+            trace_parent,
+            ..
+        } = self.traced;
         runs.spans()
-            .call_ended(&grant.run, told, begun, span, error);
+            .call_ended(&grant.run, trace_parent, begun, span, error);
     }
 }

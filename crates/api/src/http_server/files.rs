@@ -22,16 +22,16 @@ pub fn affordable_connections(configured: Option<usize>) -> usize {
         // A sandbox may forbid the change.
         Err(_) => limit.current,
     };
-    let most = share(wanted, current);
-    if configured.is_some() && most < wanted {
+    let affordable = share(wanted, current);
+    if configured.is_some() && affordable < wanted {
         tracing::warn!(
             files = current,
-            connections = most,
-            "{most} connections are served at once, not server.connections = {wanted}: the process may not open more \
+            connections = affordable,
+            "{affordable} connections are served at once, not server.connections = {wanted}: the process may not open more \
              files (ulimit -n)"
         );
     }
-    most
+    affordable
 }
 
 /// `None`: no file limit.

@@ -27,12 +27,12 @@ pub(super) struct ConnectionSlot {
 }
 
 impl Peers {
-    /// Takes a slot; `None` if the network has `most` connections. 0 is unlimited.
-    pub(super) fn enter(&self, address: IpAddr, most: usize) -> Option<ConnectionSlot> {
+    /// Takes a slot; `None` if the network has `max_connections` connections. 0 is unlimited.
+    pub(super) fn enter(&self, address: IpAddr, max_connections: usize) -> Option<ConnectionSlot> {
         let network = network_of(address);
         let mut counts = self.counts();
         let count = counts.entry(network).or_default();
-        if most > 0 && *count >= most {
+        if max_connections > 0 && *count >= max_connections {
             return None;
         }
         *count += 1;
@@ -79,7 +79,7 @@ mod tests {
         let [here, there, elsewhere]: [IpAddr; 3] =
             ["2001:db8::1", "2001:db8::2:0:0:1", "2001:db8:0:1::1"]
                 .map(|text| text.parse().unwrap());
-        let _place = peers.enter(here, 1).unwrap();
+        let _slot = peers.enter(here, 1).unwrap();
         assert!(peers.enter(there, 1).is_none(), "a site is one");
         assert!(peers.enter(elsewhere, 1).is_some());
     }

@@ -25,7 +25,7 @@ const ANSWER_PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Default)]
 pub(super) struct AppendLog {
     /// Time of the runner's last call; `None` before its `202`.
-    heard_at: Option<Instant>,
+    last_call_at: Option<Instant>,
     /// Last accepted sequence.
     through: u64,
     bytes: usize,
@@ -52,7 +52,7 @@ impl MockHost {
         let now = Instant::now();
         self.with(token, |part| {
             part.appends
-                .send_modify(|appends| appends.heard_at = Some(now));
+                .send_modify(|appends| appends.last_call_at = Some(now));
         });
     }
 
@@ -72,13 +72,13 @@ impl MockHost {
         let lease = self.0.append_lease;
         let mut news = part.appends.subscribe();
         loop {
-            let (results, heard_at) = part.take_appended();
+            let (results, last_call_at) = part.take_appended();
             if !results.is_empty() {
                 return AppendStep::AppendedBatch(results);
             }
-            let unheard_at = heard_at + lease;
+            let lease_end = last_call_at + lease;
             // The run owns the sender, so it cannot be dropped.
-            if timeout_at(unheard_at.min(until), news.changed())
+            if timeout_at(lease_end.min(until), news.changed())
                 .await
                 .is_ok()
             {
@@ -88,7 +88,7 @@ impl MockHost {
                 return AppendStep::Late;
             }
             // A call between the two checks has renewed the lease.
-            if part.appends.borrow().heard_at == Some(heard_at) {
+            if part.appends.borrow().last_call_at == Some(last_call_at) {
                 return AppendStep::LeaseExpired(lease);
             }
         }
@@ -99,8 +99,8 @@ impl MockRunState {
     fn take_appended(&self) -> (Vec<String>, Instant) {
         let mut taken = (Vec::new(), Instant::now());
         self.appends.send_if_modified(|appends| {
-            let heard_at = appends.heard_at.unwrap_or(taken.1);
-            taken = (std::mem::take(&mut appends.waiting), heard_at);
+            let last_call_at = appends.last_call_at.unwrap_or(taken.1);
+            taken = (std::mem::take(&mut appends.waiting), last_call_at);
             // The runner's calls must not wake up by this change.
             false
         });
@@ -119,9 +119,9 @@ impl MockRunState {
     /// Waits for the runner's `202`.
     async fn deferred(&self) -> ApiResult<()> {
         let mut appends = self.appends.subscribe();
-        let heard = appends.wait_for(|appends| appends.heard_at.is_some());
-        let heard = tokio::time::timeout(ANSWER_PATIENCE, heard).await;
-        heard.map(drop).map_err(|_| not_deferred())
+        let answered = appends.wait_for(|appends| appends.last_call_at.is_some());
+        let answered = tokio::time::timeout(ANSWER_PATIENCE, answered).await;
+        answered.map(drop).map_err(|_| not_deferred())
     }
 }
 
@@ -144,11 +144,11 @@ pub(super) async fn append_results(
     AppendedBatch(results): AppendedBatch,
 ) -> ApiResult<Json<AppendedResults>> {
     part.deferred().await?;
-    let most = mock_host.0.limits.run_bytes;
-    let mut told = Ok(0);
+    let max_bytes = mock_host.0.limits.run_bytes;
+    let mut outcome = Ok(0);
     part.appends
-        .send_modify(|appends| told = appends.accept(results, most));
-    let accepted_through = told?;
+        .send_modify(|appends| outcome = appends.accept(results, max_bytes));
+    let accepted_through = outcome?;
     Ok(Json(AppendedResults { accepted_through }))
 }
 
@@ -160,7 +160,7 @@ pub(super) async fn run_heartbeat(
     let now = Instant::now();
     let mut accepted_through = 0;
     part.appends.send_modify(|appends| {
-        appends.heard_at = Some(now);
+        appends.last_call_at = Some(now);
         accepted_through = appends.through;
     });
     let lease = i64::try_from(mock_host.0.append_lease.as_secs()).unwrap_or(i64::MAX);
@@ -174,12 +174,16 @@ pub(super) async fn run_heartbeat(
 
 impl AppendLog {
     /// Accepts the new results of a call and returns the last accepted sequence.
-    fn accept(&mut self, results: Vec<(u64, String)>, most: usize) -> ApiResult<u64> {
+    fn accept(&mut self, results: Vec<(u64, String)>, max_bytes: usize) -> ApiResult<u64> {
         let through = self.through;
         let digests: Vec<_> = results.iter().map(|(_, raw)| result_digest(raw)).collect();
         for ((number, _), digest) in results.iter().zip(&digests) {
-            let place = usize::try_from(number - 1).unwrap_or(usize::MAX);
-            if self.digests.get(place).is_some_and(|known| known != digest) {
+            let index = usize::try_from(number - 1).unwrap_or(usize::MAX);
+            if self
+                .digests
+                .get(index)
+                .is_some_and(|accepted| accepted != digest)
+            {
                 return Err(sequence_conflict(*number));
             }
         }
@@ -187,11 +191,11 @@ impl AppendLog {
         if new().next().is_some_and(|(first, _)| *first != through + 1) {
             return Err(sequence_gap(through + 1));
         }
-        if new().next().is_some() && self.bytes > most {
+        if new().next().is_some() && self.bytes > max_bytes {
             return Err(append_limit_exceeded());
         }
         // Also with old results only: a repeated call renews the lease.
-        self.heard_at = Some(Instant::now());
+        self.last_call_at = Some(Instant::now());
         for ((number, raw), digest) in results.into_iter().zip(digests) {
             if number > through {
                 self.through = number;

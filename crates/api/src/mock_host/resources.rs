@@ -178,8 +178,8 @@ pub(super) async fn invoke_model(
     let model = caller.model(&id, ModelOperation::Invoke)?;
     let body = model.completion_body(chat_body(&request, model, &id)?);
     let completion = model.provider.complete(body).await?;
-    let said = answer(&completion, request.remove_think);
-    said.map(Json).ok_or_else(ApiError::internal)
+    let response = answer(&completion, request.remove_think);
+    response.map(Json).ok_or_else(ApiError::internal)
 }
 
 pub(super) async fn stream_model(

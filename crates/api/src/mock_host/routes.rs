@@ -122,14 +122,14 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
     let over = part
         .as_ref()
         .is_some_and(|part| part.progress().phase == MockRunPhase::Ended);
-    let place = mock_host.note(RecordedCall {
+    let call_index = mock_host.note(RecordedCall {
         run: part.as_ref().map(|part| part.run.snapshot.run_id),
         method: request.method().clone(),
         path: request.uri().path().chars().take(MAX_PATH).collect(),
         outcome: CallOutcome::Open,
     });
     if over {
-        mock_host.answered(place, CallOutcome::AfterEnd);
+        mock_host.answered(call_index, CallOutcome::AfterEnd);
         return ApiError::unauthenticated().into_response();
     }
     if let Some(part) = &part {
@@ -158,7 +158,7 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
         }
         (status, _) => CallOutcome::Answered(status.as_u16()),
     };
-    mock_host.answered(place, outcome);
+    mock_host.answered(call_index, outcome);
     response
 }
 
@@ -332,7 +332,7 @@ mod tests {
 
     #[test]
     fn recognizes_gateway_host_api_routes() {
-        for (method, path, known) in [
+        for (method, path, exists) in [
             (Method::GET, "/host/v1/run", true),
             (Method::PUT, "/host/v1/state/conversation/a/b", true),
             (Method::POST, "/host/v1/steering/pull", true),
@@ -342,7 +342,7 @@ mod tests {
             (Method::GET, "/v1/runs", false),
             (Method::GET, "/", false),
         ] {
-            assert_eq!(is_of_the_host_api(&method, path), known, "{method} {path}");
+            assert_eq!(is_of_the_host_api(&method, path), exists, "{method} {path}");
         }
     }
 }

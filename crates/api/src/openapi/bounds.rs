@@ -31,7 +31,7 @@ pub(super) fn bound(document: &mut OpenApi) {
 fn bound_requests(document: &mut OpenApi) {
     let schemas = document.components.get_or_insert_default();
     let mut schemas = std::mem::take(&mut schemas.schemas);
-    let known = schemas.clone();
+    let declared = schemas.clone();
     let mut reached = BTreeSet::new();
     for operation in (document.paths.paths.values_mut()).flat_map(operations_of) {
         for parameter in operation.parameters.iter_mut().flatten() {
@@ -39,18 +39,18 @@ fn bound_requests(document: &mut OpenApi) {
                 && let Some(schema) = &mut parameter.schema
             {
                 let has_names = OF_NAMES.contains(&parameter.name.as_str());
-                let most = if has_names {
+                let max_length = if has_names {
                     NAMES_CHARS
                 } else {
                     PARAMETER_CHARS
                 };
-                let mut of_head = Bounding::new(&known, most);
+                let mut of_head = Bounding::new(&declared, max_length);
                 of_head.bound(schema);
             }
         }
         if let Some(RefOr::T(body)) = &mut operation.request_body {
             for content in body.content.values_mut() {
-                let mut of_body = Bounding::new(&known, BODY_BYTES);
+                let mut of_body = Bounding::new(&declared, BODY_BYTES);
                 if let RefOr::T(content) = content
                     && let Some(schema) = &mut content.schema
                 {
@@ -66,7 +66,7 @@ fn bound_requests(document: &mut OpenApi) {
         if let Some(schema) = schemas.get_mut(&name)
             && done.insert(name)
         {
-            let mut of_body = Bounding::new(&known, BODY_BYTES);
+            let mut of_body = Bounding::new(&declared, BODY_BYTES);
             of_body.bound(schema);
             reached.append(&mut of_body.reached);
         }
@@ -82,8 +82,8 @@ fn bound_pages(document: &mut OpenApi) {
             continue;
         };
         let limit = limit_of(operation);
-        let most = limits.entry(page).or_insert(limit);
-        *most = (*most).zip(limit).map(|(one, other)| one.max(other));
+        let max_limit = limits.entry(page).or_insert(limit);
+        *max_limit = (*max_limit).zip(limit).map(|(one, other)| one.max(other));
     }
     let schemas = &mut document.components.get_or_insert_default().schemas;
     for (page, limit) in limits {
@@ -122,23 +122,23 @@ fn limit_of(operation: &Operation) -> Option<usize> {
         return None;
     };
     match limit.maximum.as_ref()? {
-        Number::UInt(most) => Some(*most),
-        Number::Int(most) => usize::try_from(*most).ok(),
+        Number::UInt(max) => Some(*max),
+        Number::Int(max) => usize::try_from(*max).ok(),
         Number::Float(_) => None,
     }
 }
 
 struct Bounding<'a> {
-    known: &'a BTreeMap<String, RefOr<Schema>>,
+    declared: &'a BTreeMap<String, RefOr<Schema>>,
     text_bytes: usize,
     /// Names of referenced schemas.
     reached: BTreeSet<String>,
 }
 
 impl<'a> Bounding<'a> {
-    fn new(known: &'a BTreeMap<String, RefOr<Schema>>, text_bytes: usize) -> Self {
+    fn new(declared: &'a BTreeMap<String, RefOr<Schema>>, text_bytes: usize) -> Self {
         Self {
-            known,
+            declared,
             text_bytes,
             reached: BTreeSet::new(),
         }
@@ -181,7 +181,7 @@ impl<'a> Bounding<'a> {
     /// The number of known names, if the items are an enumeration.
     fn names_of(&self, items: &RefOr<Schema>) -> Option<usize> {
         let items = match items {
-            RefOr::Ref(reference) => self.known.get(&name_of(&reference.ref_location)?)?,
+            RefOr::Ref(reference) => self.declared.get(&name_of(&reference.ref_location)?)?,
             RefOr::T(_) => items,
         };
         match items {

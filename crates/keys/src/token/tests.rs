@@ -89,7 +89,7 @@ fn token_is_valid_until_its_expiry() {
 }
 
 #[test]
-fn a_token_lives_fifteen_minutes_at_most() {
+fn limits_token_lifetime_to_fifteen_minutes() {
     let bench = bench();
     let runner_id: RunnerId = "plugin:a/b/c".parse().unwrap();
     let long = TokenSubject {

@@ -9,7 +9,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use super::Claims;
 
 /// Maximum number of cached tokens.
-const MOST: usize = 16 * 1024;
+const MAX_TOKENS: usize = 16 * 1024;
 
 /// Keyed by the hash of the token. The cache belongs to one set of keys and is dropped with it, so that tokens of
 /// a withdrawn key go with the key.
@@ -29,21 +29,21 @@ impl TokenHash {
 
 impl Verified {
     pub(super) fn find(&self, token: TokenHash) -> Option<Arc<Claims>> {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        known.get(&token).map(Arc::clone)
+        let cached = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        cached.get(&token).map(Arc::clone)
     }
 
     /// Adds a token. A full cache drops tokens that have expired at `now`, or all if none has.
     pub(super) fn remember(&self, token: TokenHash, claims: &Arc<Claims>, now: i64) {
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= MOST {
-            known.retain(|_, claims| claims.exp > now);
+        let mut cached = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() >= MAX_TOKENS {
+            cached.retain(|_, claims| claims.exp > now);
         }
         // No token has expired: start over, each token is then verified once more.
-        if known.len() >= MOST {
-            known.clear();
+        if cached.len() >= MAX_TOKENS {
+            cached.clear();
         }
-        known.insert(token, Arc::clone(claims));
+        cached.insert(token, Arc::clone(claims));
     }
 }
 
@@ -74,17 +74,17 @@ mod tests {
     #[test]
     fn cache_is_bounded_and_evicts_expired_first() {
         let verified = Verified::default();
-        let kept = TokenHash::of("kept");
-        verified.remember(kept, &until(100), 0);
-        for place in 1..MOST {
-            verified.remember(TokenHash::of(&place.to_string()), &until(10), 0);
+        let retained = TokenHash::of("kept");
+        verified.remember(retained, &until(100), 0);
+        for index in 1..MAX_TOKENS {
+            verified.remember(TokenHash::of(&index.to_string()), &until(10), 0);
         }
         verified.remember(TokenHash::of("one more"), &until(100), 50);
         assert_eq!(verified.0.read().unwrap().len(), 2);
-        assert!(verified.find(kept).is_some());
-        for place in 2..=MOST {
-            verified.remember(TokenHash::of(&place.to_string()), &until(100), 50);
+        assert!(verified.find(retained).is_some());
+        for index in 2..=MAX_TOKENS {
+            verified.remember(TokenHash::of(&index.to_string()), &until(100), 50);
         }
-        assert!(verified.0.read().unwrap().len() < MOST);
+        assert!(verified.0.read().unwrap().len() < MAX_TOKENS);
     }
 }

@@ -157,7 +157,7 @@ pub(super) fn notice(notice: PageNotice<'_>) -> String {
         ),
         PageNotice::AnsweredOtherwise => (
             "Already answered",
-            "This question was answered before, and the first answer counts. Your answer was not taken."
+            "This question was answered before, and the first answer counts. Your answer was not taken.",
         ),
         PageNotice::Expired => (
             "Expired",
@@ -165,7 +165,7 @@ pub(super) fn notice(notice: PageNotice<'_>) -> String {
         ),
         PageNotice::Cancelled => (
             "Cancelled",
-            "The run of this question was cancelled, and the question can no longer be answered."
+            "The run of this question was cancelled, and the question can no longer be answered.",
         ),
         PageNotice::NoLink => (
             "Link not valid",
@@ -207,8 +207,8 @@ impl AnswerFormPage<'_> {
         }
         self.write_faults(&mut body);
         body.push_str("<form method=\"post\" autocomplete=\"off\">\n");
-        for (place, field) in request.fields.iter().enumerate() {
-            self.write_field(&mut body, &control_name(place), field);
+        for (index, field) in request.fields.iter().enumerate() {
+            self.write_field(&mut body, &control_name(index), field);
         }
         write_actions(&mut body, &request.actions);
         body.push_str("</form>\n");
@@ -226,8 +226,8 @@ impl AnswerFormPage<'_> {
         body.push_str("<div class=\"faults\"><p>The answer was not taken:</p><ul>\n");
         // Bounded, as in the JSON response.
         for fault in Fault::first(self.faults) {
-            let place = fault.pointer.strip_prefix("/values/");
-            let field = place.and_then(|id| {
+            let escaped_id = fault.pointer.strip_prefix("/values/");
+            let field = escaped_id.and_then(|id| {
                 let mut fields = self.request.fields.iter();
                 fields.find(|field| domain::form::escape_pointer(&field.id) == id)
             });

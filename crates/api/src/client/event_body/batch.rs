@@ -95,21 +95,21 @@ fn read_batch(bytes: &[u8], files: &ExtractedFiles) -> Result<Vec<PostedEvent>, 
     let mut faults = Vec::new();
     let mut batch = Vec::with_capacity(list.len());
     for (index, text) in list.iter().enumerate() {
-        let place = format!("/{index}");
+        let pointer = format!("/{index}");
         match parse_part(text.get().as_bytes()).and_then(from_structured) {
             Ok(event) => {
-                let told = "1 MiB without its files";
+                let limit_text = "1 MiB without its files";
                 // The limit of a single event, so that a batch admits no larger ones.
-                bounded(text.get().len(), &event, DOCUMENT_BYTES, told)?;
+                bounded(text.get().len(), &event, DOCUMENT_BYTES, limit_text)?;
                 batch.push(PostedEvent {
                     event,
                     // All events share the files of the body; each refers to its own.
                     files: files.clone(),
                     form: EventFormat::Structured,
-                    place,
+                    pointer,
                 });
             }
-            Err(fault) => faults.push(fault.under(&place)),
+            Err(fault) => faults.push(fault.under(&pointer)),
         }
     }
     if faults.is_empty() {

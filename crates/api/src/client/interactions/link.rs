@@ -44,7 +44,7 @@ impl FromRequestParts<ApiState> for LinkCaller {
         let source = ClientNetwork::of(parts);
         let now = state.runs.clock().now_seconds();
         // Before the look-up: guessed tokens over the limit must not load the database.
-        let _place = state.auth_rate_limit().pass(source, now).await?;
+        let _queue_permit = state.auth_rate_limit().pass(source, now).await?;
         let PathOf(token) = PathOf::<String>::from_request_parts(parts, state).await?;
         let store = state.runs.store();
         let token_sha256 = sha256_hex(token.as_bytes());

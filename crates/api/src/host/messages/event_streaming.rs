@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use super::wire_format::error_body;
 use crate::error::{ApiError, ApiResult};
-use crate::host::models::token_bounds::said_bytes;
+use crate::host::models::token_bounds::generated_bytes;
 use crate::host_call::HostCall;
 use egress::upstream::UpstreamError;
 
@@ -76,12 +76,12 @@ impl MessageEventStream {
         let (frames, is_over) = match &mut self.conversion {
             EventConversion::Written(writer) => {
                 self.call.count(domain::chat::usage_of(&item));
-                self.call.say(said_bytes(&item, "delta"));
+                self.call.count_text(generated_bytes(&item, "delta"));
                 (frames_of(&writer.read(&item)), false)
             }
             EventConversion::Relayed(relay) => {
                 let bytes = relay.event(&mut item);
-                self.call.say(bytes);
+                self.call.count_text(bytes);
                 self.call.count(relay.usage());
                 (frame(&Value::Object(item)), relay.has_stopped())
             }

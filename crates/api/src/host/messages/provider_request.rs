@@ -33,11 +33,11 @@ pub(super) fn betas_of(headers: &HeaderMap, caller: &RunCaller) -> Vec<&'static 
     }
     let lines = headers.get_all("anthropic-beta").iter();
     let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
-    let (known, unknown) = betas(&lines.join(","));
+    let (supported, unknown) = betas(&lines.join(","));
     if unknown > 0 {
         tolerated(Peer::Runner, "unknown_anthropic_beta", run);
     }
-    known
+    supported
 }
 
 /// A request to a granted model.
@@ -99,8 +99,12 @@ impl MessagesInvocation<'_> {
         let number = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(0);
         let max_tokens = number(body.get("max_tokens"));
         let thinking = body.get("thinking");
-        let thoughts = number(thinking.and_then(|thinking| thinking.get("budget_tokens")));
-        let beside = if thoughts < max_tokens { 0 } else { thoughts };
+        let reasoning_budget = number(thinking.and_then(|thinking| thinking.get("budget_tokens")));
+        let beside = if reasoning_budget < max_tokens {
+            0
+        } else {
+            reasoning_budget
+        };
         let spend = Spend {
             kind: "model",
             resource: self.id.to_owned(),

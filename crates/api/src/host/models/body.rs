@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_says_no_length_takes_the_most() {
+    fn counts_undeclared_length_as_maximum() {
         let of = |length: &str| {
             let mut headers = HeaderMap::new();
             headers.insert(CONTENT_LENGTH, length.parse().unwrap());

@@ -181,12 +181,13 @@ fn walk_members(
             !(is_read && words.contains(&name.as_str()))
         })
         .try_for_each(|(name, value)| {
-            let known = if of == IMAGE && name == "url" {
+            let effective_name = if of == IMAGE && name == "url" {
                 of
             } else {
                 name
             };
-            walk_part(known, value, look).map_err(|fault| under(&format!("/{name}"), fault))
+            walk_part(effective_name, value, look)
+                .map_err(|fault| under(&format!("/{name}"), fault))
         })
 }
 
@@ -233,7 +234,7 @@ fn starts_like_url(text: &str, may_lack_scheme: bool) -> bool {
     let scheme = &beginning[..beginning.len() - behind.len()];
     let is_fetched = SCHEMES
         .iter()
-        .any(|known| scheme.eq_ignore_ascii_case(known));
+        .any(|fetched| scheme.eq_ignore_ascii_case(fetched));
     let has_slash = !scheme.is_empty() && behind.starts_with(":/");
     let nested = behind.strip_prefix(':').filter(|_| !scheme.is_empty());
     let is_nested = nested.is_some_and(|nested| starts_like_url(nested, false));
@@ -302,11 +303,11 @@ fn data_of(body: &mut JsonObject) -> Vec<(InlineDataKind, &mut String)> {
         } else {
             (InlineDataKind::File, "file", "file_data")
         };
-        let place = match part.get_mut(holder)? {
+        let value = match part.get_mut(holder)? {
             Value::Object(members) => members.get_mut(data)?,
-            place => place,
+            value => value,
         };
-        match place {
+        match value {
             Value::String(data) => Some((kind, data)),
             _ => None,
         }

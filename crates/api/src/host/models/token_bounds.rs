@@ -55,7 +55,7 @@ pub(in crate::host) fn prompt_texts(body: &JsonObject) -> Vec<String> {
 
 /// Bytes of generated text in a chunk, or in one `message` of a complete answer. This includes reasoning and tool
 /// arguments in any field.
-pub(in crate::host) fn said_bytes(answer: &JsonObject, member: &str) -> usize {
+pub(in crate::host) fn generated_bytes(answer: &JsonObject, member: &str) -> usize {
     let choices = answer.get("choices").and_then(Value::as_array);
     choices
         .into_iter()
@@ -122,10 +122,10 @@ fn answers_of(body: &JsonObject) -> u64 {
 }
 
 /// Maximum completion tokens: the provider's limit field, and additional tokens outside that limit.
-fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u64 {
+fn completion_bound(body: &JsonObject, bound: &str, reasoning_count: ThoughtCount) -> u64 {
     let number = |key: &str| body.get(key).and_then(Value::as_u64);
     let tokens = number(bound).unwrap_or(UNSAID_TOKENS);
-    let each = match thoughts {
+    let each = match reasoning_count {
         ThoughtCount::Within => tokens,
         ThoughtCount::Beside => with_reasoning(body, tokens),
     };
@@ -135,9 +135,9 @@ fn completion_bound(body: &JsonObject, bound: &str, thoughts: ThoughtCount) -> u
 /// Maximum of one answer if minimum length and reasoning are not within the limit.
 fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
     let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
-    let thoughts = THINKING_BUDGETS.into_iter().filter_map(number);
+    let reasoning_budgets = THOUGHTS.into_iter().filter_map(number);
     let tokens = bound.max(number(LEAST).unwrap_or_default());
-    thoughts.fold(tokens, u64::saturating_add)
+    reasoning_budgets.fold(tokens, u64::saturating_add)
 }
 
 #[cfg(test)]
@@ -229,7 +229,8 @@ mod tests {
                 16,
             ),
         ] {
-            let bound = |thoughts| completion_bound(&body(&request), "max_tokens", thoughts);
+            let bound =
+                |reasoning_count| completion_bound(&body(&request), "max_tokens", reasoning_count);
             assert_eq!(bound(ThoughtCount::Beside), beside, "{request}");
             // Providers that count reasoning within the limit add nothing.
             let answers = request["n"].as_u64().unwrap_or(1);
@@ -248,8 +249,8 @@ mod tests {
             {"delta": {"function_call": {"name": "6", "arguments": "78"}}},
             {"delta": {"tool_calls": [{"id": "x", "type": "function", "function": {"arguments": "9"}}]}},
         ]});
-        assert_eq!(said_bytes(&body(&answer), "delta"), 9);
-        assert_eq!(said_bytes(&body(&answer), "message"), 0);
+        assert_eq!(generated_bytes(&body(&answer), "delta"), 9);
+        assert_eq!(generated_bytes(&body(&answer), "message"), 0);
     }
 
     #[test]

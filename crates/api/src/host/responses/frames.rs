@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::errors::code_of;
 use super::turn::StoredTurn;
 use crate::error::{ApiError, ApiResult};
-use crate::host::models::said_bytes;
+use crate::host::models::generated_bytes;
 use crate::host_call::HostCall;
 use egress::upstream::UpstreamError;
 use models::{Chunks, WireEvents};
@@ -122,7 +122,7 @@ fn written(
     let failed = match item {
         Some(Ok(chunk)) => {
             call.count(domain::chat::usage_of(&chunk));
-            call.say(said_bytes(&chunk, "delta"));
+            call.count_text(generated_bytes(&chunk, "delta"));
             match writer.read(&chunk) {
                 Ok(events) => {
                     let frames = frames(&events);
@@ -162,7 +162,7 @@ fn passed(
         Some(Ok(mut event)) => {
             let end = passing.read(&mut event);
             call.count(passing.usage.clone());
-            call.say(passing.text_bytes);
+            call.count_text(passing.text_bytes);
             let event = Value::Object(event);
             let frames = frames(std::slice::from_ref(&event));
             call.add_bytes(frames.len());

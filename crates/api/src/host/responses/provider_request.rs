@@ -15,7 +15,7 @@ use super::store::ResponseOwner;
 use super::turn::{StoredTurn, Turn};
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
-use crate::host::models::token_bounds::{check_token_limits, prompt_texts, said_bytes};
+use crate::host::models::token_bounds::{check_token_limits, generated_bytes, prompt_texts};
 use crate::host::openai::{CompletionInput, prepare};
 use crate::host_call::HostCall;
 use crate::memory_budget::MemoryPermit;
@@ -50,7 +50,11 @@ enum AnswerConversion {
 
 impl ResponsesInvocation<'_> {
     /// Creates a complete response.
-    pub(super) async fn whole(&self, call: &mut HostCall, request: JsonObject) -> ApiResult<Value> {
+    pub(super) async fn create(
+        &self,
+        call: &mut HostCall,
+        request: JsonObject,
+    ) -> ApiResult<Value> {
         let PreparedResponse {
             body,
             answering,
@@ -65,14 +69,14 @@ impl ResponsesInvocation<'_> {
                     .await?;
                 let mut response = Value::Object(answered);
                 call.count(response.get("usage").and_then(domain::chat::usage));
-                call.say(domain::chat::responses::said_bytes(&response));
+                call.count_text(domain::chat::responses::said_bytes(&response));
                 rewrite_response(&mut response, passing.head());
                 (response, None)
             }
             AnswerConversion::Written(writer) => {
                 let completion = call.within(provider.complete(body)).await?;
                 call.count(domain::chat::usage_of(&completion));
-                call.say(said_bytes(&completion, "message"));
+                call.count_text(generated_bytes(&completion, "message"));
                 writer.whole(&completion).map_err(|_| too_large())?
             }
         };

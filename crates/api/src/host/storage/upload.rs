@@ -155,8 +155,8 @@ impl<'a> Upload<'a> {
             if progress.pending.len() == CHUNK_BYTES {
                 self.write_chunk(progress).await?;
             }
-            let room = CHUNK_BYTES - progress.pending.len();
-            let (now, later) = rest.split_at(room.min(rest.len()));
+            let free_bytes = CHUNK_BYTES - progress.pending.len();
+            let (now, later) = rest.split_at(free_bytes.min(rest.len()));
             progress.pending.extend_from_slice(now);
             rest = later;
         }
