@@ -104,7 +104,7 @@ fn file(name: &str) -> Response {
 fn embedded(name: &str) -> Option<SwaggerFile<'static>> {
     let found = serve(name, Arc::clone(&CONFIG));
     let mut file = found.expect("our settings are JSON and the files are UTF-8")?;
-    // Not every client accepts gzip, and these files are rarely loaded.
+    // Sent unpacked: not every client accepts gzip.
     if file.gzpipped {
         let mut unpacked = Vec::new();
         let read = GzDecoder::new(&*file.bytes).read_to_end(&mut unpacked);

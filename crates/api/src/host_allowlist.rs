@@ -54,7 +54,7 @@ impl HostAllowlist {
             return false;
         };
         let name = host_of(authority);
-        // Pages on loopback run on this machine, where DNS rebinding gains nothing.
+        // A rebinding attack has the attacker's name as its origin, never a loopback address.
         let is_loopback = address_of(name).is_some_and(|address| address.is_loopback());
         is_loopback || self.is_own(name) || Some(authority) == host
     }

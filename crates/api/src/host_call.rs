@@ -162,7 +162,7 @@ impl HostCall {
     {
         let (runs, grant) = (self.runs.clone(), Arc::clone(&self.grant));
         let over =
-            // Boxed, because `take_until` needs a future that can be moved.
+            // Boxed, because `next` needs a stream that can be moved.
             Box::pin(async move { runs.aborts.until_aborted(&grant, &RowPoll::default()).await });
         let items = items.take_until(over);
         stream::unfold(Some(items), |items| async move {

@@ -188,7 +188,7 @@ pub(crate) async fn register_runner_endpoint(
         .register_endpoint(&caller.workspace, spec)
         .await?;
     let shown = RunnerEndpoint {
-        // The only response with the secret: the store has it encrypted.
+        // The only response with a generated secret.
         secret: registered.made_secret,
         ..shown(&state, registered.record)
     };

@@ -56,7 +56,7 @@ fn key(state: &ApiState, caller: &AdminCaller, kb_id: String) -> ApiResult<BaseK
     let base_ids = catalog.knowledge_bases.iter();
     let base_ids: Vec<_> = base_ids.map(|base| base.kb_id.as_str()).collect();
     if !base_ids.contains(&kb_id.as_str()) {
-        // Bounded: a gateway may have thousands of bases.
+        // Bounded: the catalog may have many bases.
         let advice = match base_ids.get(..base_ids.len().min(NAMED)) {
             Some(some @ [_, ..]) => format!("(this gateway has: {})", some.join(", ")),
             _ => "(this gateway has none; add one at [[knowledge_bases]])".to_owned(),
@@ -165,7 +165,7 @@ pub(crate) async fn put_document(
     let mime_type = single_header(request.headers(), CONTENT_TYPE.as_str())?;
     let mime_type = mime_type.unwrap_or_default().to_owned();
     let kind = match media_type(request.headers()).as_str() {
-        // This type is what clients send for unknown files: the extension is more reliable.
+        // Clients send this type for files that they do not know: the extension decides.
         "application/octet-stream" => DocumentFormat::of_name(&name),
         _ => DocumentFormat::of_media_type(&mime_type),
     };

@@ -36,7 +36,6 @@ pub(crate) async fn create_workspace(
     }
     let runs = &state.runs;
     let created = issue_workspace(runs.store(), runs.clock(), &spec).await?;
-    // The message names the way out, because the id may be the caller's own from an earlier attempt.
     let created = created.ok_or_else(|| {
         let message = "another workspace has this id; take another, or make a key of that workspace \
             with `runnel token create --workspace`";

@@ -67,7 +67,7 @@ impl FromRequest<ApiState> for QueryBody {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
-        // The body limit of events: files make a Query that large, the document itself is bounded below.
+        // The body limit of events: files make a Query that large; `pipeline` bounds the document itself.
         let body = json_bytes_of(request, state, state.event_body_bytes).await?;
         let document = EventDocument::of(body, &in_query()).await;
         Ok(Self {

@@ -80,7 +80,7 @@ pub(super) async fn find(
         resource: id.get(..id.len().min(64)).unwrap_or("artifact"),
         operation: operation.as_str(),
     };
-    // Evaluated before the other cases, because files of the own event need no grant.
+    // Not an error yet: granted files, and files of the own event, need no grant.
     let granted = caller.grant.snapshot.artifacts(operation);
     if let Some(file) = state.runs.artifacts.granted_file(&caller.grant, id) {
         let (host_call, ()) = caller.begin(state, call, Ok::<_, NotGranted>(())).await?;
@@ -104,8 +104,8 @@ pub(super) async fn find(
         .artifact_of_run(&caller.grant, id)
         .await
     {
-        // One query for all reasons, so that the response does not show which of them applies.
         Ok(Some(found)) => Ok((host_call, found)),
+        // Absent, expired and invisible artifacts get the same response.
         Ok(None) => host_call.end(Err(ApiError::not_found("artifact", id))),
         Err(error) => host_call.end(Err(error.into())),
     }

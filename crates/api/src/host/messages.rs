@@ -167,7 +167,7 @@ async fn answer(
             let bytes = relay
                 .message(&mut message)
                 .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
-            // Counted before the result is checked further: the provider bills it in any case.
+            // For the estimate if the provider sends no token count.
             call.count_text(bytes);
             call.count(relay.usage());
             Value::Object(message)

@@ -138,7 +138,7 @@ pub(crate) async fn create_chat_completion(
         )
         .await?;
         let mut completion = call.within(model.provider.complete(body)).await?;
-        // The model name of the provider is a detail of the operator's configuration.
+        // Clients know only the catalog's name of the model.
         complete(&mut completion, &id, "chat.completion");
         call.count(domain::chat::usage_of(&completion));
         call.count_text(generated_bytes(&completion, "message"));
@@ -209,7 +209,7 @@ pub(in crate::host) async fn prepare(
         .and_then(|()| check_urls(&body, |url| model.check_fetch_url(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
     let mut body = model.asked_to_complete(body);
-    // Before images are inlined: their data must not count as text.
+    // Images count by their number, so they need not be read for this.
     let spend = spend(id, model, &mut body, beside);
     // Before the reservation: unreadable images must not reserve a budget.
     let images = with_images(caller, state, &mut body).await?;

@@ -151,7 +151,7 @@ fn read(body: &Bytes) -> ApiResult<AppendBody> {
     }
     let repaired_body: AppendBody = parse_raw(&repaired)?;
     tolerated(Peer::Runner, "text_repaired", "POST /host/v1/run/results");
-    // The original text is stored if it is valid UTF-8, because processing repairs it with a record.
+    // The original text is stored if it is valid UTF-8; processing repairs it.
     Ok(serde_json::from_slice(body).unwrap_or(repaired_body))
 }
 

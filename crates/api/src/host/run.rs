@@ -74,7 +74,7 @@ fn appendable(context: String) -> String {
 fn with_appends(context: &str) -> serde_json::Result<String> {
     let mut members: RawMembers<'_> = serde_json::from_str(context)?;
     let access = members.get("context").copied().unwrap_or(RawValue::NULL);
-    // Absent members count as empty, so a context of an older gateway gets the flag, too.
+    // Null fails here, and the context without such members stays as it is.
     let mut access: RawMembers<'_> = serde_json::from_str(access.get())?;
     let apis = access.get("available_apis").copied();
     let mut apis: JsonObject = serde_json::from_str(apis.unwrap_or(RawValue::NULL).get())?;

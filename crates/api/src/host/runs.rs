@@ -138,7 +138,7 @@ async fn find_in_scope(
         return caller.granted(state, call, Err(refused)).await;
     }
     let found = if id == own.id {
-        // The newest row: this replica may not drive the run.
+        // The grant may be cached; the row has the current status.
         Some(state.runs.grants.current_run(&caller.grant).await?)
     } else {
         let run = state

@@ -141,7 +141,7 @@ pub(crate) async fn get_blob(
     caller.checked_key(&state, call, &key).await?;
     let access = granted_area(&caller, &state, call).await?;
     let store = state.runs.store();
-    // The first chunk is read before the audit, so that its entry has an outcome.
+    // Read before the audit, whose entry has the size.
     let found = open_blob(store, &access, &key).await?;
     let size = found.as_ref().map_or(0, |(blob, _)| blob.size);
     let size = usize::try_from(size).unwrap_or(usize::MAX);
@@ -278,7 +278,7 @@ pub(crate) async fn delete_blob(
     let call = call("storage_delete", &area);
     let access = granted_area(&caller, &state, call).await?;
     caller.checked_key(&state, call, &key).await?;
-    // Deletes use the permits of uploads: both write many rows.
+    // Deletes share the permits of uploads.
     let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
         return Err(uploads_full());
     };

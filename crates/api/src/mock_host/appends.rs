@@ -101,7 +101,7 @@ impl MockRunState {
         self.appends.send_if_modified(|appends| {
             let last_call_at = appends.last_call_at.unwrap_or(taken.1);
             taken = (std::mem::take(&mut appends.waiting), last_call_at);
-            // The runner's calls must not wake up by this change.
+            // No waiter depends on this change, so none is woken.
             false
         });
         taken

@@ -105,7 +105,7 @@ fn is_joiner(character: char) -> bool {
     matches!(character, '\u{200C}' | '\u{200D}' | '\u{FE0E}' | '\u{FE0F}')
 }
 
-/// Characters whose picture a joiner changes: Arabic and Indic scripts, symbols and emoji. After others it is invisible.
+/// Characters whose glyph a joiner changes: Arabic and Indic scripts, symbols and emoji. After others it is invisible.
 fn takes_joiner(character: char) -> bool {
     matches!(
         character,

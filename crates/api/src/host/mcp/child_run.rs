@@ -83,7 +83,7 @@ pub(super) async fn call(
         .await
         .map_err(|error| error.moved(named_here))?;
     while !child.status.is_terminal() {
-        // The loop ends at the latest with this run's deadline. Each wait is short, so that proxies see traffic.
+        // The loop ends at the latest with this run's deadline.
         let began = Instant::now();
         child = child_runs::follow(caller, state, child.run_id, MAX_WAIT_SECONDS).await?;
         let waited = began.elapsed() >= Duration::from_secs(MAX_WAIT_SECONDS);

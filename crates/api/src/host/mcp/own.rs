@@ -269,13 +269,12 @@ fn assets(resources: &AgentResources, query: &AssetQuery) -> ApiResult<Value> {
             AssetType::Models => to_json(&resources.models)?,
             AssetType::Tools if query.include_schemas => to_json(&resources.tools)?,
             AssetType::Tools => {
-                // Schemas take most of the bytes, and a model reads them once.
+                // Only on request, because schemas are the largest part of the list.
                 let tools = resources.tools.iter().map(without_schema);
                 to_json(&tools.collect::<Vec<_>>())?
             }
             AssetType::KnowledgeBases => to_json(&resources.knowledge_bases)?,
             AssetType::Skills => to_json(&resources.skills)?,
-            // Absent instead of empty: most runs have no agents, and the list costs tokens.
             AssetType::Agents if resources.agents.is_empty() => continue,
             AssetType::Agents => to_json(&resources.agents)?,
         };

@@ -118,7 +118,7 @@ pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     (status = 429, description = "Too many wrong tokens from this address, or the run's call rate is too high", body = ErrorBody),
     (status = 504, description = "The run is past its deadline", body = ErrorBody)))]
 async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> ApiResult<Response> {
-    // As an unknown route, so that scans do not find a disabled server.
+    // A disabled server looks like an unknown route.
     if !state.shared_mcp {
         return Err(no_route());
     }
@@ -168,7 +168,7 @@ impl SharedToolCall {
         let token = arguments.and_then(|arguments| arguments.as_object_mut()?.remove(RUN_TOKEN));
         let token = match token {
             Some(Value::String(token)) if token.len() <= MAX_TOKEN_CHARS => token,
-            // Continues with an empty token, so that all invalid tokens cost and look the same.
+            // Continues with an empty token: all invalid tokens get the same response and count against the rate limit.
             _ => String::new(),
         };
         let rest = value.to_string();
@@ -192,7 +192,7 @@ impl SharedToolCall {
     async fn caller(&self, parts: &mut Parts, state: &ApiState) -> ApiResult<Option<RunCaller>> {
         match run_of_token(parts, &self.token, state).await {
             Ok(caller) => Ok(Some(caller)),
-            // The response is a tool error: platforms show those to the model, and hide HTTP errors.
+            // An invalid token becomes a tool error; other errors keep their status.
             Err(error) if error.code() == "unauthenticated" => Ok(None),
             Err(error) => Err(error),
         }
@@ -216,7 +216,7 @@ impl ServerHandler for SharedMcpServer {
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
         let tools = TOOLS.map(SharedTool::described).to_vec();
-        // Without a token: platforms list the tools before a run exists.
+        // Needs no token: the list is the same for every run.
         Ok(ListToolsResult::with_all_items(tools))
     }
 

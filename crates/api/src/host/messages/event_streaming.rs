@@ -135,7 +135,7 @@ pub(super) fn frames(
         Some(event_streaming?.next().await)
     });
     frames
-        // An empty chunk would end nothing, but some clients parse it as an event.
+        // Items without visible output give an empty frame.
         .filter(|frames| std::future::ready(!frames.is_empty()))
         .map(Ok)
 }

@@ -82,7 +82,7 @@ impl MessagesInvocation<'_> {
             let spend = chat_spend(id, model, prompt_tokens, &chat);
             (PreparedMessages::Chat(chat), spend)
         };
-        // After the images, because the reservation needs the final request.
+        // After the images: unreadable ones must not reserve a budget.
         call.reserve(spend).await?;
         Ok((prepared, permits))
     }

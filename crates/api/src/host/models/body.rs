@@ -52,7 +52,7 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
             tolerated(Peer::Runner, "text_repaired", "a model request");
         }
         let value = parse(&text)?;
-        // The texts are freed; the parsed value counts as the size of its text.
+        // The repaired copy is dropped on return; the parsed value counts as much as its text.
         permit.shrink(bytes.len());
         Ok(Self { value, permit })
     }

@@ -139,7 +139,7 @@ async fn read_exactly(
     let mut all = Vec::new();
     let mut bytes = std::pin::pin!(bytes);
     while let Some(part) = bytes.try_next().await? {
-        // The file in the store has changed since its metadata was written.
+        // More bytes than in the metadata: the stored file is not the recorded one.
         if (all.len() + part.len()) as u64 > size {
             return Err(ArtifactStoreError::Gone);
         }

@@ -100,7 +100,7 @@ async fn rerank(
     let texts = request.documents.iter().chain([&request.query]);
     call.reserve(reading_spend(id, model, texts.chain(&beside)))
         .await?;
-    // At least one: providers reject a `top_n` of 0.
+    // Within the number of documents; 0 counts as 1.
     let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
     body.extend(object(
         json!({"query": request.query, "documents": request.documents, "top_n": top}),
@@ -161,7 +161,7 @@ fn ranking(answer: &JsonObject, count: usize, top: u64) -> Result<RerankResults,
         .ok_or_else(malformed)?;
     let mut results: Vec<protocol::model::RerankResult> =
         serde_json::from_value(results.clone()).map_err(|_| malformed())?;
-    // Not all providers sort.
+    // Providers need not sort.
     results.sort_by(|a, b| b.relevance_score.total_cmp(&a.relevance_score));
     // An index out of range, or twice, would address a wrong document at the runner.
     let mut seen = std::collections::BTreeSet::new();

@@ -70,7 +70,7 @@ impl StreamingResponse {
         let turn = self.turn;
         let (items, stream_state, begun) = match self.events {
             ResponseEvents::Written { chunks, mut writer } => {
-                // Sent before the first chunk, so that clients know the id while the provider thinks.
+                // The first events need no chunk of the provider.
                 let begun = frames(&writer.begin());
                 call.add_bytes(begun.len());
                 let items = call.while_live(chunks).boxed();
@@ -206,7 +206,6 @@ pub(super) fn too_large() -> ApiError {
 /// Encodes events as server-sent events named by their type.
 fn frames(events: &[Value]) -> Bytes {
     let frames = events.iter().map(|event| {
-        // A line break in the name would corrupt the stream.
         let name = event["type"].as_str().unwrap_or("message");
         format!("event: {name}\ndata: {event}\n\n")
     });

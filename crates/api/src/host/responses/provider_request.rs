@@ -220,7 +220,7 @@ pub(super) fn input_tokens(model: &Model, responses_request: &ResponsesRequest) 
     };
     let messages: Vec<_> = items("messages").map(message).collect();
     let tools: Vec<_> = items("tools").filter_map(tool).collect();
-    // Messages and tools are counted by the model's tokenizer above.
+    // Messages and tools are counted in their own form; the rest counts as text.
     let mut others = responses_request.chat.clone();
     for counted in ["messages", "tools"] {
         others.remove(counted);
@@ -240,7 +240,7 @@ fn message(chat: &Value) -> Message {
         }
     }
     let text = chat.to_string();
-    // An item of an unknown form counts as text, which is an upper bound.
+    // A message of an unknown form counts as text.
     serde_json::from_value(chat).unwrap_or_else(|_| Message::text("user", text))
 }
 
