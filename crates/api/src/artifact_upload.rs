@@ -91,7 +91,7 @@ pub(super) async fn read(
 pub(super) fn metadata(
     uploaded: StoredArtifact,
     origin: ArtifactOrigin,
-    (run, whose): (Option<RunId>, ArtifactOwner),
+    (run, owner): (Option<RunId>, ArtifactOwner),
     created_at: i64,
 ) -> ArtifactMetadata {
     ArtifactMetadata {
@@ -102,7 +102,7 @@ pub(super) fn metadata(
         sha256: uploaded.sha256,
         origin: origin.as_str().to_owned(),
         run_id: run.map(|run| run.to_string()),
-        event_id: whose.event_id,
+        event_id: owner.event_id,
         sequence: None,
         created_at: Some(created_at),
         expires_at: Some(uploaded.expires_at.div_euclid(1000)),

@@ -1,4 +1,4 @@
-//! The host API: the routes that a runner calls with its run token (host API §3).
+//! The host API: the routes that a runner calls with its run token (`docs/runners/host-api.md`).
 
 pub(super) mod artifacts;
 pub(super) mod child_runs;

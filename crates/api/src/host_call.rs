@@ -147,10 +147,10 @@ impl HostCall {
     /// Runs this future until the run is cancelled, ends or reaches its deadline.
     pub(super) async fn within<T, E: Into<ApiError>>(
         &self,
-        doing: impl Future<Output = Result<T, E>>,
+        work: impl Future<Output = Result<T, E>>,
     ) -> ApiResult<T> {
         tokio::select! {
-            done = doing => done.map_err(Into::into),
+            done = work => done.map_err(Into::into),
             over = self.runs.aborts.until_aborted(&self.grant, &self.last_look) => Err(over.into()),
         }
     }

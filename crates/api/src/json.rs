@@ -158,7 +158,7 @@ async fn read_body_of(
     state: &impl ChecksCredentials,
     max_bytes: usize,
 ) -> ApiResult<BufferedBody> {
-    let BodyTimeout(patience) = extension(&request).unwrap_or_default();
+    let BodyTimeout(body_timeout) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
     let accepted = extension::<AcceptedCredential>(&request);
     let budget = extension::<BodyMemory>(&request);
@@ -176,7 +176,7 @@ async fn read_body_of(
         }
         read_frames(&mut frames, &mut permit, max_bytes).await
     };
-    let read = tokio::time::timeout(patience, reading).await;
+    let read = tokio::time::timeout(body_timeout, reading).await;
     match read.map_err(|_| slow_body())? {
         Ok(bytes) => {
             // The body may have taken long: the credential must still be valid.

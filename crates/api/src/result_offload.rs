@@ -66,13 +66,13 @@ async fn keep(
         upload.give_up(None).await?;
         return Err(error);
     }
-    let whose = ArtifactOwner {
+    let owner = ArtifactOwner {
         runner_id: Some(run.runner_id.to_string()),
         conversation_key: run.conversation_key.clone(),
         event_id: Some(run.event_id.clone()),
     };
     // The audit log has the tool call; this upload is not a call of its own.
-    let stored = upload.finish(whose, |_| None).await?;
+    let stored = upload.finish(owner, |_| None).await?;
     Ok(stored.id.to_string())
 }
 

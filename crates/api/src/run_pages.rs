@@ -122,7 +122,7 @@ fn check_retained(run: &Run, after: u64) -> ApiResult<()> {
 /// The rest of a run's event stream.
 pub(super) enum StreamRest {
     /// Events after this sequence.
-    Behind(u64),
+    After(u64),
     /// No events: the client has seen the terminal event.
     Over,
 }
@@ -136,7 +136,7 @@ pub(super) fn stream_rest(run: &Run, after: u64) -> ApiResult<StreamRest> {
         return Ok(StreamRest::Over);
     }
     check_retained(run, after)?;
-    Ok(StreamRest::Behind(after))
+    Ok(StreamRest::After(after))
 }
 
 /// Reads a page of run events. Cursors are sequences.

@@ -76,7 +76,7 @@ impl ConversationTranscript<'_> {
         query: String,
         valid_search: ValidSearch,
     ) -> ApiResult<HistorySearchResult> {
-        let wanted = HistoryMatch {
+        let criteria = HistoryMatch {
             before: self.position(valid_search.filters.before_cursor.as_deref())?,
             after: self.after(valid_search.filters.after_cursor.as_deref())?,
             query: valid_search.query,
@@ -90,7 +90,7 @@ impl ConversationTranscript<'_> {
                 let budget = ReadBudget::of(self.memory);
                 store
                     .conversations()
-                    .search_history(&key, &wanted, budget)
+                    .search_history(&key, &criteria, budget)
                     .await?
             }
             None => Vec::new(),

@@ -1,4 +1,4 @@
-//! API keys: `rnl_<8 base32>_<43 base64url>` (contracts §2). The gateway stores their hashes only.
+//! API keys: `rnl_<8 base32>_<43 base64url>`. The gateway stores their hashes only.
 
 use aws_lc_rs::rand;
 use base64::Engine;

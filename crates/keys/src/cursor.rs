@@ -1,4 +1,4 @@
-//! Opaque cursors: a position, bound to workspace, route and filters by an HMAC (contracts §7).
+//! Opaque cursors: a position, bound to workspace, route and filters by an HMAC.
 
 use std::sync::{PoisonError, RwLock};
 

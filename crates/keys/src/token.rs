@@ -1,4 +1,4 @@
-//! Run token: a JWS that expires with its run (contracts §10, host API §3).
+//! Run token: a JWS that expires with its run.
 
 // With a path, because the fuzz targets include this file under another name.
 #[path = "token/verified.rs"]

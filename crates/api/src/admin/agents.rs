@@ -1,4 +1,4 @@
-//! Agents (contracts §5).
+//! Agents: create, list, replace and delete (`docs/agents.md`).
 
 use axum::Json;
 use axum::extract::State;

@@ -154,8 +154,8 @@ pub(crate) async fn revoke_api_key(
             Err(ApiError::unauthorized(message))
         }
         Revoked::LastAdmin => {
-            let message = "this is the last key of role admin, without it nobody could come in \
-                any more; make another one first, with POST /v1/api-keys";
+            let message = "this is the last key of role admin in the workspace; create another one first, with \
+                           POST /v1/api-keys";
             Err(ApiError::conflict("last_admin_key", message))
         }
     }

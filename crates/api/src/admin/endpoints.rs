@@ -1,4 +1,4 @@
-//! Runner endpoints (contracts §5).
+//! Runner endpoints: register, list, refresh and delete (`docs/runners.md`).
 
 use axum::Json;
 use axum::extract::State;

@@ -1,4 +1,4 @@
-//! `POST /v1/events` (contracts §3).
+//! `POST /v1/events`: posts an event and starts its run (`docs/clients.md`).
 
 use axum::Json;
 use axum::extract::State;
@@ -173,7 +173,7 @@ async fn stream_from(
 ) -> ApiResult<Option<WatchFrom>> {
     let answer = &accepted.answer;
     let begin = match answer.last_sequence {
-        Some(stood) => WatchFrom::Joining(stood),
+        Some(sequence) => WatchFrom::Joining(sequence),
         // Responses stored by older gateways lack the run's position.
         None if answer.steered => {
             let now = state
@@ -201,8 +201,8 @@ async fn stream_from(
     };
     let (WatchFrom::After(first) | WatchFrom::Joining(first)) = begin;
     Ok(match stream_rest(&run, seen.max(first))? {
-        StreamRest::Behind(after) if after > first => Some(WatchFrom::After(after)),
-        StreamRest::Behind(_) => Some(begin),
+        StreamRest::After(after) if after > first => Some(WatchFrom::After(after)),
+        StreamRest::After(_) => Some(begin),
         StreamRest::Over => None,
     })
 }

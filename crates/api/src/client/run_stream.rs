@@ -117,7 +117,7 @@ pub(super) fn stream_after(
     after: u64,
 ) -> ApiResult<Response> {
     Ok(match stream_rest(run, after)? {
-        StreamRest::Behind(after) => {
+        StreamRest::After(after) => {
             // Only for a stream that is opened: a 204 needs no slot.
             let stream_slot = state.stream_limit().enter(caller.key)?;
             stream_run(

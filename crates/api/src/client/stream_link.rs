@@ -110,7 +110,7 @@ pub(crate) async fn stream_by_link(
     let refuse = || state.auth_rate_limit().refuse(source, now, || {}).of_link();
     let (link, run) = opened.ok_or_else(refuse)?;
     Ok(match stream_rest(&run, cursor(&headers, None)?)? {
-        StreamRest::Behind(after) => {
+        StreamRest::After(after) => {
             // Counts against the key that created the link, so that links do not add streams.
             let slot = state.stream_limit().enter(link.key)?;
             let owner = (&link.workspace, link.key);

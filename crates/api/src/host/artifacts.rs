@@ -186,8 +186,8 @@ fn counted(
         }
         _ => Some(call),
     };
-    stream::unfold((call, Box::pin(bytes), left), async |telling| {
-        let (call, mut bytes, left) = telling;
+    stream::unfold((call, Box::pin(bytes), left), async |progress| {
+        let (call, mut bytes, left) = progress;
         let mut call = call?;
         match call.within(async { bytes.next().await.transpose() }).await {
             Ok(Some(chunk)) => {

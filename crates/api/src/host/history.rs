@@ -168,8 +168,8 @@ pub(crate) async fn search_history(
     };
     let named = [&search.conversation_id, &search.bot_id, &search.thread_id].map(Clone::clone);
     let other = other_conversation(&caller.grant.snapshot, named);
-    let wanted = (HistoryOperation::Search, other.as_ref());
-    let transcript = readable(&caller, &state, call, wanted).await?;
+    let search_scope = (HistoryOperation::Search, other.as_ref());
+    let transcript = readable(&caller, &state, call, search_scope).await?;
     let valid_search = domain::history::check_search(&search);
     let valid_search = valid_search.map_err(|faults| ApiError::faults(&faults))?;
     Ok(Json(transcript.search(search.query, valid_search).await?))

@@ -375,7 +375,6 @@ fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
     Err(fault(code, error))
 }
 
-/// Builds an internal error.
 fn internal_fault(error: ApiError) -> ErrorData {
     fault(ErrorCode::INTERNAL_ERROR, error)
 }

@@ -1,4 +1,4 @@
-//! Granted models as Anthropic's Messages API. Coding agents use the run token as API key (host API §3).
+//! Granted models as Anthropic's Messages API. Coding agents use the run token as API key (`docs/runners/host-api.md`).
 //!
 //! A provider with this API gets the checked request; other providers get a chat completion. Grants, memory
 //! budgets, reservations, timeouts and audit are those of the chat completions API.

@@ -1,4 +1,4 @@
-//! Granted models: invoke, stream and count tokens (host API §3).
+//! Granted models: invoke, stream and count tokens (`docs/runners/host-api.md`).
 
 pub(in crate::host) mod body;
 pub(crate) mod memory_budget;
@@ -188,10 +188,10 @@ impl ModelInvocation<'_> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request, model, id)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
-        let body = model.completion_body(body);
-        let beside = prompt_texts(&request.extra_args);
+        let body = model.asked_to_complete(body);
+        let extra_texts = prompt_texts(&request.extra_args);
         let prompt = model.count.of_request(&request.messages, &request.tools)
-            + model.count.of_texts(beside.iter());
+            + model.count.of_texts(extra_texts.iter());
         call.reserve(chat_spend(id, model, prompt, &body)).await?;
         Ok((body, images))
     }
@@ -334,9 +334,9 @@ pub(crate) async fn count_model_tokens(
     check_max_items("/messages", request.messages.len(), MAX_MESSAGES)?;
     check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
     let count = state.models.find(&id)?.count;
-    let beside = prompt_texts(&request.extra_args);
+    let extra_texts = prompt_texts(&request.extra_args);
     let tokens =
-        count.of_request(&request.messages, &request.tools) + count.of_texts(beside.iter());
+        count.of_request(&request.messages, &request.tools) + count.of_texts(extra_texts.iter());
     Ok(Json(CountedTokens { tokens }))
 }
 
@@ -361,8 +361,8 @@ pub(crate) fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiRes
 }
 
 /// Takes the extra fields of a request, without the gateway's own fields.
-fn extra_args(args: &JsonObject, beside: &[&str], model: &Model) -> ApiResult<JsonObject> {
-    if let Some(key) = beside.iter().find(|key| args.contains_key(**key)) {
+fn extra_args(args: &JsonObject, excluded: &[&str], model: &Model) -> ApiResult<JsonObject> {
+    if let Some(key) = excluded.iter().find(|key| args.contains_key(**key)) {
         let pointer = format!("/extra_args/{key}");
         return Err(ApiError::invalid(
             pointer,

@@ -1,5 +1,5 @@
-//! Granted models as OpenAI's API. Agent frameworks use the run token as API key (host API §3). Fields that only
-//! shape the answer pass through unchanged, and so does the answer.
+//! Granted models as OpenAI's API. Agent frameworks use the run token as API key (`docs/runners/host-api.md`).
+//! Fields that only shape the answer pass through unchanged, and so does the answer.
 
 mod embedded;
 mod listing;
@@ -188,12 +188,15 @@ async fn stream_chat(
 pub(in crate::host) struct CompletionInput<'a> {
     pub(in crate::host) body: JsonObject,
     /// Texts that the provider gets in addition to the body.
-    pub(in crate::host) beside: &'a [String],
+    pub(in crate::host) extra_texts: &'a [String],
 }
 
 impl CompletionInput<'_> {
     fn of(body: JsonObject) -> Self {
-        Self { body, beside: &[] }
+        Self {
+            body,
+            extra_texts: &[],
+        }
     }
 }
 
@@ -203,14 +206,14 @@ pub(in crate::host) async fn prepare(
     state: &ApiState,
     call: &mut HostCall,
     (id, model): (&str, &Model),
-    CompletionInput { body, beside }: CompletionInput<'_>,
+    CompletionInput { body, extra_texts }: CompletionInput<'_>,
 ) -> ApiResult<(JsonObject, Vec<MemoryPermit>)> {
     let checked = check_parameters(&body, &model.extra_members)
         .and_then(|()| check_urls(&body, |url| model.check_fetch_url(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
     let mut body = model.asked_to_complete(body);
     // Images count by their number, so they need not be read for this.
-    let spend = spend(id, model, &mut body, beside);
+    let spend = spend(id, model, &mut body, extra_texts);
     // Before the reservation: unreadable images must not reserve a budget.
     let images = with_images(caller, state, &mut body).await?;
     call.reserve(spend).await?;
@@ -218,10 +221,10 @@ pub(in crate::host) async fn prepare(
 }
 
 /// The upper bound of a completion. Texts count as they are in the body, images as in the native API.
-fn spend(id: &str, model: &Model, body: &mut JsonObject, beside: &[String]) -> Spend {
-    let (texts, apart) = without_data(body, prompt_texts);
-    let texts = model.count.of_texts(texts.iter().chain(beside));
-    let data = model.count.of_data(apart.images, apart.file_bytes);
+fn spend(id: &str, model: &Model, body: &mut JsonObject, extra_texts: &[String]) -> Spend {
+    let (texts, non_text) = without_data(body, prompt_texts);
+    let texts = model.count.of_texts(texts.iter().chain(extra_texts));
+    let data = model.count.of_data(non_text.images, non_text.file_bytes);
     chat_spend(id, model, texts.saturating_add(data), body)
 }
 

@@ -1,4 +1,4 @@
-//! Granted models as OpenAI's Responses API, for agents without support for chat completions (host API §3).
+//! Granted models as OpenAI's Responses API for agents without chat completions (`docs/runners/host-api.md`).
 //! Grants, budgets, images and audit are those of the chat completions API.
 
 pub(in crate::host) mod errors;

@@ -70,7 +70,7 @@ impl MockHost {
             return AppendStep::Late;
         };
         let lease = self.0.append_lease;
-        let mut news = part.appends.subscribe();
+        let mut changes = part.appends.subscribe();
         loop {
             let (results, last_call_at) = part.take_appended();
             if !results.is_empty() {
@@ -78,7 +78,7 @@ impl MockHost {
             }
             let lease_end = last_call_at + lease;
             // The run owns the sender, so it cannot be dropped.
-            if timeout_at(lease_end.min(until), news.changed())
+            if timeout_at(lease_end.min(until), changes.changed())
                 .await
                 .is_ok()
             {

@@ -105,15 +105,15 @@ pub(super) async fn put_state(
     part.after_appended().await?;
     let mut progress = part.progress();
     let entry = progress.state.get(&(scope, key.clone()));
-    let stands = entry.map_or(0, |(_, version)| *version);
-    if expected.is_some_and(|expected| expected != stands) {
-        return Err(version_conflict(stands));
+    let current = entry.map_or(0, |(_, version)| *version);
+    if expected.is_some_and(|expected| expected != current) {
+        return Err(version_conflict(current));
     }
-    if stands == 0 && progress.state.len() >= MAX_KEYS {
+    if current == 0 && progress.state.len() >= MAX_KEYS {
         let message = format!("a rehearsed run keeps at most {MAX_KEYS} keys");
         return Err(ApiError::too_large(message));
     }
-    let version = stands + 1;
+    let version = current + 1;
     progress.state.insert((scope, key), (body.value, version));
     Ok(Json(StateVersion { version }))
 }

@@ -148,7 +148,6 @@ impl<'a> PageNotice<'a> {
     }
 }
 
-/// Renders a notice.
 pub(super) fn notice(notice: PageNotice<'_>) -> String {
     let (title, text) = match notice {
         PageNotice::Answered => (

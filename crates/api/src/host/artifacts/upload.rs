@@ -51,7 +51,7 @@ pub(super) async fn store(
         upload.give_up(Some(audit)).await?;
         return Err(error);
     }
-    let whose = ArtifactOwner {
+    let artifact_owner = ArtifactOwner {
         runner_id: Some(run.runner_id.to_string()),
         conversation_key: run.conversation_key.clone(),
         event_id: Some(run.event_id.clone()),
@@ -61,10 +61,10 @@ pub(super) async fn store(
         let bytes = usize::try_from(size).unwrap_or(usize::MAX);
         Some(caller.audit_entry(state, CALL, None, bytes))
     };
-    match upload.finish(whose.clone(), audit).await {
+    match upload.finish(artifact_owner.clone(), audit).await {
         Ok(uploaded) => {
             let now = state.runs.clock().now_seconds();
-            let of_run = (Some(run.id), whose);
+            let of_run = (Some(run.id), artifact_owner);
             Ok(metadata(uploaded, ArtifactOrigin::Runner, of_run, now))
         }
         Err(error) => {

@@ -237,9 +237,9 @@ impl OwnTool {
                     let message = "must be a knowledge base of this run";
                     return Err(ApiError::invalid("/kb_id", message));
                 };
-                let found =
+                let results =
                     knowledge::retrieve(caller, state, &kb_id, &read_arguments(&query)?).await?;
-                to_json(&found).map(structured)
+                to_json(&results).map(structured)
             }
             Self::WaitForInteraction => {
                 let query: InteractionQuery = read_arguments(&arguments)?;

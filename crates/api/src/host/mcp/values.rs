@@ -12,7 +12,6 @@ use crate::json::parse;
 /// Maximum bytes of an id of a conversation, tool or knowledge base.
 pub(super) const MAX_ID_BYTES: usize = 512;
 
-/// Serializes a value.
 pub(super) fn to_json<T: Serialize>(value: &T) -> ApiResult<Value> {
     serde_json::to_value(value).map_err(|_| ApiError::panicked())
 }

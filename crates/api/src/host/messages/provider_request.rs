@@ -100,7 +100,7 @@ impl MessagesInvocation<'_> {
         let max_tokens = number(body.get("max_tokens"));
         let thinking = body.get("thinking");
         let reasoning_budget = number(thinking.and_then(|thinking| thinking.get("budget_tokens")));
-        let beside = if reasoning_budget < max_tokens {
+        let extra_reasoning = if reasoning_budget < max_tokens {
             0
         } else {
             reasoning_budget
@@ -112,7 +112,7 @@ impl MessagesInvocation<'_> {
             max_completion_tokens: reserved(
                 self.model.reserved_tokens,
                 1,
-                max_tokens.saturating_add(beside),
+                max_tokens.saturating_add(extra_reasoning),
             ),
             price: self.model.price.clone(),
         };
@@ -167,9 +167,9 @@ pub(super) fn check(body: &JsonObject, model: &Model) -> ApiResult<()> {
 /// Counts the tokens of a request like `count-tokens`.
 pub(super) fn prompt_tokens(model: &Model, body: &JsonObject) -> u64 {
     let (messages, tools) = counted_request(body);
-    let beside = other_texts(body);
+    let extra_texts = other_texts(body);
     let tokens = model.count.of_request(&messages, &tools);
-    tokens.saturating_add(model.count.of_texts(beside.iter()))
+    tokens.saturating_add(model.count.of_texts(extra_texts.iter()))
 }
 
 fn refused(fault: Fault) -> ApiError {

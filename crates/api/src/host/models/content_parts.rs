@@ -122,7 +122,7 @@ fn data_of_url(url: &str) -> &str {
 /// its own field name.
 fn walk(
     body: &JsonObject,
-    look: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
+    visit: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let items = |name: &str| {
         body.get(name)
@@ -131,11 +131,11 @@ fn walk(
             .flatten()
     };
     for (n, message) in items("messages").enumerate() {
-        walk_message(message, look).map_err(|fault| under(&format!("/messages/{n}"), fault))?;
+        walk_message(message, visit).map_err(|fault| under(&format!("/messages/{n}"), fault))?;
     }
     for (n, tool) in items("tools").enumerate() {
-        let look = |name: &str, text: &str| look("", name, text);
-        walk_members("", tool, &CALL_TEXT_FIELDS, &look)
+        let visit = |name: &str, text: &str| visit("", name, text);
+        walk_members("", tool, &CALL_TEXT_FIELDS, &visit)
             .map_err(|fault| under(&format!("/tools/{n}"), fault))?;
     }
     Ok(())
@@ -143,23 +143,23 @@ fn walk(
 
 fn walk_message(
     message: &Value,
-    look: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
+    visit: &impl Fn(&str, &str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let Some(members) = message.as_object() else {
         return Ok(());
     };
     for (name, value) in members {
-        let look = |own: &str, text: &str| look(name, own, text);
+        let visit = |own: &str, text: &str| visit(name, own, text);
         let checked = match (name.as_str(), value) {
             ("content", Value::String(_)) => Ok(()),
             ("tool_calls", Value::Array(calls)) => {
                 calls.iter().enumerate().try_for_each(|(n, call)| {
-                    walk_members("", call, &CALL_TEXT_FIELDS, &look)
+                    walk_members("", call, &CALL_TEXT_FIELDS, &visit)
                         .map_err(|fault| under(&format!("/{n}"), fault))
                 })
             }
             (name, Value::String(_)) if MESSAGE_TEXT_FIELDS.contains(&name) => Ok(()),
-            (name, value) => walk_part(name, value, &look),
+            (name, value) => walk_part(name, value, &visit),
         };
         checked.map_err(|fault| under(&format!("/{name}"), fault))?;
     }
@@ -172,7 +172,7 @@ fn walk_members(
     of: &str,
     value: &Value,
     words: &[&str],
-    look: &impl Fn(&str, &str) -> Result<(), Fault>,
+    visit: &impl Fn(&str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     let members = value.as_object().into_iter().flatten();
     members
@@ -186,7 +186,7 @@ fn walk_members(
             } else {
                 name
             };
-            walk_part(effective_name, value, look)
+            walk_part(effective_name, value, visit)
                 .map_err(|fault| under(&format!("/{name}"), fault))
         })
 }
@@ -195,14 +195,14 @@ fn walk_members(
 fn walk_part(
     name: &str,
     value: &Value,
-    look: &impl Fn(&str, &str) -> Result<(), Fault>,
+    visit: &impl Fn(&str, &str) -> Result<(), Fault>,
 ) -> Result<(), Fault> {
     match value {
-        Value::String(text) => look(name, text),
+        Value::String(text) => visit(name, text),
         Value::Array(items) => items.iter().enumerate().try_for_each(|(n, item)| {
-            walk_part(name, item, look).map_err(|fault| under(&format!("/{n}"), fault))
+            walk_part(name, item, visit).map_err(|fault| under(&format!("/{n}"), fault))
         }),
-        Value::Object(_) => walk_members(name, value, &PART_TEXT_FIELDS, look),
+        Value::Object(_) => walk_members(name, value, &PART_TEXT_FIELDS, visit),
         _ => Ok(()),
     }
 }
@@ -230,17 +230,17 @@ fn starts_like_url(text: &str, may_lack_scheme: bool) -> bool {
         .map(|letter| if letter == '\\' { '/' } else { letter })
         .collect();
     let is_of_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+.-".contains(letter);
-    let behind = beginning.trim_start_matches(is_of_scheme);
-    let scheme = &beginning[..beginning.len() - behind.len()];
+    let rest = beginning.trim_start_matches(is_of_scheme);
+    let scheme = &beginning[..beginning.len() - rest.len()];
     let is_fetched = SCHEMES
         .iter()
         .any(|fetched| scheme.eq_ignore_ascii_case(fetched));
-    let has_slash = !scheme.is_empty() && behind.starts_with(":/");
-    let nested = behind.strip_prefix(':').filter(|_| !scheme.is_empty());
+    let has_slash = !scheme.is_empty() && rest.starts_with(":/");
+    let nested = rest.strip_prefix(':').filter(|_| !scheme.is_empty());
     let is_nested = nested.is_some_and(|nested| starts_like_url(nested, false));
     has_slash
         || is_nested
-        || (is_fetched && behind.starts_with(':'))
+        || (is_fetched && rest.starts_with(':'))
         || (may_lack_scheme && beginning.starts_with("//"))
 }
 
@@ -257,10 +257,10 @@ pub(in crate::host) struct NonTextContent {
     pub(in crate::host) file_bytes: u64,
 }
 
-/// Runs `looking` on the body without the data of images and files, and returns counts of that data.
+/// Runs `inspect` on the body without the data of images and files, and returns counts of that data.
 pub(in crate::host) fn without_data<T>(
     body: &mut JsonObject,
-    looking: impl FnOnce(&JsonObject) -> T,
+    inspect: impl FnOnce(&JsonObject) -> T,
 ) -> (T, NonTextContent) {
     let mut non_text = NonTextContent::default();
     let mut taken = Vec::new();
@@ -274,14 +274,14 @@ pub(in crate::host) fn without_data<T>(
         let takes = is_inline || matches!(kind, InlineDataKind::File);
         taken.push(takes.then(|| std::mem::take(data)));
     }
-    let looked = looking(body);
-    // The order is that of the first pass: `looking` gets a shared reference.
+    let result = inspect(body);
+    // The order is that of the first pass: `inspect` gets a shared reference.
     for ((_, data), taken) in data_of(body).into_iter().zip(taken) {
         if let Some(taken) = taken {
             *data = taken;
         }
     }
-    (looked, non_text)
+    (result, non_text)
 }
 
 #[derive(Clone, Copy)]

@@ -96,9 +96,9 @@ async fn rerank(
     let count = request.documents.len();
     check_count("/documents", count, MAX_DOCUMENTS)?;
     let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
-    let beside = prompt_texts(&body);
+    let extra_texts = prompt_texts(&body);
     let texts = request.documents.iter().chain([&request.query]);
-    call.reserve(reading_spend(id, model, texts.chain(&beside)))
+    call.reserve(reading_spend(id, model, texts.chain(&extra_texts)))
         .await?;
     // Within the number of documents; 0 counts as 1.
     let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);

@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn reserves_reasoning_and_minimum_beyond_limit() {
-        for (request, beside) in [
+        for (request, expected_beside) in [
             (json!({"max_tokens": 16, "thinking_budget": 38_000}), 38_016),
             (
                 json!({"max_tokens": 16, "reasoning": {"max_tokens": 38_000}}),
@@ -231,7 +231,7 @@ mod tests {
         ] {
             let bound =
                 |reasoning_count| completion_bound(&body(&request), "max_tokens", reasoning_count);
-            assert_eq!(bound(ThoughtCount::Beside), beside, "{request}");
+            assert_eq!(bound(ThoughtCount::Beside), expected_beside, "{request}");
             // Providers that count reasoning within the limit add nothing.
             let answers = request["n"].as_u64().unwrap_or(1);
             assert_eq!(bound(ThoughtCount::Within), 16 * answers, "{request}");

@@ -159,7 +159,7 @@ impl ResponsesInvocation<'_> {
             .map_err(|fault| ApiError::faults(&[responses_request.fault(fault)]))?;
         let prompt = CompletionInput {
             body,
-            beside: &responses_request.beside,
+            extra_texts: &responses_request.beside,
         };
         let prepared = prepare(caller, state, call, (id, model), prompt).await;
         let (chat, images) =
