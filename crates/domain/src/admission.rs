@@ -24,13 +24,14 @@ pub struct ActiveRun {
 pub struct ConversationLoad {
     /// Active runs, oldest first.
     pub active: Vec<ActiveRun>,
-    /// Runs queued behind the active runs.
+    /// Runs that wait for the end of the active runs.
     pub queued: u64,
 }
 
 impl ConversationLoad {
     /// Returns true if runs are queued, or if a cancelled run will leave absorbed events.
     fn has_pending_events(&self) -> bool {
+        // A cancelled run pulls nothing more and leaves its absorbed events to later runs.
         let leaves_some = |run: &ActiveRun| run.cancel_requested && run.steering > 0;
         self.queued > 0 || self.active.iter().any(leaves_some)
     }
@@ -56,7 +57,7 @@ impl Capacity {
 pub enum Admission {
     /// Start a run now.
     Start,
-    /// Queue a run behind the active runs.
+    /// Queue a run until the active runs have ended.
     Queue,
     /// Queue a run and cancel these active runs.
     Interrupt(Vec<RunId>),
@@ -82,16 +83,19 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &ConversationLoad)
     };
     match policy {
         Concurrency::Concurrent => Admission::Start,
+        // Names the oldest run, so that repeated posts report the same one.
         Concurrency::Reject => Admission::Busy(oldest.run_id),
         Concurrency::Enqueue | Concurrency::Interrupt if occupancy.queued >= MAX_QUEUED_RUNS => {
             Admission::QueueFull
         }
         Concurrency::Enqueue => Admission::Queue,
         Concurrency::Interrupt => {
+            // A run that is already cancelling gets no second cancellation.
             let live = occupancy.active.iter().filter(|run| !run.cancel_requested);
             Admission::Interrupt(live.map(|run| run.run_id).collect())
         }
         Concurrency::Steer => {
+            // Before its dispatch a run has no runner that could pull; above the bound the event gets its own run.
             let takes = |run: &&ActiveRun| {
                 run.running && !run.cancel_requested && run.steering < MAX_STEERING_EVENTS
             };
@@ -105,6 +109,7 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &ConversationLoad)
                         Admission::Queue
                     }
                 }
+                // No run can take the event: a parallel run answers sooner than a queued one.
                 None => Admission::Start,
             }
         }

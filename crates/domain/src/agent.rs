@@ -14,6 +14,7 @@ pub const MAX_IDLE_SECONDS: u64 = 31_536_000;
 /// Returns all faults of a specification, without its runner.
 pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     let mut faults = Vec::new();
+    // Collects all faults: a client corrects its request in one round trip.
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
     if !is_name(&spec.name) {
         fault(
@@ -42,6 +43,7 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
         );
     }
     for (index, pattern) in spec.event_types.iter().enumerate() {
+        // Only a suffix is a wildcard: event types match by prefix, and other stars would never match.
         let stem = pattern.strip_suffix(".*").unwrap_or(pattern);
         if pattern != "*" && (stem.is_empty() || stem.contains('*')) {
             let pointer = format!("/event_types/{index}");
@@ -52,6 +54,7 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
         }
     }
     let scope = &spec.scope;
+    // Conversation scopes may be of any bot: conversations of events without a bot exist as well.
     let (needs_bot, needs_conversation) = match scope.kind {
         ScopeKind::Global | ScopeKind::Workspace => (Some(false), false),
         ScopeKind::Bot => (Some(true), false),

@@ -30,12 +30,12 @@ impl AgentReach {
         agents.map_or(Self::All, |agents| Self::Only(agents.into()))
     }
 
-    /// Whether the credential reaches an agent.
+    /// Returns true if the credential reaches an agent.
     pub fn reaches(&self, agent: AgentId) -> bool {
         self.only().is_none_or(|agents| agents.contains(&agent))
     }
 
-    /// The only agents that it reaches; `None`: all.
+    /// Returns the agents of a restricted credential; `None`: all agents.
     pub fn only(&self) -> Option<&[AgentId]> {
         match self {
             Self::All => None,
@@ -58,11 +58,12 @@ pub fn check_api_key(spec: &ApiKeySpec, now_seconds: i64) -> Vec<Fault> {
         faults.push(Fault::new("/expires_at", message));
     }
     if let Some(agents) = &spec.agents {
+        // Other roles administer the workspace, which a list of agents cannot bound.
         if spec.role != KeyRole::Client {
             let message = "restricts keys of role client only; leave it out";
             faults.push(Fault::new("/agents", message));
         } else if !(1..=MAX_AGENTS).contains(&agents.len()) {
-            let message = "must have 1 to 16 agents; leave it out for the whole workspace";
+            let message = "must have 1 to 16 agents; leave it out for all agents";
             faults.push(Fault::new("/agents", message));
         }
     }

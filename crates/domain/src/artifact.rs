@@ -27,11 +27,12 @@ const EXECUTABLES: [&str; 3] = [
 
 /// Returns true for a valid artifact name. Names become file names, so they contain no path.
 pub fn is_name(name: &str) -> bool {
+    // A path separator or `..` would let the name escape a download directory.
     let is_bad = |letter: char| letter.is_control() || matches!(letter, '/' | '\\');
     (1..=NAME_BYTES).contains(&name.len()) && !name.contains(is_bad) && name != "." && name != ".."
 }
 
-/// Returns `artifact:ID`, which stands for a URL but is never fetched.
+/// Returns `artifact:ID`. It replaces a URL, but is never fetched.
 pub fn url_of(id: &str) -> String {
     format!("{SCHEME}{id}")
 }
@@ -43,12 +44,14 @@ pub fn id_of_url(url: &str) -> Option<Uuid> {
 
 /// Returns the id if a text is its canonical form.
 pub fn id_of(text: &str) -> Option<Uuid> {
+    // `parse_str` also takes braces, upper case and no hyphens, which would give one artifact several names.
     let parsed = Uuid::parse_str(text).ok()?;
     (parsed.to_string() == text).then_some(parsed)
 }
 
-/// Returns true for an artifact URL with anything but an id. Its reader would build the path of another route.
+/// Returns true for an artifact URL with anything but an id.
 pub fn is_false_reference(url: &str) -> bool {
+    // Readers would build the path of another route from the rest of such a URL.
     let head = url.trim_start().get(..SCHEME.len());
     head.is_some_and(|head| head.eq_ignore_ascii_case(SCHEME)) && id_of_url(url).is_none()
 }
@@ -74,6 +77,7 @@ pub fn has_false_reference(content: Option<&MessageContent>) -> bool {
 
 /// Returns true if a base64 text may decode to more than [`INLINE_BYTES`].
 pub fn is_large(base64: &str) -> bool {
+    // Padding may decode to two bytes less: an upper bound, since the exact size needs the text.
     base64.len() / 4 * 3 > INLINE_BYTES
 }
 
@@ -111,6 +115,7 @@ pub fn base64_of_attachment(attachment: &InputAttachment) -> Option<&str> {
 
 /// Returns the URL if it is a data URL with base64.
 pub fn data_url(url: &str) -> Option<&str> {
+    // The header of a data URL is short; a limit avoids a search through megabytes of base64.
     let head = url.get(..url.len().min(256))?;
     (url.starts_with("data:") && head.contains(";base64,")).then_some(url)
 }
@@ -129,10 +134,12 @@ pub enum DetectedType<'a> {
 /// `has_signature`: contents of the declared type begin with a known signature.
 pub fn media_type(declared: Option<&str>, shown: DetectedType<'_>, has_signature: bool) -> String {
     let declared = declared.map(essence);
+    // `application/octet-stream` declares nothing: detection decides.
     let declared = declared.filter(|kind| is_media_type(kind) && kind != ANY_TYPE);
     match (declared, shown) {
         (Some(declared), DetectedType::Type(found)) if fits(&declared, found) => declared,
         (_, DetectedType::Type(found)) => found.to_owned(),
+        // Text has no signature. A declared type with one, such as `image/png`, contradicts it.
         (Some(declared), DetectedType::Text) if declared.starts_with("text/") || !has_signature => {
             declared
         }
@@ -167,11 +174,13 @@ pub fn is_media_type(text: &str) -> bool {
 /// Many formats are ZIP, gzip, XML or text inside, and their signature shows only the container.
 fn fits(declared: &str, found: &str) -> bool {
     let is_container = match found {
+        // OOXML, EPUB and JAR are ZIP archives.
         "application/zip" => declared.starts_with("application/"),
         "text/xml" => declared.ends_with("xml"),
         "application/gzip" => declared.ends_with("gzip") || declared.ends_with("gz"),
         _ => false,
     };
+    // A container's signature must not confirm a declared executable type.
     declared == found || is_container && !is_executable(declared)
 }
 
@@ -184,6 +193,7 @@ fn is_executable(kind: &str) -> bool {
 pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
     allowed.iter().any(|rule| match rule.strip_suffix("/*") {
         None => rule == kind,
+        // A wildcard never opens executables; only their exact type does.
         Some(_) if is_executable(kind) => false,
         Some("*") => true,
         Some(family) => kind.split_once('/').is_some_and(|(of, _)| of == family),
@@ -210,10 +220,11 @@ pub fn requested_range(header: Option<&str>, size: u64) -> RequestedRange {
     let number = |text: &str| {
         let text = text.trim();
         let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-        // Numbers that overflow are beyond every content.
+        // Numbers that overflow are larger than every content.
         is_number.then(|| text.parse().unwrap_or(u64::MAX))
     };
     let range = match (number(first), number(last), first.trim().is_empty()) {
+        // RFC 9110: a range with last before first is invalid, and an invalid header is ignored.
         (Some(first), Some(last), _) if first > last => return RequestedRange::Whole,
         (Some(first), Some(last), _) => first..last.saturating_add(1).min(size),
         (Some(first), None, _) if last.trim().is_empty() => first..size,
@@ -248,7 +259,9 @@ pub enum ArtifactAccess {
 /// Decides the access of `reader`. A run can access its own artifacts and event files, and those of earlier runs
 /// of its runner and conversation.
 pub fn artifact_access(reader: Provenance<'_>, artifact: Provenance<'_>) -> ArtifactAccess {
+    // Absent values are never equal: two runs without a conversation share nothing.
     let same = |ours: Option<&str>, theirs: Option<&str>| ours.is_some() && ours == theirs;
+    // Uploads of clients belong to an event; without one, no run may read them.
     if artifact.run_id.is_none() {
         return match artifact.event_id {
             None => ArtifactAccess::Closed,

@@ -189,6 +189,7 @@ pub struct ModelNotGranted {
 
 fn granted_models(granted: &[String]) -> String {
     if granted.is_empty() {
+        // Names the setting, because the runner's author often cannot see the agent's policy.
         return "it was granted no model for it: name one in resource_policy.models".to_owned();
     }
     format!("granted: {}", granted.join(", "))
@@ -227,9 +228,11 @@ impl AuthorizationSnapshot {
             HistoryOperation::Search => "history:search",
             HistoryOperation::Workspace => ALL_HISTORY,
         };
+        // The history of the workspace includes the run's own conversation.
         if self.operations.contains(name) || self.operations.contains(ALL_HISTORY) {
             return Ok(self.conversation.as_ref());
         }
+        // The layers before the event allow it: the event has no conversation, so its history is empty, not forbidden.
         let lacks_only_a_conversation = |decision: &Decision| {
             decision.kind == "history"
                 && decision.operation == operation.as_str()
@@ -243,6 +246,7 @@ impl AuthorizationSnapshot {
 
     /// Checks access to the transcript of a conversation that is not the run's own.
     pub fn other_history(&self, conversation_id: &str) -> Result<(), NotGranted> {
+        // Conversations of the policy are decisions, not operations: the claim of the token would grow with each.
         let names = |one: &Decision| {
             one.granted
                 && one.kind == "history"
@@ -278,12 +282,14 @@ impl AuthorizationSnapshot {
     pub fn file(&self, artifact_id: &str) -> Option<FileResource> {
         let is_it = |file: &&JsonObject| file.get("id").is_some_and(|id| id == artifact_id);
         let found = self.resources.files.iter().find(is_it)?;
+        // A file of a newer format is treated as not granted.
         serde_json::from_value(found.clone().into()).ok()
     }
 
     /// Returns the owner of a storage area: the plugin, the agent, or `''` for the workspace.
     pub fn storage_area(&self, area: StorageArea) -> Result<String, NotGranted> {
         let (operation, owner) = match area {
+            // Storage of the plugin is shared by all runners of that plugin.
             StorageArea::Plugin => ("storage:plugin", self.runner_id.plugin()),
             StorageArea::Workspace => ("storage:workspace", String::new()),
             StorageArea::Binding => ("storage:binding", self.agent_id.to_string()),
@@ -299,6 +305,7 @@ impl AuthorizationSnapshot {
     /// Returns the conversation whose events the run may page.
     pub fn event_page(&self) -> Result<&FrozenConversation, NotGranted> {
         self.granted("events:page")?;
+        // A snapshot grants pages only with a conversation, so this guards against a corrupt snapshot.
         self.conversation.as_ref().ok_or(NotGranted {
             operation: "events:page",
         })
@@ -362,9 +369,11 @@ pub fn peers<'a>(
     let (own_id, spec) = own;
     let policy = &spec.resource_policy.agents;
     if policy.is_empty() {
+        // Spares most agents the comparison with all others.
         return Vec::new();
     }
     let is_named = |id: AgentId, agent: &AgentSpec| match policy {
+        // An agent that calls itself could recurse without an explicit choice.
         IdList::All(_) => id != own_id,
         IdList::Ids(_) => policy.names(&id.to_string()) || policy.names(&agent.name),
     };
@@ -379,6 +388,7 @@ pub fn peers<'a>(
             operations: AgentOperation::ALL.to_vec(),
         })
         .collect();
+    // Sorted, since the snapshot is hashed.
     peers.sort_by(|one, other| one.display_name.cmp(&other.display_name));
     peers
 }
@@ -571,7 +581,7 @@ mod tests {
             (json!({"history": ["page"]}), [false, false]),
             (json!({"state": ["conversation"]}), [true, false]),
             (json!({"state": ["runner"]}), [false, true]),
-            // The first form of the protocol has no permission for state alone.
+            // Early manifests request state by a permission for storage.
             (json!({"storage": ["plugin"]}), [true, true]),
         ] {
             let mut agent = agent(&json!({}), &json!({}));

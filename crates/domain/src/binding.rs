@@ -103,12 +103,14 @@ pub fn resolve<'a, A>(
     let mut first = ranked
         .filter(|(_, standing)| !matches!(standing, AgentMatch::Loses(_)))
         .map(|(agent, _)| agent);
+    // Two items decide between one winner and a tie; the others are read only to name them.
     match (first.next(), first.next()) {
         (None, _) => Resolution::NoMatch,
         (Some(winner), None) => Resolution::Winner(winner),
         (one, two) => {
             let tied = one.into_iter().chain(two).chain(first);
             let mut names: Vec<_> = tied.map(|agent| spec(agent).name.clone()).collect();
+            // Sorted, so that the error text does not depend on the order of the database.
             names.sort();
             Resolution::Tie(names)
         }
@@ -121,6 +123,7 @@ pub fn agent_matches<A>(
     spec: impl Fn(&A) -> &AgentSpec,
     event: &EventEnvelope,
 ) -> Vec<AgentMatch> {
+    // The order of `ScopeKind` is its precedence; priorities compare only within one scope.
     let rank = |agent: &A| (spec(agent).scope.kind, spec(agent).priority);
     let refusals: Vec<_> = agents
         .iter()
@@ -132,6 +135,7 @@ pub fn agent_matches<A>(
         .map(|(agent, _)| rank(agent))
         .collect();
     let best = ranks.iter().copied().max();
+    // Priorities of wider scopes never break a tie of the most specific scope.
     let is_shared = ranks.iter().filter(|rank| Some(**rank) == best).count() > 1;
     let standing = |(agent, refusal): (&A, &Option<MismatchReason>)| match (refusal, best) {
         (Some(loss), _) => AgentMatch::Loses(*loss),
@@ -149,6 +153,7 @@ pub fn agent_matches<A>(
 
 fn pipeline_id(event: &EventEnvelope) -> Option<&str> {
     let adapter = event.adapter.as_ref();
+    // The adapter reads the pipeline from the platform's own query; it wins over the client's claim.
     let adapted = adapter.and_then(|adapter| adapter.pipeline_id.as_deref());
     adapted.or(event.pipeline_id.as_deref())
 }
@@ -193,6 +198,7 @@ fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<MismatchReason> {
 }
 
 fn covers(pattern: &str, event_type: &str) -> bool {
+    // `message.*` covers by the prefix `message.`; `*` by an empty prefix.
     match pattern.strip_suffix('*') {
         Some(prefix) => event_type.starts_with(prefix),
         None => pattern == event_type,
@@ -209,12 +215,14 @@ fn in_scope(spec: &AgentSpec, event: &EventEnvelope) -> bool {
         ScopeKind::Global | ScopeKind::Workspace => true,
         ScopeKind::Bot => scope.bot_id == event.bot_id,
         ScopeKind::Conversation => {
+            // Ids of conversations are unique only per bot.
             scope.bot_id == event.bot_id && scope.conversation_id.as_ref() == conversation_id
         }
     }
 }
 
 fn passes(listed: Option<&[String]>, value: Option<&str>) -> bool {
+    // A filter never matches an absent value: an event without a bot fails every bot filter.
     listed.is_none_or(|list| value.is_some_and(|value| list.iter().any(|item| item == value)))
 }
 

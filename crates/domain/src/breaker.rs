@@ -85,7 +85,9 @@ impl EndpointBreaker {
     pub fn acquire(&mut self, now: i64) -> BreakerPermit {
         match &mut self.opened {
             None => BreakerPermit::Free,
+            // One probe at a time: others stay blocked until its outcome is reported.
             Some(opened) if now < opened.retry_at || opened.probing => {
+                // A probe in flight may outlive its own `retry_at`; never report a time in the past.
                 BreakerPermit::Blocked(opened.retry_at.max(now))
             }
             Some(opened) => {
@@ -106,6 +108,7 @@ impl EndpointBreaker {
     ) -> Option<CircuitChange> {
         let is_probe = passage == BreakerPermit::Probe;
         match (sign, &mut self.opened) {
+            // Any answer closes the circuit, also one to a request from before the opening.
             (RequestEvidence::Answered, opened) => {
                 let closed = opened.take().map(|_| CircuitChange::Closed);
                 self.failures = 0;
@@ -131,6 +134,7 @@ impl EndpointBreaker {
                 opened.probing = false;
                 None
             }
+            // Without evidence the next request probes at once; keeping `probing` would block the endpoint forever.
             (RequestEvidence::Nothing, Some(opened)) if is_probe => {
                 opened.probing = false;
                 None
@@ -143,6 +147,7 @@ impl EndpointBreaker {
     /// Ends the wait for the next probe: the endpoint has answered another request.
     pub fn allow_probe(&mut self, now: i64) {
         if let Some(opened) = &mut self.opened {
+            // `min` keeps an earlier probe time.
             opened.retry_at = opened.retry_at.min(now);
         }
     }
@@ -177,9 +182,10 @@ impl EndpointBreaker {
     }
 }
 
-/// Returns 50–100 % of the delay after this many failed probes. The jitter keeps replicas from probing at the
+/// Returns 50–100 % of the delay after this many failed probes.
 /// same time.
 fn wait(probes: u32, jitter: f64, policy: &BreakerPolicy) -> i64 {
+    // The cap of the shift prevents an overflow; `max_wait_ms` is reached long before.
     let grown = policy.wait_ms.saturating_mul(1 << probes.min(20));
     let whole = grown.min(policy.max_wait_ms).max(1);
     #[expect(
@@ -187,6 +193,7 @@ fn wait(probes: u32, jitter: f64, policy: &BreakerPolicy) -> i64 {
         clippy::cast_precision_loss,
         reason = "the waits of a configuration are far below 2^52 milliseconds"
     )]
+    // Jitter keeps replicas from probing at the same time.
     let part = (whole as f64 * (0.5 + jitter.clamp(0.0, 1.0) / 2.0)).ceil() as i64;
     part
 }

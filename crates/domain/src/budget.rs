@@ -63,8 +63,7 @@ pub struct BudgetExceeded {
 }
 
 impl Budget {
-    /// Checks whether `more` fits next to `used`. Time is checked by past usage only, because the duration of a
-    /// call is not known in advance.
+    /// Checks whether `more` fits next to `used`.
     pub fn check(
         &self,
         used: Amount,
@@ -75,10 +74,12 @@ impl Budget {
             ("calls", self.calls, used.calls, more.calls),
             ("tokens", self.tokens, used.tokens, more.tokens),
             ("cost", self.cost_micros, used.cost_micros, more.cost_micros),
+            // The duration of a call is unknown in advance: past usage decides, and 1 ms blocks a full budget.
             ("seconds", self.wall_ms, used.wall_ms, more.wall_ms.max(1)),
         ];
         for (what, limit, used, more) in bounds {
             let Some(limit) = limit else { continue };
+            // A sum that overflows must exceed the limit, not wrap below it.
             if used.saturating_add(more) > limit {
                 return Err(BudgetExceeded {
                     budget: self.name.clone(),
@@ -94,10 +95,11 @@ impl Budget {
 }
 
 impl BudgetWindow {
-    /// Returns the start of the window that contains `now`, and of the next window, in epoch milliseconds. A
-    /// whole window starts at 0 and never ends.
+    /// Returns the start of the window that contains `now`, and of the next window, in epoch milliseconds. A lifetime
+    /// window starts at 0 and never ends.
     pub fn around(self, now: i64) -> (i64, Option<i64>) {
         let Some(now) = DateTime::<Utc>::from_timestamp_millis(now) else {
+            // Years that chrono cannot represent share one window instead of failing the call.
             return (0, None);
         };
         let midnight = now.date_naive().and_time(NaiveTime::MIN).and_utc();
@@ -111,6 +113,7 @@ impl BudgetWindow {
             Self::Day => (midnight, midnight + TimeDelta::days(1)),
             Self::Month => {
                 let begin = midnight - TimeDelta::days(i64::from(now.day0()));
+                // chrono clamps to the last day of a month; from the first day, the result is exact.
                 (begin, begin + Months::new(1))
             }
         };
@@ -123,6 +126,7 @@ impl Amount {
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {
+            // Counters come from providers: saturate, since a wrapped sum would reset the budget.
             calls: self.calls.saturating_add(other.calls),
             tokens: self.tokens.saturating_add(other.tokens),
             cost_micros: self.cost_micros.saturating_add(other.cost_micros),

@@ -107,7 +107,7 @@ impl<'a> SortedFormatter<'a> {
         };
         if !is_sorted(&text, members) {
             members.sort_unstable_by(|a, b| text[a.key()].cmp(&text[b.key()]));
-            // Duplicate key: the last one wins.
+            // Equal neighbours are a duplicate key: the last one wins, which only a map resolves.
             if !is_sorted(&text, members) {
                 self.page.needs_fallback.set(true);
             }
@@ -118,6 +118,7 @@ impl<'a> SortedFormatter<'a> {
                 }
                 text.extend_from_within(member.from..member.to);
             }
+            // The sorted copy was appended after the object; move it over the unsorted original.
             text.copy_within(end.., begin);
             text.truncate(end);
         }
@@ -141,6 +142,7 @@ impl Formatter for SortedFormatter<'_> {
             writer.write_all(b",")?;
         }
         let from = self.page.len();
+        // The end of the key and of the value are unknown yet; `end_object_key` and `end_object_value` set them.
         let (key_to, to) = (from, from);
         self.members.push(Member { from, key_to, to });
         Ok(())
@@ -151,6 +153,7 @@ impl Formatter for SortedFormatter<'_> {
         if let Some(member) = self.members.last_mut() {
             member.key_to = key_to;
             // The order is by characters, not by escapes.
+            // A copy of the offsets ends the mutable borrow of `members`.
             let member = *member;
             if self.is_escaped(member) {
                 self.page.needs_fallback.set(true);
@@ -180,6 +183,7 @@ impl Formatter for SortedFormatter<'_> {
         writer: &mut W,
         fragment: &str,
     ) -> io::Result<()> {
+        // Raw JSON passes the formatter unparsed: its members were never recorded.
         self.page.needs_fallback.set(true);
         writer.write_all(fragment.as_bytes())
     }

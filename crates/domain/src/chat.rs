@@ -32,6 +32,7 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
     chat.insert("role".to_owned(), json!(message.role));
     let content = match &message.content {
         None => Value::Null,
+        // The block is the gateway's own addition for runners; a provider would take it for the answer.
         Some(MessageContent::Text(text)) if message.role == "assistant" => {
             json!(without_reasoning_block(text))
         }
@@ -46,11 +47,13 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
         .tool_calls
         .as_ref()
         .filter(|calls| !calls.is_empty())
+    // Some providers reject an empty list of calls.
     {
         let calls: Vec<_> = calls.iter().map(|call| chat_call(call, model)).collect();
         chat.insert("tool_calls".to_owned(), json!(calls));
     }
     for (name, value) in carried::members_for(message, model) {
+        // Last, so that stored members cannot replace the role or the content.
         chat.insert(name.clone(), value.clone());
     }
     if let Some(id) = &message.tool_call_id {
@@ -62,10 +65,12 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
 /// Removes the leading reasoning block that the gateway adds to the assistant's text.
 fn without_reasoning_block(text: &str) -> &str {
     let Some(thoughts) = text.strip_prefix("<think>\n") else {
+        // Only at the start: text that quotes the tag later belongs to the answer.
         return text;
     };
     match thoughts.split_once("\n</think>\n") {
         Some((_, text)) => text,
+        // An unclosed block is not the gateway's; keep the text.
         None => text,
     }
 }
@@ -85,6 +90,7 @@ fn chat_part(part: &ContentElement) -> Value {
         json!({"type": "text", "text": format!("[{name}: {reference}]")})
     };
     if let Some(image) = &part.image_url {
+        // A URL passes unchanged: artifacts are resolved to data before the request is sent.
         return json!({"type": "image_url", "image_url": {"url": image.url}});
     }
     if let Some(data) = &part.image_base64 {
@@ -96,6 +102,7 @@ fn chat_part(part: &ContentElement) -> Value {
         return json!({"type": "file", "file": {"filename": name, "file_data": data}});
     }
     if let Some(url) = &part.file_url {
+        // Chat completions have no file URLs, so the model gets the reference as text.
         return named(url);
     }
     json!({"type": "text", "text": part.text.as_deref().unwrap_or_default()})
@@ -103,8 +110,10 @@ fn chat_part(part: &ContentElement) -> Value {
 
 fn data_url(data: &str, mime_type: &str) -> String {
     if data.starts_with("data:") {
+        // Runners may send bare base64 or a complete data URL.
         data.to_owned()
     } else {
+        // The first bytes decide: a wrong media type makes providers reject the image.
         let mime_type = kind_of(data).unwrap_or(mime_type);
         format!("data:{mime_type};base64,{data}")
     }
@@ -133,6 +142,7 @@ pub fn chat_tool(tool: &LlmTool) -> Value {
 pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
     let choice = completion.get("choices")?.get(0)?;
     let message = choice.get("message")?;
+    // Refusals become the answer: clients would otherwise see an empty message.
     let text = text_or_refusal(message);
     let thought = reasoning(message);
     let text = match thought {
@@ -140,6 +150,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
         Some(thought) => format!("<think>\n{thought}\n</think>\n{text}"),
         None => text,
     };
+    // Providers may omit or repeat ids, so the index gives a default.
     let calls: Vec<_> = message
         .get("tool_calls")
         .and_then(Value::as_array)
@@ -151,6 +162,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
     let mut thoughts = carried::Reasoning::default();
+    // Only messages with calls return their reasoning to the model.
     thoughts.add(message);
     fields.extend(thoughts.members(!calls.is_empty()));
     let message = Message {
@@ -169,6 +181,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
 fn whole_call(n: usize, call: &Value) -> ToolCall {
     let function = call.get("function").unwrap_or(&Value::Null);
     let id = text_of(call, "id").filter(|id| is_id(id));
+    // A placeholder id would join unrelated calls.
     ToolCall {
         id: id.unwrap_or_else(|| format!("call_{n}")),
         kind: "function".to_owned(),
@@ -198,8 +211,10 @@ pub(crate) fn arguments_of(function: &Value) -> String {
 /// the history and readable.
 pub fn call_input(arguments: &str) -> Value {
     if arguments.trim().is_empty() {
+        // Models send no arguments at all for tools without parameters.
         return json!({});
     }
+    // Models sometimes write raw control characters into arguments.
     let text = repair_json_text(arguments.as_bytes());
     let is_sound = check_json_text(&text).is_ok();
     let input = is_sound.then(|| serde_json::from_slice(&text).ok());
@@ -222,6 +237,7 @@ pub(crate) fn text_or_refusal(message: &Value) -> String {
 /// Returns the finish reason of a choice. `None`: the choice is unfinished, or the value is a placeholder.
 pub fn finish_reason(choice: &Value) -> Option<&str> {
     let reason = choice.get("finish_reason")?.as_str()?;
+    // Some servers send these texts in each chunk before the last.
     let says_nothing = ["", "null", "none"]
         .iter()
         .any(|empty| reason.trim().eq_ignore_ascii_case(empty));
@@ -237,6 +253,7 @@ fn reason_fields(reason: &str) -> JsonObject {
 /// Returns reasoning that a provider sends in a separate member.
 pub(crate) fn reasoning(message: &Value) -> Option<&str> {
     let of = |key| message.get(key).and_then(Value::as_str);
+    // DeepSeek and vLLM use the first name, OpenRouter the second; some servers send both with one empty.
     let texts = [of("reasoning_content"), of("reasoning")];
     texts.into_iter().flatten().find(|text| !text.is_empty())
 }

@@ -41,6 +41,7 @@ pub fn check_child_run(request: &ChildRunRequest) -> Vec<Fault> {
         fault("/input/interaction", message.to_owned());
     }
     for (index, attachment) in request.input.attachments.iter().enumerate() {
+        // Uploads belong to events of clients. A run could otherwise read any upload whose id it guesses.
         if attachment.id.is_some() {
             let message = "must be absent: send the file as `content`, uploads of clients are not open to runs";
             fault(
@@ -53,6 +54,7 @@ pub fn check_child_run(request: &ChildRunRequest) -> Vec<Fault> {
         let message = "is larger than 64 KiB; pass large data as a file of `input`";
         fault("/context", message.to_owned());
     }
+    // PostgreSQL rejects U+0000 in text and JSON; an error here beats a failed insert.
     if contains_nul(&canonical_json(request)) {
         fault("", "must not contain the character U+0000".to_owned());
     }
@@ -86,6 +88,7 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
     }
     EventEnvelope {
         event_type: MESSAGE_RECEIVED.to_owned(),
+        // The gateway assigns the id.
         event_id: None,
         source: SOURCE.to_owned(),
         source_event_type: None,
@@ -94,6 +97,7 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
         timezone: None,
         bot_id: None,
         pipeline_id: None,
+        // Without a conversation, no concurrency policy queues the child after its own parent.
         conversation: None,
         actor: Some(ActorContext {
             actor_type: "agent".to_owned(),

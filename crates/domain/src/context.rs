@@ -61,6 +61,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         trigger: AgentTrigger {
             kind: event.event_type.clone(),
             source: TriggerSource::of(&event.source),
+            // `div_euclid` rounds down also before 1970.
             timestamp: event
                 .event_time
                 .or_else(|| Some(parts.arrived_at.div_euclid(1000))),
@@ -89,6 +90,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         runtime: AgentRuntimeContext {
             host: "runnel".to_owned(),
             protocol_version: PROTOCOL_VERSION.to_owned(),
+            // LangBot's version is unknown to the gateway.
             langbot_version: None,
             trace_id: Some(parts.trace_id),
             #[expect(
@@ -106,6 +108,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         adapter: event.adapter.as_ref().map(|adapter| AdapterContext {
             extra: adapter.extra.clone(),
         }),
+        // The gateway's own metadata is in `runtime`.
         metadata: JsonObject::new(),
     }
 }
@@ -182,6 +185,7 @@ fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObje
         "streaming_supported": event.delivery.supports_streaming,
     });
     let mut metadata = metadata.as_object().cloned().unwrap_or_default();
+    // Runners read an absent member as complete state.
     if !parts.state_incomplete.is_empty() {
         let scopes = json!(parts.state_incomplete);
         metadata.insert("state_incomplete".to_owned(), scopes);

@@ -64,17 +64,20 @@ pub fn compare(before: &KnownState, found: &Discovered) -> DiscoveryDiff {
         .iter()
         .filter(|one| !before.stays_elsewhere(&one.id))
     {
+        // An incompatible runner of another endpoint does not affect agents here.
         diff.incompatible.push(IncompatibleRunner {
             id: one.id.clone(),
             reason: one.reason.clone(),
         });
     }
+    // Incompatible runners are still listed: they are reported as incompatible, not as removed.
     let still_there: BTreeSet<_> = found
         .accepted
         .iter()
         .map(|one| &one.manifest.id)
         .chain(found.incompatible.iter().map(|one| &one.id))
         .collect();
+    // A runner that the last discovery did not list was reported as removed before.
     let gone = |one: &&KnownRunner| one.listed && !still_there.contains(&one.id);
     diff.removed = before
         .known
@@ -99,6 +102,7 @@ fn compare_runner(before: &KnownState, accepted: &AcceptedManifest, diff: &mut D
     if before.stays_elsewhere(id) {
         return;
     }
+    // Agents cannot bind it now, so its return is an addition.
     let known = before
         .known
         .iter()
@@ -116,6 +120,7 @@ fn compare_runner(before: &KnownState, accepted: &AcceptedManifest, diff: &mut D
         diff.unchanged.push(id.clone());
         return;
     }
+    // Count before truncation: the diff reports the number of fields that it leaves out.
     let more_fields = fields.len().saturating_sub(MAX_CHANGED_FIELDS) as u64;
     fields.truncate(MAX_CHANGED_FIELDS);
     diff.changed.push(ChangedRunner {
@@ -139,6 +144,7 @@ pub fn affected_agents<'a>(
             .map(|one| &one.manifest)
             .find(|manifest| manifest.id == spec.runner_id);
         let (effect, faults) = match (effect_on(diff, &spec.runner_id)?, manifest) {
+            // A removed or incompatible runner has no form to check against.
             (effect @ ("runner_removed" | "runner_incompatible"), _) | (effect, None) => {
                 (effect, Vec::new())
             }
@@ -166,6 +172,7 @@ pub fn affected_agents<'a>(
 
 fn effect_on(diff: &DiscoveryDiff, runner: &RunnerId) -> Option<&'static str> {
     let replaced = |one: &RunnerConflict| one.replaced && one.runner_id == *runner;
+    // The strongest effect first: a runner may be in several lists.
     if diff.removed.contains(runner) {
         Some("runner_removed")
     } else if diff.incompatible.iter().any(|one| one.id == *runner) {
@@ -184,6 +191,7 @@ fn effect_on(diff: &DiscoveryDiff, runner: &RunnerId) -> Option<&'static str> {
 /// Returns the runners whose agents may be affected.
 pub fn affected_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
     let conflicts = diff.conflicts.iter().filter(|one| one.replaced);
+    // A set: a replaced runner is also in `added` or `changed`.
     let touched: BTreeSet<_> = diff
         .removed
         .iter()
@@ -195,7 +203,7 @@ pub fn affected_runners(diff: &DiscoveryDiff) -> Vec<RunnerId> {
     touched.into_iter().cloned().collect()
 }
 
-/// Returns the differences of two documents in document order. Lists of different length differ as a whole.
+/// Returns the differences of two documents in document order. Lists of different length differ as one value.
 pub fn changed_fields(old: &Value, new: &Value) -> Vec<ChangedField> {
     let mut fields = Vec::new();
     walk(String::new(), Some(old), Some(new), &mut fields);
@@ -212,6 +220,7 @@ fn walk(pointer: String, old: Option<&Value>, new: Option<&Value>, fields: &mut 
                 walk(pointer, old.get(key), new.get(key), fields);
             }
         }
+        // Equal lengths compare by index; otherwise one insertion would report each later item as changed.
         (Some(Value::Array(old)), Some(Value::Array(new))) if old.len() == new.len() => {
             for (index, (old, new)) in old.iter().zip(new).enumerate() {
                 walk(format!("{pointer}/{index}"), Some(old), Some(new), fields);

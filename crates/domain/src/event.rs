@@ -22,7 +22,7 @@ pub fn check_posted(event: &EventEnvelope) -> Vec<Fault> {
     if event.adapter.is_some() {
         faults.push(Fault::new(
             "/adapter",
-            "is written by adapters alone; post a pipeline's Query to /v1/adapters/pipeline/queries",
+            "is reserved for adapters; post a pipeline's Query to /v1/adapters/pipeline/queries",
         ));
     }
     faults
@@ -48,6 +48,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     {
         fault("/event_id", "must be 1 to 512 printable ASCII characters");
     }
+    // A client could otherwise forge the event of another user's answer.
     if event
         .event_id
         .as_ref()
@@ -79,6 +80,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     faults.extend(event.input.as_ref().and_then(check_references));
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
     let text = canonical_json(event);
+    // PostgreSQL rejects it; an error here beats a failed insert.
     if contains_nul(&text) {
         fault("", "must not contain the character U+0000");
     }
@@ -160,7 +162,8 @@ fn check_references(input: &AgentInput) -> Option<Fault> {
         let at = input.attachments.iter().position(is_false)?;
         Some(format!("/input/attachments/{at}/url"))
     })?;
-    let message = "must be `artifact:` and the id of an upload alone; upload the file first";
+    // Other texts after the scheme would become part of a path.
+    let message = "must be `artifact:` and the id of an upload; upload the file first";
     Some(Fault::new(pointer, message))
 }
 
@@ -170,6 +173,7 @@ fn check_raw(event: &EventEnvelope) -> Option<Fault> {
         .as_ref()
         .is_some_and(|raw| canonical_json(raw).len() > RAW_BYTES)
     {
+        // A stored raw payload gets a reference of the gateway; two would contradict each other.
         let message = "is larger than 4 MiB; keep it yourself and send `raw_ref`";
         return Some(Fault::new("/raw", message));
     }
@@ -193,7 +197,7 @@ fn has_control(text: &str) -> bool {
 }
 
 /// Returns true if a JSON text contains the character U+0000, which PostgreSQL rejects and SQLite accepts.
-// An escaped backslash before "u0000" makes it plain text.
+// An escaped backslash before "u0000" makes it plain text, hence the parity check.
 pub fn contains_nul(json: &str) -> bool {
     json.match_indices("\\u0000").any(|(at, _)| {
         let before = json[..at]
@@ -229,6 +233,7 @@ pub struct ConversationIdentity {
 pub fn conversation_of(event: &EventEnvelope) -> Option<ConversationIdentity> {
     let conversation = event.conversation.as_ref()?;
     Some(ConversationIdentity {
+        // Empty text, not NULL: a unique index must find the conversation again.
         bot_id: event.bot_id.clone().unwrap_or_default(),
         conversation_id: conversation.conversation_id.clone()?,
         thread_id: conversation.thread_id.clone().unwrap_or_default(),

@@ -20,6 +20,7 @@ pub fn check_config(schema: &[FormItem], config: &JsonObject) -> Vec<Fault> {
                     faults.push(Fault::new(pointer, message));
                 }
             }
+            // The gateway reads the timeout itself, so a form need not declare it.
             None if key == TIMEOUT => {}
             None => faults.push(Fault::new(
                 pointer,
@@ -27,6 +28,7 @@ pub fn check_config(schema: &[FormItem], config: &JsonObject) -> Vec<Fault> {
             )),
         }
     }
+    // A default satisfies `required`; only fields without one must be configured.
     for item in schema
         .iter()
         .filter(|item| item.required && item.default.is_null())
@@ -55,10 +57,12 @@ pub fn with_defaults(schema: &[FormItem], config: &JsonObject) -> JsonObject {
 
 /// Escapes a key for a JSON pointer (RFC 6901).
 pub fn escape_pointer(key: &str) -> String {
+    // `~` first: the other order would escape the tilde of `~1` again.
     key.replace('~', "~0").replace('/', "~1")
 }
 
 fn check_value(item: &FormItem, value: &Value) -> Result<(), &'static str> {
+    // Null resets an optional field to its default.
     if value.is_null() && !item.required {
         return Ok(());
     }
@@ -80,6 +84,7 @@ fn check_value(item: &FormItem, value: &Value) -> Result<(), &'static str> {
             value.is_string() || value.get("primary").is_some_and(Value::is_string),
             "must be a model id, or an object with primary and fallbacks",
         ),
+        // Newer forms may use kinds that this version does not list; the runner validates them.
         _ => (true, ""),
     };
     if fits { Ok(()) } else { Err(message) }
@@ -89,10 +94,12 @@ fn is_option(item: &FormItem, value: &Value) -> bool {
     let Some(options) = &item.options else {
         return value.is_string();
     };
+    // Custom values are free: the options are only proposals.
     if item.allow_custom {
         return true;
     }
     options.iter().any(|option| {
+        // Options carry their value as `name`; some peers write `value`.
         option
             .get("name")
             .or_else(|| option.get("value"))
@@ -137,6 +144,7 @@ pub fn selected(schema: &[FormItem], config: &JsonObject) -> SelectorValues {
         let value = config.get(&item.name).unwrap_or(&Value::Null);
         match item.kind.as_str() {
             "llm-model-selector" | "select-llm-model" | "model-fallback-selector" => {
+                // A form may have several selectors of models: the grant is their union.
                 select_models(selected.models.get_or_insert_default(), value, CHAT);
             }
             "rerank-model-selector" => {
@@ -155,6 +163,7 @@ pub fn selected(schema: &[FormItem], config: &JsonObject) -> SelectorValues {
         }
     }
     let has = |name: &str| schema.iter().any(|item| item.name == name);
+    // With the switch on or absent, a stored list of tools is not in effect and must not narrow them.
     if has("tools") && config.get("enable-all-tools") == Some(&Value::Bool(false)) {
         selected.tools = Some(config.get("tools").and_then(texts).unwrap_or_default());
     }
@@ -166,6 +175,7 @@ fn select_models(
     value: &Value,
     operations: &'static [ModelOperation],
 ) {
+    // The fallback selector stores an object, the plain selectors a text.
     let primary = value
         .as_str()
         .or_else(|| value.get("primary")?.as_str())

@@ -44,6 +44,7 @@ impl GenerationStep {
 
     /// Generation of a run that begins none.
     pub fn staying(agent: &AgentSpec, current: Option<ConversationGeneration>) -> Self {
+        // An agent without the setting ignores generations of the time when it had one.
         let current = current.filter(|_| agent.conversation_idle_seconds.is_some());
         current.map_or(Self::First, Self::Stay)
     }
@@ -70,16 +71,20 @@ pub fn next_generation(
     let Some(idle) = agent.conversation_idle_seconds else {
         return GenerationStep::First;
     };
+    // A huge setting means never, so it saturates instead of failing the event.
     let idle = i64::try_from(idle).unwrap_or(i64::MAX).saturating_mul(1000);
+    // Without a time, retention has removed the message, which was thus older than any idle time.
     let is_idle = quiet
         .last_message_at
         .is_none_or(|last| now.saturating_sub(last) >= idle);
+    // An empty generation would only raise the number: events without messages begin none.
     let has_messages =
         quiet.transcript_before > current.map_or(0, |current| current.transcript_after);
     if !is_idle || !has_messages {
         return GenerationStep::staying(agent, current);
     }
     GenerationStep::Begin(ConversationGeneration {
+        // The event itself belongs to the new generation.
         events_after: quiet.event_seq - 1,
         number: current.map_or(0, |current| current.number) + 1,
         transcript_after: quiet.transcript_before,

@@ -35,10 +35,12 @@ pub fn check_search(search: &HistorySearch) -> Result<ValidSearch, Vec<Fault>> {
     let mut filters = search.filters.clone().unwrap_or_default();
     check_names("/filters/roles", &filters.roles, &mut faults);
     check_names("/filters/item_types", &filters.item_types, &mut faults);
+    // Repeated names would only add parameters to the database query.
     for names in [&mut filters.roles, &mut filters.item_types] {
         let mut seen = HashSet::new();
         names.retain(|name| seen.insert(name.clone()));
     }
+    // A fault of the query is already in the list.
     match query {
         Ok(query) if faults.is_empty() => Ok(ValidSearch {
             query,
@@ -53,6 +55,7 @@ fn check_names(pointer: &str, names: &[String], faults: &mut Vec<Fault>) {
     if names.len() > MAX_NAMES {
         let message = format!("must have at most {MAX_NAMES} items");
         faults.push(Fault::new(pointer, message));
+        // No faults of single names: a long list would repeat its error for each.
         return;
     }
     let is_name = |name: &str| {

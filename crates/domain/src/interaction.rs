@@ -28,7 +28,7 @@ pub const DEFAULT_SECONDS: i64 = 30 * 60;
 /// Maximum lifetime of a question, in seconds.
 pub const MAX_SECONDS: i64 = 24 * 60 * 60;
 
-/// Returns all faults of a question. `now`: epoch seconds; `None`: its expiry was checked before.
+/// Returns all faults of a question. `now`: epoch seconds.
 pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Fault> {
     let mut faults = Faults::default();
     faults.whole(request, REQUEST_BYTES);
@@ -46,6 +46,7 @@ pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Faul
         faults.text(&format!("/actions/{index}/id"), id, 1, 128);
         faults.text(&format!("/actions/{index}/label"), label, 1, 512);
     }
+    // `None` checks a stored question again: its expiry was checked when it was stored.
     if let Some((expires_at, now)) = request.expires_at.zip(now)
         && (expires_at <= now || expires_at > now.saturating_add(MAX_SECONDS))
     {
@@ -102,21 +103,19 @@ pub fn check_submission(submission: &InteractionSubmission) -> Vec<Fault> {
 }
 
 /// Returns all faults of a valid answer to this question.
-///
-/// The action must be one of the question's, and is required if the question has several. A value must have its
-/// field's type, or be null if left empty. Required fields must be filled, unless the question has several
-/// actions: one of them may be to leave the form.
 pub fn check_answer(
     request: &InteractionRequest,
     submission: &InteractionSubmission,
 ) -> Vec<Fault> {
     let mut faults = Faults::default();
     if submission.interaction_id != request.interaction_id {
+        // An answer to an older question of the same run must not close this one.
         faults.add(
             "/interaction_id",
             "must be the interaction_id of the question",
         );
     }
+    // One action is implied; several need a choice.
     match &submission.action_id {
         Some(id) if !request.actions.iter().any(|action| action.id == *id) => {
             faults.add("/action_id", "must be an action of the request");
@@ -135,6 +134,7 @@ pub fn check_answer(
             Some(Ok(())) => {}
         }
     }
+    // Of several actions, one may be to leave the form, which needs no values.
     let required = request.fields.iter().filter(|field| field.required);
     for field in required.filter(|_| request.actions.len() <= 1) {
         if submission.values.get(&field.id).is_none_or(is_empty) {
@@ -151,6 +151,7 @@ fn check_value(field: &InteractionField, value: &Value) -> Result<(), &'static s
         options.any(|option| value.as_str() == Some(&option.value))
     };
     let (fits, message) = match field.kind {
+        // Null is an empty field; the check of required fields rejects it if necessary.
         _ if value.is_null() => (true, ""),
         InteractionFieldType::Text | InteractionFieldType::Textarea => {
             (value.is_string(), "must be a text")
@@ -190,10 +191,12 @@ impl Faults {
     }
 
     fn whole(&mut self, document: &impl Serialize, most_bytes: usize) {
+        // Canonical, so that the white space of the client does not count.
         let json = canonical_json(document);
         if json.len() > most_bytes {
             self.add("", format!("is larger than {} KiB", most_bytes / 1024));
         }
+        // PostgreSQL rejects U+0000 in text and JSON.
         if contains_nul(&json) {
             self.add("", "must not contain the character U+0000");
         }

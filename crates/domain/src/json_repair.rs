@@ -42,10 +42,12 @@ pub fn repair_json_part(text: &[u8]) -> JsonPart<'_> {
 }
 
 fn repair(text: &[u8], keeps_halves: bool) -> JsonPart<'_> {
+    // Allocates only for invalid UTF-8, which is rare.
     let valid = match String::from_utf8_lossy(text) {
         Cow::Borrowed(_) => Cow::Borrowed(text),
         Cow::Owned(valid) => Cow::Owned(valid.into_bytes()),
     };
+    // A placeholder that the peer sent as text would be taken for half of a pair.
     let keeps_halves = keeps_halves && !has_own_placeholders(&valid);
     let mut pass = Pass {
         text: &valid,
@@ -68,6 +70,7 @@ fn repair(text: &[u8], keeps_halves: bool) -> JsonPart<'_> {
 
 /// Returns true if valid UTF-8 has a character of the placeholder range, raw or escaped.
 fn has_own_placeholders(text: &[u8]) -> bool {
+    // 0xF4 0x8F 0xA0–0xBF begins the UTF-8 of the range U+10F800 to U+10FFFF.
     let is_raw = |at: usize| matches!(text.get(at..at + 3), Some([0xF4, 0x8F, 0xA0..=0xBF]));
     let is_escaped = |at: usize| code_unit(text, at).is_some_and(is_own_high);
     memchr::memchr2_iter(0xF4, b'\\', text).any(|at| is_raw(at) || is_escaped(at))
@@ -94,7 +97,9 @@ impl Pass<'_> {
         while let Some(&byte) = self.text.get(at) {
             at = match byte {
                 b'"' => return at + 1,
+                // Only `\uXXXX` may need a repair; see `escape`.
                 b'\\' => self.escape(start, at),
+                // PostgreSQL rejects U+0000, so it cannot be kept even as an escape.
                 0 => self.replace(at, at + 1, char::REPLACEMENT_CHARACTER),
                 1..=0x1F => self.put(at, at + 1, format!("\\u{byte:04x}").as_bytes()),
                 _ => at + 1,
@@ -105,16 +110,20 @@ impl Pass<'_> {
 
     /// Returns the offset after the escape.
     fn escape(&mut self, start: usize, at: usize) -> usize {
+        // Two bytes, so that an escaped quote or backslash does not end the string.
         let Some(unit) = code_unit(self.text, at) else {
             return at + 2;
         };
         let end = at + 6;
         let is_kept = match unit {
             0 => false,
+            // A complete pair stays as it is.
             0xD800..=0xDBFF => match code_unit(self.text, end) {
                 Some(0xDC00..=0xDFFF) => return end + 6,
+                // A half at the end of the string may continue in the next increment.
                 _ => self.text.get(end) == Some(&b'"'),
             },
+            // A half at the start may complete one of the last increment.
             0xDC00..=0xDFFF => at == start,
             _ => return end,
         };
@@ -133,6 +142,7 @@ impl Pass<'_> {
     }
 
     fn put(&mut self, from: usize, to: usize, by: &[u8]) -> usize {
+        // Copies the text since the last repair only now: a text without repairs is never copied.
         self.repaired
             .extend_from_slice(&self.text[self.copied..from]);
         self.repaired.extend_from_slice(by);
@@ -142,6 +152,7 @@ impl Pass<'_> {
 
     /// Returns the complete text. `None`: nothing was replaced.
     fn end(mut self) -> Option<Vec<u8>> {
+        // Every repair moves `copied`, and none ends at offset 0.
         if self.copied == 0 {
             return None;
         }
@@ -152,6 +163,7 @@ impl Pass<'_> {
 
 /// Returns the surrogate of a placeholder.
 fn half_of(character: char) -> Option<u16> {
+    // Placeholders are 2,048 consecutive characters, one for each surrogate.
     let offset = u32::from(character).checked_sub(FIRST_HALF)?;
     u16::try_from(0xD800 + offset).ok()
 }
@@ -167,20 +179,24 @@ impl SurrogateJoiner {
     /// Processes the next increment: joins a half at its start with the previous increment, and buffers a half
     /// at its end. `has_halves`: see its [`JsonPart`].
     pub fn push(&mut self, text: &mut String, has_halves: bool) {
+        // An empty increment must not end a buffered half.
         if text.is_empty() || (!has_halves && self.high.is_none()) {
             return;
         }
         let half = |character: Option<char>| character.and_then(half_of).filter(|_| has_halves);
         let low = half(text.chars().next()).filter(|unit| *unit >= 0xDC00);
+        // A buffered half whose partner does not follow is lost: U+FFFD replaces it.
         let begins = match (self.high.take(), low) {
             (None, None) => None,
             (Some(high), Some(low)) => char::decode_utf16([high, low]).next().and_then(Result::ok),
             _ => Some(char::REPLACEMENT_CHARACTER),
         };
         if let Some(begins) = begins {
+            // All placeholders have the same length in UTF-8.
             let taken = low.map_or(0, |_| '\u{10F800}'.len_utf8());
             text.replace_range(..taken, begins.encode_utf8(&mut [0; 4]));
         }
+        // The half is buffered, not sent: its partner may start the next increment.
         if let Some(high) = half(text.chars().next_back()).filter(|unit| *unit < 0xDC00) {
             text.pop();
             self.high = Some(high);
@@ -206,6 +222,7 @@ pub fn replace_halves(value: &mut Value) {
         Value::Array(items) => items.iter_mut().for_each(replace_halves),
         Value::Object(members) => {
             let has_half = |name: &String| name.chars().any(|one| half_of(one).is_some());
+            // Names change in the map only if necessary, since a rebuild costs a hash of each.
             if members.keys().any(has_half) {
                 let taken = std::mem::take(members);
                 members.extend(taken.into_iter().map(|(mut name, value)| {

@@ -34,6 +34,7 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonTextFault> {
     while let Some(byte) = text.get(at) {
         match byte {
             b'"' => {
+                // Strings end their own loop, so their content never counts as structure.
                 at = check_string(text, at + 1)?;
                 continue;
             }
@@ -44,7 +45,9 @@ pub fn check_json_text(text: &[u8]) -> Result<(), JsonTextFault> {
                     return Err(JsonTextFault::TooDeep);
                 }
             }
+            // More closing than opening brackets are invalid; the parser reports them.
             b'}' | b']' => depth = depth.saturating_sub(1),
+            // Counts values by separators: one less than the values of each object or list.
             b',' => values += 1,
             b'0'..=b'9' => {
                 at = check_number(text, at)?;
@@ -65,6 +68,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonTextFault> {
     // True after a high surrogate, until its low surrogate.
     let mut waits = false;
     loop {
+        // `memchr` skips plain text quickly, but a waiting half must meet the very next character.
         if !waits {
             let rest = text.get(at..).unwrap_or_default();
             at += memchr2(b'"', b'\\', rest).unwrap_or(rest.len());
@@ -75,6 +79,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonTextFault> {
             Some(b'"') => return Ok(at + 1),
             Some(b'\\') => {
                 let unit = code_unit(text, at);
+                // A short escape is two bytes, so that `\"` does not end the string.
                 at += if unit.is_some() { 6 } else { 2 };
                 unit
             }
@@ -96,6 +101,7 @@ fn check_string(text: &[u8], mut at: usize) -> Result<usize, JsonTextFault> {
 /// Returns the code unit of `\uXXXX`.
 pub(crate) fn code_unit(text: &[u8], at: usize) -> Option<u16> {
     let digits = text.get(at..at + 6)?.strip_prefix(b"\\u")?;
+    // `from_str_radix` also takes a sign, which JSON does not.
     let digits = std::str::from_utf8(digits).ok()?;
     let is_hex = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     u16::from_str_radix(digits, 16).ok().filter(|_| is_hex)
@@ -110,10 +116,12 @@ fn check_number(text: &[u8], at: usize) -> Result<usize, JsonTextFault> {
         .take_while(|byte| is_of_number(byte))
         .count();
     let number = &text[at..at + length];
+    // Only an exponent or hundreds of digits can overflow, so other numbers skip the slow parse.
     if length > SHORT_NUMBER || number.iter().any(|byte| matches!(byte, b'e' | b'E')) {
         let value = std::str::from_utf8(number)
             .ok()
             .and_then(|text| text.parse::<f64>().ok());
+        // Parsers disagree on such a number: an error, infinity or null.
         if value.is_some_and(f64::is_infinite) {
             return Err(JsonTextFault::HugeNumber);
         }

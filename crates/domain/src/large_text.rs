@@ -38,6 +38,7 @@ pub fn large_texts<P: AsRef<[PathStep]>>(
         match byte {
             b'"' => {
                 let text = at + 1..end_of_text(json, at + 1);
+                // Past the quote: the content of a text is never structure.
                 at = text.end + 1;
                 if let Some(ScanLevel::Object {
                     name,
@@ -50,6 +51,7 @@ pub fn large_texts<P: AsRef<[PathStep]>>(
                 }
                 continue;
             }
+            // The parser rejects deeper documents; the texts found so far stay valid.
             b'{' | b'[' if levels.len() == DEPTH => return found,
             b'{' => levels.push(ScanLevel::Object {
                 name: 0..0,
@@ -61,11 +63,13 @@ pub fn large_texts<P: AsRef<[PathStep]>>(
             }
             b',' | b':' => {
                 if let Some(ScanLevel::Object { is_name, .. }) = levels.last_mut() {
+                    // Surplus closing brackets are invalid JSON, which the parser reports.
                     *is_name = *byte == b',';
                 }
             }
             _ => {}
         }
+        // A comma leads to a name, a colon to a value.
         at += 1;
     }
     found
@@ -76,6 +80,7 @@ fn end_of_text(json: &[u8], mut at: usize) -> usize {
     while let Some(rest) = json.get(at..) {
         match memchr2(b'"', b'\\', rest) {
             Some(step) if rest[step] == b'"' => return at + step,
+            // Skips the escaped character, so that an escaped quote does not end the text.
             Some(step) => at += step + 2,
             None => break,
         }

@@ -47,6 +47,7 @@ impl LedgerEvent<'_> {
     /// Appends the event as a frame and returns its line, a slice of the frame. The line is an `AgentRunEvent`
     /// as JSON, with keys in the contract's order and without nulls.
     pub fn write_frame<'f>(&self, frames: &'f mut Vec<u8>) -> &'f str {
+        // The line is written into the frame directly: readers and the database share one serialization.
         begin_frame(frames, self.sequence, self.kind);
         let begin = frames.len();
         self.write_line(frames);
@@ -81,6 +82,7 @@ pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) 
 }
 
 fn begin_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str) {
+    // SSE parsers end a field at a line break, so only registered types enter this field.
     let event = ResultType::parse(kind).map_or("unknown", ResultType::as_str);
     frames.extend_from_slice(b"id: ");
     serde_json::to_writer(&mut *frames, &sequence).expect("numbers always serialise");

@@ -27,6 +27,7 @@ impl RunLocale {
             .or(event.timezone.as_ref())
             .or(agent.timezone.as_ref());
         Self {
+            // One separator for runners: events carry both `en-US` and `en_US`.
             locale: locale.map(|tag| tag.replace('-', "_")),
             timezone: timezone.cloned(),
         }
@@ -61,6 +62,7 @@ fn is_locale(tag: &str) -> bool {
 
 /// The form of a name. The gateway has no table of zones, so an unknown name of this form passes.
 fn is_timezone(name: &str) -> bool {
+    // An offset such as `+02:00` is no zone name.
     let is_part = |part: &str| {
         part.starts_with(|first: char| first.is_ascii_alphabetic())
             && part

@@ -80,6 +80,7 @@ pub fn validate_manifests(runners: &[Value]) -> Discovered {
     let mut discovered = Discovered::default();
     for (index, raw) in runners.iter().enumerate() {
         let place = format!("/runners/{index}");
+        // One fault for all surplus manifests, not one for each.
         if index >= MAX_RUNNERS {
             discovered.rejected.push(Fault::new(
                 place,
@@ -88,6 +89,7 @@ pub fn validate_manifests(runners: &[Value]) -> Discovered {
             break;
         }
         match judge_manifest(index, raw) {
+            // The first of two runners with one id stays: a repetition must not replace it.
             Ok(ManifestResult::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
                 let message = "is listed twice by this endpoint";
                 discovered.rejected.push(Fault::new(place + "/id", message));
@@ -140,11 +142,13 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
+    // The id comes first: another major version may change all other fields.
     let written = required_text(object, "id")?;
     let id: RunnerId = written
         .parse()
         .map_err(|error: protocol::id::InvalidRunnerId| Fault::new("/id", error.to_string()))?;
     let version = protocol_version(object)?;
+    // Minor versions are compatible: newer fields are ignored with a warning.
     if version.split('.').next() != Some(PROTOCOL_VERSION) {
         let version = shown(&version);
         let reason = format!("speaks protocol {version}; this gateway speaks {PROTOCOL_VERSION}");
@@ -152,6 +156,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
             index,
             id,
             reason,
+            // The raw manifest is stored, so that a newer gateway can read it.
             raw: raw.clone(),
         }));
     }
@@ -164,6 +169,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let label = object
         .get("label")
         .ok_or_else(|| Fault::new("/label", "is required"))?;
+    // Warnings, not errors: a peer may be newer than this gateway.
     let mut warnings = unknown_fields(object);
     let capabilities = capabilities(object.get("capabilities"), &mut warnings)?;
     let permissions = permissions(object.get("permissions"), &mut warnings)?;
@@ -192,6 +198,7 @@ fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
         id,
     };
     warnings.extend(flags::display_only(object, &manifest));
+    // A manifest with thousands of unknown fields must not fill the discovery result.
     if warnings.len() > MAX_WARNINGS {
         let more = warnings.len() - MAX_WARNINGS;
         warnings.truncate(MAX_WARNINGS);
@@ -221,6 +228,7 @@ fn unknown_fields(object: &Map<String, Value>) -> Vec<Fault> {
     let names = object.keys();
     let unknown = names.filter(|name| !FIELDS.contains(&name.as_str()));
     let warning = |name: &String| {
+        // `shown` cuts and escapes the name: it comes from a peer and ends in logs.
         let at = format!("/{}", escape_pointer(&shown(name)));
         Fault::new(at, "ignored: not of protocol 1")
     };
@@ -243,6 +251,7 @@ fn typed<T: serde::de::DeserializeOwned>(
     at: &str,
     message: &str,
 ) -> Result<T, Fault> {
+    // The message of serde would quote values of the peer.
     T::deserialize(value).map_err(|_| Fault::new(at, message))
 }
 
@@ -252,6 +261,7 @@ fn optional<T: serde::de::DeserializeOwned>(
     message: &str,
 ) -> Result<Option<T>, Fault> {
     match object.get(name) {
+        // SDKs serialize unset fields as null.
         None | Some(Value::Null) => Ok(None),
         Some(value) => typed(value, &format!("/{name}"), message).map(Some),
     }

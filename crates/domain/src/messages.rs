@@ -39,6 +39,7 @@ fn own_signature(model: &str) -> String {
 
 /// Returns the model in the signature of the gateway's own thinking block. `None`: a provider signed it.
 fn own_signature_model(block: &Value) -> Option<&str> {
+    // A provider's signature is opaque text without this prefix.
     block
         .get("signature")?
         .as_str()?

@@ -7,10 +7,12 @@ const SIMILARITY: f64 = 0.84;
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_ascii_lowercase();
     let rated = known.into_iter().map(|known| {
+        // Lower case only for the comparison: the suggestion keeps the registered spelling.
         let similarity = strsim::jaro_winkler(&name, &known.to_ascii_lowercase());
         (known, similarity)
     });
     let best = rated.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
+    // A distant suggestion would mislead more than none.
     (best.1 >= SIMILARITY).then_some(best.0)
 }
 

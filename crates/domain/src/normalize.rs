@@ -169,7 +169,7 @@ impl<'a> ResultValidator<'a> {
             None => None,
             Some(Ok(number)) if number > 0 => Some(number),
             Some(_) => {
-                let message = "sequence must be a whole number of at least 1";
+                let message = "sequence must be an integer of at least 1";
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
@@ -336,7 +336,7 @@ impl<'a> ResultValidator<'a> {
                 message,
                 retryable,
             } => {
-                // A cancel breaks calls of the runner, which then reports those.
+                // A cancel breaks calls of the runner, which then reports their errors.
                 let is_cancel = self.cancelled;
                 let mut error = json!({"code": code, "message": message, "retryable": retryable});
                 let cancelled = FailureCode::Cancelled.as_str();

@@ -32,14 +32,17 @@ pub fn after_failure(
         return RetryDecision::Fail;
     }
     let wait = match failure {
+        // The runner may have started: a second POST would run its side effects twice.
         AttemptFailure::Uncertain => return RetryDecision::Fail,
         // Jitter, so that clients with the same `Retry-After` do not retry together.
         AttemptFailure::Throttled(wait) => wait + wait.mul_f64(jitter.clamp(0.0, 1.0) / 10.0),
         AttemptFailure::NotConnected => {
+            // The cap of the shift limits the delay to 6.4 seconds.
             let ceiling = Duration::from_millis(100 << attempt.min(6));
             ceiling.mul_f64(0.5 + jitter.clamp(0.0, 1.0) / 2.0)
         }
     };
+    // A retry after the deadline would only delay the failure.
     if wait < left {
         RetryDecision::RetryAfter(wait)
     } else {

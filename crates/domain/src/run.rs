@@ -18,7 +18,7 @@ pub struct Run {
     pub parent_run_id: Option<RunId>,
     /// The ended run of the same event that this run repeats.
     pub retry_of: Option<RunId>,
-    /// The API key that posted the event, answered the question or asked for the retry, if known.
+    /// The API key that posted the event, answered the question or requested the retry, if known.
     pub posted_by: Option<ApiKeyId>,
     /// Span of the event, if traces are exported.
     pub trace_parent: Option<TraceParent>,
@@ -150,9 +150,10 @@ impl FailureCode {
 /// Prefix reserved for future codes of the gateway.
 const RESERVED_PREFIX: &str = "host.";
 
-/// Returns true for a code reserved for the gateway. Operators and clients act on these codes, so runners cannot
-/// use them. The check ignores case, white space and non-printing characters.
+/// Returns true for a code reserved for the gateway. Operators and clients act on these codes, so runners cannot use
+/// them.
 pub fn is_reserved_code(code: &str) -> bool {
+    // Ignores case, white space and non-printing characters, so that no code looks like a reserved one.
     let plain: String = code
         .chars()
         .filter(char::is_ascii_graphic)
@@ -160,6 +161,7 @@ pub fn is_reserved_code(code: &str) -> bool {
         .collect();
     let is_own = |known: &FailureCode| {
         let status = known.status();
+        // A status as a code would contradict the status of the run.
         plain == known.as_str() || (status != RunStatus::Failed && plain == status.as_str())
     };
     plain.starts_with(RESERVED_PREFIX)
@@ -175,6 +177,7 @@ pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
         0.0
     } else {
         let seconds = timeout.and_then(Value::as_f64);
+        // NaN and negative numbers fail this comparison.
         let seconds = seconds.filter(|seconds| *seconds >= 0.0);
         seconds.unwrap_or(DEFAULT_SECONDS)
     };

@@ -94,8 +94,9 @@ impl KeyPhase {
     }
 }
 
-/// Returns the phase of each key of one purpose. `keys`: oldest first. The oldest usable key signs.
+/// Returns the phase of each key of one purpose. `keys`: oldest first.
 pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
+    // The oldest usable key signs: newer ones are published, but not yet in all caches.
     let signing = keys.iter().position(|key| key.may_sign(now));
     let phase = |(index, key): (usize, &KeyTimes)| {
         if key.is_expired(now) {
@@ -103,6 +104,7 @@ pub fn key_phases(keys: &[KeyTimes], now: i64) -> Vec<KeyPhase> {
         } else if Some(index) == signing {
             KeyPhase::Signing
         } else if signing.is_some_and(|signing| index > signing) {
+            // Keys after the signing key have not signed yet.
             KeyPhase::Waiting
         } else {
             KeyPhase::Verifying
@@ -151,16 +153,19 @@ pub fn plan_rotation(
     let signing = phases.iter().position(|phase| *phase == KeyPhase::Signing);
     match occasion {
         RotationCause::Compromised => {
+            // Also keys that only verify: an attacker may have copied any of them.
             let withdrawn = keys.iter().map(|key| key.kid.clone()).collect();
             return RotationPlan::Replace { withdrawn };
         }
         RotationCause::Age(most) => {
             let is_young = |key: &KeyTimes| now < key.created_at.saturating_add(most);
+            // Without a signing key, even a young newest key is replaced at once.
             if signing.is_some() && keys.last().is_some_and(is_young) {
                 return RotationPlan::NotDue;
             }
         }
         RotationCause::Requested => {
+            // A repeated request must not push the signing key out before its successor is known to all.
             if let Some(newest) = keys.last()
                 && phases.last() == Some(&KeyPhase::Waiting)
                 && let Some(signs_from) = signing.and_then(|signing| keys[signing].sign_until)
@@ -168,6 +173,7 @@ pub fn plan_rotation(
                 let kid = newest.kid.clone();
                 return RotationPlan::AlreadyScheduled { kid, signs_from };
             }
+            // No cursor is tried with an expired key.
             let verifying = phases.iter().filter(|phase| **phase != KeyPhase::Expired);
             if verifying.count() >= MAX_KEYS {
                 return RotationPlan::TooMany;
@@ -181,6 +187,7 @@ pub fn plan_rotation(
         verify_until: Some(signs_from + purpose.overlap_ms()),
         ..key.clone()
     };
+    // Keys with an end were retired by an earlier rotation; a new end would prolong them.
     let endless = keys.iter().filter(|key| key.sign_until.is_none());
     RotationPlan::ScheduleSuccessor {
         signs_from,

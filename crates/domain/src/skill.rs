@@ -37,6 +37,7 @@ pub fn check_skill(skill: &NewSkill) -> Vec<Fault> {
     if skill.content.trim().is_empty() {
         faults.push(Fault::new("/content", "must contain the instructions"));
     } else if begins_with_front_matter(&skill.content) {
+        // The gateway writes the front matter; a second one would override the description.
         let message = "must be without front matter: that is made of skill_name and description";
         faults.push(Fault::new("/content", message));
     }
@@ -57,12 +58,14 @@ fn check_files(files: &[SkillFile], faults: &mut Vec<Fault>) {
     }
     for (index, file) in files.iter().enumerate() {
         let at = format!("/files/{index}/path");
+        // File systems without case would let one file replace the other.
         let same = |one: &SkillFile| one.path.eq_ignore_ascii_case(&file.path);
         if !is_path(&file.path) {
             let message = "must be a relative path of A-Z, a-z, 0-9, `.`, `_`, `-` and `/`, and no part \
                            of it may begin with a dot";
             faults.push(Fault::new(at, message));
         } else if file.path.eq_ignore_ascii_case("SKILL.md") {
+            // The gateway writes this file from `content`.
             faults.push(Fault::new(at, "is made of content; choose another"));
         } else if files[..index].iter().any(same) {
             faults.push(Fault::new(at, "is used twice"));
@@ -88,6 +91,7 @@ fn is_path(path: &str) -> bool {
 }
 
 fn begins_with_front_matter(content: &str) -> bool {
+    // A byte order mark and blank lines are no content to YAML parsers.
     let first = content.trim_start_matches('\u{feff}').trim_start().lines();
     first.take(1).any(|line| line.trim_end() == "---")
 }

@@ -30,6 +30,7 @@ pub fn check_key(key: &str) -> Result<(), StateKeyFault> {
     if key.is_empty() || key.len() > 255 || !key.bytes().all(legal) {
         return Err(StateKeyFault::Malformed);
     }
+    // Runners must not overwrite keys that the gateway relies on.
     if key.starts_with(RESERVED_PREFIX) {
         Err(StateKeyFault::Reserved)
     } else {
@@ -40,6 +41,7 @@ pub fn check_key(key: &str) -> Result<(), StateKeyFault> {
 /// Checks a key prefix for a list. It may be empty or reserved.
 pub fn check_prefix(prefix: &str) -> Result<(), StateKeyFault> {
     match check_key(prefix) {
+        // An empty prefix lists all keys; reserved keys may be read.
         Err(StateKeyFault::Malformed) if !prefix.is_empty() => Err(StateKeyFault::Malformed),
         _ => Ok(()),
     }
@@ -97,6 +99,7 @@ pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<Strin
         bot_id: Some(Bot(owner.bot_id)),
         runner_id: owner.runner.to_string(),
         scope: scope.as_str(),
+        // The version of this format: other members would give existing state a new owner.
         version: 2,
         workspace_id: owner.workspace.as_str(),
         ..Identity::default()
@@ -105,12 +108,14 @@ pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<Strin
         StateScope::Conversation => {
             let conversation = owner.conversation?;
             identity.conversation_id = Some(&conversation.conversation_id);
+            // The first generation has no number: its owner equals that of agents without generations.
             identity.generation = owner.generation.map(|generation| generation.number);
             identity.thread_id = Some(&conversation.thread_id);
         }
         StateScope::Actor => {
             let actor = owner.actor?;
             identity.actor_type = Some(&actor.actor_type);
+            // An actor without an id has no state of its own; a shared one would leak between users.
             identity.actor_id = Some(actor.actor_id.as_ref()?);
         }
         StateScope::Subject => {
@@ -119,6 +124,7 @@ pub fn scope_identity(scope: StateScope, owner: &StateOwner<'_>) -> Option<Strin
             identity.subject_id = Some(subject.subject_id.as_ref()?);
         }
         StateScope::Runner => {
+            // State of the runner is shared by all its agents and bots.
             identity.agent_id = None;
             identity.bot_id = None;
         }

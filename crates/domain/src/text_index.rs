@@ -51,14 +51,16 @@ impl TextQuery {
         let parts: Vec<&str> = text.split(is_quote).collect();
         let mut phrases = Vec::new();
         for (place, part) in parts.iter().enumerate() {
-            // An unclosed quote is ignored.
+            // An odd part is inside of quotes, except after an unclosed quote.
             if place % 2 == 1 && place + 1 < parts.len() {
                 phrases.push(units(part));
             } else {
                 phrases.extend(part.split_whitespace().flat_map(words));
             }
         }
+        // Parts of punctuation only have no units.
         phrases.retain(|phrase| !phrase.is_empty());
+        // The bound counts units, because each costs a term in the database query.
         if phrases.iter().map(Vec::len).sum::<usize>() > MAX_WORDS {
             return Err(QueryFault::TooManyWords);
         }
@@ -71,9 +73,11 @@ impl TextQuery {
         let mut terms = BTreeSet::new();
         for phrase in &self.phrases {
             match phrase.as_slice() {
+                // One unit has no pair, so its own term selects the candidates.
                 [alone] => {
                     terms.insert(scope.term(&[&alone.text]));
                 }
+                // Pairs select fewer candidates than single units, and every pair contains both units.
                 several => terms.extend(scope.pairs(several)),
             }
         }
@@ -82,12 +86,14 @@ impl TextQuery {
 
     /// Returns true if the query matches this text.
     pub fn matches(&self, text: &str) -> bool {
+        // The terms are hashes of pairs: a candidate may have them in another order.
         let units = units(text);
         let occurs = |phrase: &Vec<Unit>| {
             units
                 .windows(phrase.len())
                 .any(|window| is_phrase(phrase, window))
         };
+        // `all` of no phrases would match every text.
         !self.phrases.is_empty() && self.phrases.iter().all(occurs)
     }
 }
@@ -100,6 +106,7 @@ pub fn index_terms(scope: &str, text: &str) -> Vec<String> {
     let alone = units.iter().map(|unit| scope.term(&[&unit.text]));
     let mut terms: Vec<_> = scope.pairs(&units).chain(alone).collect();
     terms.sort_unstable();
+    // The index has each term of a text once.
     terms.dedup();
     terms
 }
@@ -115,6 +122,7 @@ fn words(word: &str) -> Vec<Vec<Unit>> {
         match phrases.last_mut() {
             Some(phrase) if !unit.follows_gap => phrase.push(unit),
             _ => phrases.push(vec![Unit {
+                // The gap is in the query, not in the phrase: its first unit has none before it.
                 follows_gap: false,
                 ..unit
             }]),
@@ -130,6 +138,7 @@ fn is_phrase(phrase: &[Unit], text: &[Unit]) -> bool {
         .zip(text)
         .enumerate()
         .all(|(at, (one, unit))| {
+            // Words follow a gap in any case; only signs without spaces need the check.
             one.text == unit.text && (at == 0 || one.follows_gap || !unit.follows_gap)
         })
 }
@@ -145,6 +154,7 @@ impl TermScope {
 
     fn term(&self, parts: &[&str]) -> String {
         const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
+        // 20 bits of the scope and 40 of the parts: twelve letters of 5 bits.
         let number = self.0 << 40 | fingerprint(parts) >> 24;
         let digits = (0..12).rev().map(|place| number >> (place * 5) & 31);
         digits
@@ -167,10 +177,12 @@ fn fingerprint(parts: &[&str]) -> u64 {
     const END: u8 = 0xff;
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for part in parts {
+        // The terminator distinguishes `ab`, `c` from `a`, `bc`. 0xff never occurs in UTF-8.
         for byte in part.bytes().chain([END]) {
             hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         }
     }
+    // FNV leaves the high bits uneven for short texts, and the term takes the high bits.
     hash = (hash ^ hash >> 33).wrapping_mul(0xff51_afd7_ed55_8ccd);
     hash = (hash ^ hash >> 33).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
     hash ^ hash >> 33

@@ -38,9 +38,11 @@ pub fn decide(
     effect: Option<ToolEffect>,
 ) -> RepeatedCallDecision {
     match earlier {
+        // A key that returns for another request is an error of the runner; its stored result would be wrong.
         _ if !same_request => RepeatedCallDecision::Mismatch,
         EarlierCall::Done => RepeatedCallDecision::Answer,
         EarlierCall::GoesOn => RepeatedCallDecision::InProgress,
+        // Only reads are safe to repeat: a write may have happened already.
         EarlierCall::Unknown if is_repeatable(effect) => RepeatedCallDecision::Call,
         EarlierCall::Unknown => RepeatedCallDecision::OutcomeUnknown,
     }

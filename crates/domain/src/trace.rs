@@ -47,6 +47,7 @@ impl SpanId {
 
     /// Returns the second half of an id, which is random in all ids generated here, and never zero.
     pub fn of(id: Uuid) -> Self {
+        // UUIDs of version 7 begin with the time; the last half has the random bits and the variant, never 0.
         let [_, _, _, _, _, _, _, _, last @ ..] = *id.as_bytes();
         Self(last)
     }
@@ -63,6 +64,7 @@ impl TraceParent {
         let mut parts = head.split('-');
         let [version] = hex(parts.next()?)?;
         // Later versions may append fields; this version may not.
+        // Version 0xff is invalid by the standard.
         let may_go_on = version != 0 && rest.starts_with('-');
         if version == 0xff || !(rest.is_empty() || may_go_on) {
             return None;
@@ -70,6 +72,7 @@ impl TraceParent {
         let trace_id: [u8; 16] = hex(parts.next()?)?;
         let span_id = SpanId::new(hex(parts.next()?)?)?;
         let [flags] = hex(parts.next()?)?;
+        // The standard forbids the all-zero id.
         let is_whole = parts.next().is_none() && trace_id != [0; 16];
         is_whole.then_some(Self {
             trace_id: TraceId(trace_id),
@@ -82,6 +85,7 @@ impl TraceParent {
 impl RunTrace {
     /// Returns the trace of the event's header. Without one, the run starts a trace with its own id.
     pub fn of(run: RunId, parent: Option<TraceParent>) -> Self {
+        // Derived from the row, so that each replica computes the same id.
         let own = TraceId(*run.0.as_bytes());
         Self {
             trace_id: parent.map_or(own, |parent| parent.trace_id),
@@ -97,6 +101,7 @@ impl RunTrace {
         let [.., a, b, c, d, _, _, _] = self.trace_id.0;
         let place = u32::from_be_bytes([a, b, c, d]) >> 4;
         match self.parent {
+            // The sender has decided for its complete trace; another decision would leave gaps.
             Some(parent) => parent.is_sampled,
             None => f64::from(place) < ratio * f64::from(ALL),
         }
@@ -114,6 +119,7 @@ impl RunTrace {
     /// Returns the parent span of a call from the run's runner. This is the runner's own span if it belongs to
     /// this trace, or the run's.
     pub fn parent_of_call(&self, told: Option<TraceParent>) -> SpanId {
+        // A runner may trace on its own; its span is foreign to this trace.
         let told = told.filter(|told| told.trace_id == self.trace_id);
         told.map_or(self.span_id, |told| told.span_id)
     }
@@ -134,6 +140,7 @@ impl fmt::Display for SpanId {
 /// Formats the header value.
 impl fmt::Display for TraceParent {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Only the flag `sampled` is defined for version 00.
         let flags = u8::from(self.is_sampled);
         write!(
             formatter,
@@ -151,6 +158,7 @@ fn write_hex(formatter: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
 
 /// Lower case only, as the standard requires.
 fn hex<const N: usize>(text: &str) -> Option<[u8; N]> {
+    // `from_str_radix` would also take upper case and a sign.
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
         b'a'..=b'f' => Some(byte - b'a' + 10),

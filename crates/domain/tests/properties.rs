@@ -1,4 +1,4 @@
-//! Runs the properties of the fuzz targets `judge` and `event` on thousands of random inputs.
+//! Runs the properties of the fuzz targets for results and events on thousands of random inputs.
 #![expect(
     unreachable_pub,
     reason = "the properties are public to the fuzz targets"

@@ -20,7 +20,9 @@ pub enum DenialOutcome {
 /// `count`: denied calls of the run including this one. `most`: the count that ends the run.
 pub fn after_denial(count: u64, most: u64) -> DenialOutcome {
     match count {
+        // The last denial ends the run without an entry of its own.
         _ if count >= most => DenialOutcome::End,
+        // A loop of denied calls must not fill the audit log.
         0..=ENTRY_EACH => DenialOutcome::Entry,
         _ => DenialOutcome::SharedEntry,
     }

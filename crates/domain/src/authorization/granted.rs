@@ -114,6 +114,7 @@ impl SharedGrants {
         let models = layers.models(&catalog.models);
         let mut tools = layers.tools(&catalog.tools);
         let knowledge_bases = layers.knowledge_bases(&catalog.knowledge_bases);
+        // Skills before their tools: the tools exist only for runs with a skill.
         let skills = layers.skills(&catalog.skills, registered);
         tools.extend(layers.skill_tools(&catalog.skill_tools, !skills.is_empty()));
         tools.extend(layers.register_skill(catalog.register_skill.as_ref()));
@@ -123,7 +124,9 @@ impl SharedGrants {
         let (history_page, history_search) = layers.history(event.has_conversation);
         let (event_get, event_page) = layers.events(event.has_conversation);
         let (artifact_metadata, artifact_read) = layers.artifacts();
+        // Granted files are read by the artifact API, also without a permission for artifacts.
         let has_files = !files.is_empty() || event.has_artifacts;
+        // A conversation may have files of its earlier events.
         if event.has_artifacts || event.has_conversation {
             layers.event_artifacts();
         }
@@ -153,6 +156,7 @@ impl SharedGrants {
             state: !state.is_empty(),
             storage: storage != StorageResource::default(),
             steering_pull,
+            // A run can always read and cancel itself.
             run_get: true,
             run_list,
             run_events_page: true,
@@ -161,6 +165,7 @@ impl SharedGrants {
             ..AvailableApis::default()
         };
         Self {
+            // Serialized once for all runs: these texts make up most of a snapshot.
             texts: Texts {
                 resources: canonical_json(&resources),
                 available_apis: canonical_json(&available_apis),
@@ -178,6 +183,7 @@ impl SharedGrants {
     /// Returns the authorization of one run whose event has this scope.
     pub fn snapshot(&self, subject: &Subject<'_>) -> AuthorizationSnapshot {
         let owner = &subject.owner;
+        // The scope was granted because the event has this party, so no identity is missing.
         let identity_of = |scope| Some((scope, scope_identity(scope, owner)?));
         let state: BTreeMap<_, _> = self.state.iter().copied().filter_map(identity_of).collect();
         AuthorizationSnapshot {
@@ -206,7 +212,7 @@ impl SharedGrants {
         let mut granted = String::from("{");
         member(&mut granted, "operations", &texts.operations);
         member(&mut granted, "resources", &texts.resources);
-        // Adjacent, as in a snapshot.
+        // Adjacent, as in a snapshot. The piece begins after the brace.
         let granted = granted.split_off(1);
         let resources = canonical(&*self.resources);
         [granted, texts.decisions.clone(), resources]
@@ -215,16 +221,18 @@ impl SharedGrants {
     /// Returns the canonical JSON of a snapshot built from these grants.
     pub fn text_of(&self, snapshot: &AuthorizationSnapshot) -> String {
         let texts = &self.texts;
+        // 2 KiB for the members of the single run.
         let shared = texts.resources.len() + texts.operations.len() + texts.decisions.len();
         let mut text = String::with_capacity(shared + 2048);
         text.push('{');
-        // In the order of the names.
+        // In the order of the names, which is the canonical order of keys.
         member(&mut text, "agent_id", &canonical(&snapshot.agent_id));
         member(
             &mut text,
             "agent_version",
             &canonical(&snapshot.agent_version),
         );
+        // Absent, not empty, for runs of events: the field is skipped in their snapshots as well.
         if !snapshot.ancestors.is_empty() {
             member(&mut text, "ancestors", &canonical_json(&snapshot.ancestors));
         }
@@ -262,6 +270,7 @@ fn canonical<T: Serialize>(value: &T) -> String {
 }
 
 fn member(text: &mut String, name: &str, value: &str) {
+    // The text begins with a brace.
     let comma = if text.len() > 1 { "," } else { "" };
     write!(text, "{comma}\"{name}\":{value}").expect("a string takes all that is written");
 }

@@ -59,13 +59,17 @@ impl<'a> LayerEvaluation<'a> {
         operation: &'static str,
         checks: &[LayerVerdict],
     ) -> bool {
+        // The first layer that denies is the reason that operators see.
         let trimmed = checks.iter().find(|(_, passes, _)| !passes).copied();
+        // The parent is the last layer: a child run gets the rule of its own agent first.
         let trimmed = trimmed.or_else(|| {
             let rule = self.parent?.refusal(kind, id, operation)?;
             Some((Layer::Parent, false, rule))
         });
+        // Recorded also if granted: the snapshot explains both.
         let granted = trimmed.is_none();
         let (layer, rule) = match trimmed {
+            // An empty rule is the common case of the manifest, whose text needs the kind.
             Some((Layer::Manifest, _, "")) => (
                 Layer::Manifest,
                 format!("permissions.{kind} lacks {operation}").into(),
@@ -81,6 +85,7 @@ impl<'a> LayerEvaluation<'a> {
             layer,
             rule,
         });
+        // Operations of denied resources must not open the API as such.
         if granted {
             self.operations.insert(format!("{kind}:{operation}"));
         }
@@ -92,6 +97,7 @@ impl<'a> LayerEvaluation<'a> {
         for model in models {
             let mut operations = Vec::new();
             for &operation in &model.operations {
+                // A form without selectors restricts nothing.
                 let picked = self.selected.models.as_ref().is_none_or(|models| {
                     models.iter().any(|one| {
                         one.model_id == model.model_id && one.operations.contains(&operation)
@@ -118,6 +124,7 @@ impl<'a> LayerEvaluation<'a> {
                     operations.push(operation);
                 }
             }
+            // A model without operations is invisible to the run.
             if !operations.is_empty() {
                 granted.push(ModelResource {
                     operations,
@@ -232,6 +239,7 @@ impl<'a> LayerEvaluation<'a> {
                     "resource_policy.storage does not name it",
                 ),
             ];
+            // The area is its own id: each exists once per owner.
             let is_open = self.decide("storage", area.as_str(), area.as_str(), &checks);
             match area {
                 StorageArea::Plugin => granted.plugin_storage = is_open,
@@ -246,6 +254,7 @@ impl<'a> LayerEvaluation<'a> {
     pub(super) fn events(&mut self, has_conversation: bool) -> (bool, bool) {
         let mut granted = (false, false);
         for &operation in EventOperation::ALL {
+            // An event can be read by its id without a conversation; pages need one.
             let pages = operation == EventOperation::Page;
             let checks = [
                 (
@@ -306,6 +315,7 @@ impl<'a> LayerEvaluation<'a> {
     }
 
     /// Decides the effective prompt. It belongs to the event, like its input.
+    // No layer but the parent applies.
     pub(super) fn prompt(&mut self) -> bool {
         self.decide("prompt", "effective", "get", &[])
     }
@@ -314,6 +324,7 @@ impl<'a> LayerEvaluation<'a> {
         let policy = &self.agent.state_policy;
         let permissions = &self.manifest.permissions;
         let mut granted = Vec::new();
+        // All scopes are decided, so that the snapshot explains each missing one.
         for &scope in StateScope::ALL {
             let checks = [
                 (

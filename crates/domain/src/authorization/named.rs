@@ -21,6 +21,7 @@ impl AuthorizationSnapshot {
     ) -> Result<&ModelResource, ModelNotGranted> {
         let models = self.resources.models.iter();
         let granted = models.filter(|one| one.operations.contains(&operation));
+        // The same error for a missing and a denied model: runs must not probe the catalog.
         let found = granted.clone().find(|one| one.model_id == id);
         found.ok_or_else(|| ModelNotGranted {
             operation: match operation {
@@ -29,6 +30,7 @@ impl AuthorizationSnapshot {
                 ModelOperation::Rerank => "models:rerank",
                 ModelOperation::CountTokens => "models:count_tokens",
             },
+            // The name comes from the runner and ends in logs.
             model: id.chars().take(SHOWN_CHARS).collect(),
             granted: granted
                 .take(SHOWN_MODELS)
@@ -44,6 +46,7 @@ impl AuthorizationSnapshot {
             .tools
             .iter()
             .find(|one| one.tool_name == name);
+        // Granted for another operation is not granted for this one.
         let granted = found.filter(|one| one.operations.contains(&operation));
         granted.ok_or(NotGranted {
             operation: match operation {
@@ -72,6 +75,7 @@ impl AuthorizationSnapshot {
 
     /// Returns the knowledge bases that the run may list.
     pub fn listed_knowledge_bases(&self) -> Result<Vec<KnowledgeBaseResource>, NotGranted> {
+        // An error, not an empty list: the runner learns that the permission is missing.
         self.granted("knowledge_bases:list")?;
         let is_listed =
             |one: &&KnowledgeBaseResource| one.operations.contains(&KnowledgeOperation::List);
@@ -82,6 +86,7 @@ impl AuthorizationSnapshot {
     /// Returns a granted agent by id or name. The error does not reveal whether the agent exists.
     pub fn agent(&self, id: &str) -> Result<&AgentResource, NotGranted> {
         let agents = &self.resources.agents;
+        // Ids win over names, since an agent may be named like another agent's id.
         let of_id = agents.iter().find(|one| one.agent_id == id);
         let of_name = || {
             let is_named = |one: &&AgentResource| one.display_name.as_deref() == Some(id);

@@ -33,6 +33,7 @@ impl ParentGrant<'_> {
             endpoint_id: parent.endpoint_id,
             run_id: parent.run_id,
         };
+        // Parent first, then its own ancestors.
         std::iter::once(own)
             .chain(parent.ancestors.iter().cloned())
             .collect()
@@ -46,14 +47,17 @@ impl ParentGrant<'_> {
         id: &str,
         operation: &str,
     ) -> Option<&'static str> {
+        // Before the request's list: a child must not gain a grant by naming it.
         if !self.parent_may(kind, id, operation) {
             return Some(NOT_GRANTED);
         }
+        // Bounds the recursion of runs that start each other.
         if kind == "agents" && self.depth() >= MAX_CHILD_DEPTH as usize {
             return Some(TOO_DEEP);
         }
         let (listed, rule) = self.narrowed(kind)?;
         let names = |name: &str| listed.iter().any(|listed| listed == name);
+        // Requests list agents by id or by name.
         let is_named = names(id) || (kind == "agents" && self.name_of(id).is_some_and(names));
         (!is_named).then_some(rule)
     }
@@ -81,6 +85,7 @@ impl ParentGrant<'_> {
                 one.kb_id == id && granted.any(|granted| granted.as_str() == operation)
             }),
             "skills" => resources.skills.iter().any(|one| one.skill_name == id),
+            // Access by name or id, like in the API.
             "agents" => snapshot.agent(id).is_ok(),
             "files" => {
                 let is_it =
@@ -90,6 +95,7 @@ impl ParentGrant<'_> {
             "history" if operation == "conversation" => snapshot.other_history(id).is_ok(),
             // The prompt is part of the child's own event.
             "prompt" => true,
+            // All other kinds are singletons, which the set of operations covers.
             _ => snapshot.operations.contains(&format!("{kind}:{operation}")),
         }
     }

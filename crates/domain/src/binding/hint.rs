@@ -14,6 +14,7 @@ pub fn no_match_hint<'a>(
     agents: impl Iterator<Item = &'a AgentSpec> + Clone,
     event: &EventEnvelope,
 ) -> String {
+    // The type goes into a shell command that users copy; other characters could inject commands.
     let Some(kind) = quotable(&event.event_type) else {
         return "no enabled agent covers this event type; see its event_types".to_owned();
     };
@@ -31,6 +32,7 @@ pub fn no_match_hint<'a>(
 /// The type, if it is one plain word for a shell.
 fn quotable(kind: &str) -> Option<&str> {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    // A leading hyphen would be parsed as an option.
     let is_quotable = kind.len() <= QUOTED && !kind.starts_with('-') && kind.bytes().all(is_plain);
     is_quotable.then_some(kind)
 }

@@ -1,4 +1,4 @@
-//! Assembles a completion from chunks: some providers stream although the request asked for a document.
+//! Assembles a completion from chunks: some providers stream although the request demands a document.
 
 use std::collections::BTreeMap;
 
@@ -30,8 +30,10 @@ impl Assembler {
     pub fn add(&mut self, mut chunk: JsonObject) {
         let choices = chunk.remove("choices");
         for choice in choices.iter().filter_map(Value::as_array).flatten() {
+            // A missing index means the only choice.
             let index = choice["index"].as_u64().unwrap_or_default();
             let assembled = self.choices.entry(index).or_default();
+            // Providers send null until the last chunk; later nulls must not remove the reason.
             if let Some(reason) = finish_reason(choice) {
                 assembled.reason = Some(reason.to_owned());
             }
@@ -39,6 +41,7 @@ impl Assembler {
                 assembled.add(name, delta);
             }
         }
+        // Later chunks repeat the members; usage comes only in the last.
         self.members.extend(chunk);
     }
 
@@ -46,6 +49,7 @@ impl Assembler {
     pub fn finish(mut self) -> JsonObject {
         let choices = self.choices.into_iter().map(|(index, mut choice)| {
             let message = &mut choice.message;
+            // Completions without text have these members too.
             message.entry("role").or_insert_with(|| json!("assistant"));
             message.entry("content").or_insert(Value::Null);
             if !choice.calls.is_empty() {
@@ -70,6 +74,7 @@ impl AssembledChoice {
             return;
         }
         match (self.message.get_mut(name), delta) {
+            // Null means no change.
             (_, Value::Null) => {}
             (Some(Value::String(known)), Value::String(delta)) if TEXTS.contains(&name) => {
                 known.push_str(delta);
@@ -83,6 +88,7 @@ impl AssembledChoice {
 
     fn add_call(&mut self, delta: &Value) {
         let index = delta["index"].as_u64().unwrap_or_default();
+        // The first delta of a call has its id, type and name.
         let Some(call) = self.calls.get_mut(&index) else {
             self.calls.insert(index, delta.clone());
             return;
@@ -100,6 +106,7 @@ impl AssembledChoice {
                 call["function"][member] = value.clone();
             }
         }
+        // Some servers repeat the name in each delta; concatenation would double it.
         let delta = text_at(delta, "name");
         call["function"]["name"] = json!(if name.is_empty() { delta } else { name });
         call["function"]["arguments"] = json!(arguments);
@@ -114,6 +121,7 @@ fn text_at(call: &Value, member: &str) -> String {
 }
 
 fn without_index(mut call: Value) -> Value {
+    // Complete calls have no index.
     if let Some(call) = call.as_object_mut() {
         call.remove("index");
     }

@@ -14,6 +14,7 @@ const MAX_OPEN_CALLS: usize = 128;
 /// Gives each call of a message a unique id.
 pub fn assign_call_ids(message: &mut Value) {
     let calls = message.get_mut("tool_calls").and_then(Value::as_array_mut);
+    // Unique within a message: runners match results to calls by id.
     let mut ids = HashSet::new();
     for (n, call) in calls.into_iter().flatten().enumerate() {
         let original_id = text_of(call, "id").filter(|id| is_id(id));
@@ -29,6 +30,7 @@ pub fn assign_call_ids(message: &mut Value) {
 /// Returns the provider's id, unless another call has it.
 fn unused_id(ids: &mut HashSet<String>, original_id: Option<&str>, mut number: usize) -> String {
     let mut id = original_id.unwrap_or_default().to_owned();
+    // Numbers may collide with ids of the provider, so each candidate is checked.
     while id.is_empty() || ids.contains(&id) {
         id = format!("call_{number}");
         number += 1;
@@ -79,9 +81,11 @@ impl CallTracker {
         let Some(Value::Array(calls)) = delta.get_mut("tool_calls") else {
             return;
         };
+        // Taken out, since one call may become several.
         let original_calls = std::mem::take(calls);
         for (n, mut call) in original_calls.into_iter().enumerate() {
             let mut pieces = self.read(n as u64, &call).into_iter();
+            // No piece: the call was not an object.
             let Some(first) = pieces.next() else { continue };
             let is_cut = pieces.len() > 0;
             call["index"] = json!(first.index);
@@ -114,6 +118,7 @@ impl CallTracker {
             return Vec::new();
         }
         let delta = CallDelta::of(call, n);
+        // Bounds the search: a stream may have any number of calls.
         let last = self.calls.len().saturating_sub(MAX_OPEN_CALLS);
         let open = delta.find_open_call(&self.calls[last..]);
         let mut begins = open.is_none();
@@ -121,14 +126,18 @@ impl CallTracker {
         if begins {
             self.begin(&delta);
         }
+        // Only in the first piece: the members belong to the delta, not to each call that it contains.
         let carried = carried::of_call(call);
         let mut pieces = Vec::new();
         let mut rest = delta.arguments.as_str();
         loop {
             let call = &mut self.calls[place];
+            // A second object in the arguments is a second call with the same id and index.
             let cut = call.arguments.feed(rest);
+            // Past the limit, objects stay together instead of starting ever more calls.
             let cut = cut.filter(|_| place.max(self.calls.len()) < last + 2 * MAX_OPEN_CALLS);
             let (arguments, behind) = rest.split_at(cut.unwrap_or(rest.len()));
+            // A call that a delta ends without arguments of its own gets no empty piece.
             let is_said = begins || !arguments.is_empty() || cut.is_none();
             if is_said {
                 pieces.push(self.piece(place, begins, &delta.name, arguments));
@@ -139,6 +148,7 @@ impl CallTracker {
                 }
                 return pieces;
             }
+            // A second object without a name of its own repeats the same function.
             let name = self.calls[place].name.clone();
             place = self.calls.len();
             self.begin(&delta);
@@ -173,6 +183,7 @@ impl CallTracker {
     fn begin(&mut self, delta: &CallDelta) {
         let id = unused_id(&mut self.ids, delta.id.as_deref(), self.calls.len());
         let mut shown_index = delta.index;
+        // Runners key calls by index, so a repeated index of another call must change.
         if self.indexes.contains(&shown_index) {
             shown_index = self.indexes.len() as u64;
             while self.indexes.contains(&shown_index) {
@@ -231,18 +242,22 @@ impl CallDelta {
     /// Finds the open call that this delta continues. Providers may omit indexes, repeat ids, or change the id
     /// with each delta. A delta without a name continues the newest call at its index.
     fn find_open_call(&self, open: &[OpenCall]) -> Option<usize> {
+        // Two names cannot be of one call, whatever their index.
         let is_another = |call: &OpenCall| {
             !self.name.is_empty() && !call.name.is_empty() && self.name != call.name
         };
+        // Some servers number all calls 0, so an id decides if the delta has no index.
         let of_id = |call: &OpenCall| {
             let is_same = self.id.is_some() && call.provider_id == self.id;
             is_same && (call.index == self.index || !self.is_numbered) && !is_another(call)
         };
+        // A delta with another id at the same index is a new call, unless it has no name.
         let at_index = |call: &OpenCall| {
             let is_meant = self.id.is_none() || call.provider_id.is_none() || self.name.is_empty();
             let has_place = call.index == self.index && (self.is_numbered || self.id.is_none());
             is_meant && has_place && !is_another(call)
         };
+        // The newest call first: older ones are complete in most streams.
         open.iter()
             .rposition(of_id)
             .or_else(|| open.iter().rposition(at_index))
@@ -261,6 +276,7 @@ struct ObjectScan {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ScanState {
     #[default]
+    // Numbers, texts and lists are no objects; their end is unknown.
     Before,
     Inside,
     /// After the end of the object.
@@ -272,7 +288,9 @@ enum ScanState {
 impl ObjectScan {
     /// Reads a piece. Returns the offset at which a second object starts.
     fn feed(&mut self, text: &str) -> Option<usize> {
+        // Bytes suffice: all structural characters are ASCII.
         for (at, byte) in text.bytes().enumerate() {
+            // `take` also resets the flag, so that exactly one character is escaped.
             match (self.place, byte) {
                 (ScanState::Other, _) => return None,
                 (ScanState::Inside, byte) => self.inside(byte),

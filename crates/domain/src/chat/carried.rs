@@ -45,6 +45,7 @@ pub(super) fn of_call(call: &Value) -> Option<JsonObject> {
         Some((name.clone(), value))
     });
     let carried: JsonObject = carried.collect();
+    // Dropped as one: half of a signature is invalid.
     (!carried.is_empty() && bytes_of(&carried) <= MEMBER_BYTES).then_some(carried)
 }
 
@@ -54,6 +55,7 @@ fn carried_member(name: &str, value: &Value) -> Option<Value> {
         let unknown: JsonObject = unknown_of(value, &OF_FUNCTION).collect();
         return (!unknown.is_empty()).then_some(Value::Object(unknown));
     }
+    // The gateway sets the model itself; a provider's member of that name would forge it.
     let is_carried = !OF_CALL.contains(&name) && name != MODEL && !value.is_null();
     is_carried.then(|| value.clone())
 }
@@ -64,6 +66,7 @@ fn unknown_of<'a>(
     known: &'a [&str],
 ) -> impl Iterator<Item = (String, Value)> + 'a {
     let members = object.as_object().into_iter().flatten();
+    // Empty members carry nothing, and some providers reject them in requests.
     members
         .filter(|(name, value)| !known.contains(&name.as_str()) && !is_empty(value))
         .map(|(name, value)| (name.clone(), value.clone()))
@@ -88,6 +91,7 @@ pub fn merge_provider_members(known: &mut Option<JsonObject>, more: JsonObject) 
     let known = known.get_or_insert_default();
     for (name, value) in more {
         match (known.get_mut(&name), value) {
+            // Only `function` has members of its own; a merge of others could mix two signatures.
             (Some(Value::Object(known)), Value::Object(more)) if name == FUNCTION => {
                 known.extend(more);
             }
@@ -100,10 +104,12 @@ pub fn merge_provider_members(known: &mut Option<JsonObject>, more: JsonObject) 
 
 /// Restores kept members of a call. Known members stay unchanged.
 pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
+    // Stored by a runner, which may have changed them: filter again.
     for (name, value) in members {
         let Some(value) = carried_member(name, value) else {
             continue;
         };
+        // Members of a function must not replace its name or arguments.
         match (name.as_str(), value) {
             (FUNCTION, Value::Object(unknown)) => {
                 if let Some(function) = call[FUNCTION].as_object_mut() {
@@ -134,6 +140,7 @@ impl Reasoning {
                 .get(name)
                 .and_then(Value::as_str)
                 .unwrap_or_default();
+            // Counts dropped text as well: a gap in signed reasoning would make all of it invalid.
             self.bytes = self.bytes.saturating_add(more.len());
             if self.bytes <= REASONING_BYTES {
                 text.push_str(more);
@@ -153,6 +160,7 @@ impl Reasoning {
         for (name, value) in
             unknown_of(message, &OF_MESSAGE).filter(|(name, _)| !is_reasoning(name))
         {
+            // Counts what it drops, so that `members` leaves out all unknown members.
             self.unknown_bytes = self.unknown_bytes.saturating_add(value.to_string().len());
             if self.unknown_bytes <= MEMBER_BYTES {
                 self.add_unknown(name, value);
@@ -163,6 +171,7 @@ impl Reasoning {
     /// Concatenates lists; other members keep the last value.
     fn add_unknown(&mut self, name: String, value: Value) {
         match (self.unknown.get_mut(&name), value) {
+            // Lists arrive as increments.
             (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
             (_, value) => {
                 self.unknown.insert(name, value);
@@ -193,6 +202,7 @@ impl Reasoning {
 
 /// Records the model in the kept fields.
 pub fn mark_model(fields: Option<&mut JsonObject>, calls: Option<&mut Vec<ToolCall>>, model: &str) {
+    // Fields with a finish reason only need no model.
     let is_carried = |fields: &&mut JsonObject| carried_of(fields).next().is_some();
     let of_calls = calls.into_iter().flatten();
     let of_calls = of_calls.filter_map(|call| call.provider_specific_fields.as_mut());
@@ -208,6 +218,7 @@ pub(super) fn members_for<'a>(
 ) -> impl Iterator<Item = (&'a String, &'a Value)> {
     let calls = message.tool_calls.iter().flatten().count();
     let fields = message.provider_specific_fields.as_ref();
+    // Members of users and tools come from runners and could inject parameters.
     let fields = fields.filter(|fields| message.role == "assistant" && is_of(fields, model));
     let members = fields.into_iter().flat_map(carried_of);
     members.filter(move |(name, _)| calls > 0 || !is_reasoning(name))
@@ -243,6 +254,7 @@ fn is_reasoning(name: &str) -> bool {
 }
 
 fn is_of(fields: &JsonObject, model: &str) -> bool {
+    // A signature of another model is rejected by its provider.
     fields.get(MODEL).and_then(Value::as_str) == Some(model)
 }
 

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::parts::{add_chat_details, cached_beside, reasoning};
 
-/// Reads a whole count. Some providers send `1200.0`, or a text.
+/// Reads a count. Some providers send `1200.0`, or a text.
 #[expect(
     clippy::cast_possible_truncation,
-    reason = "it is whole and within what a double counts exactly"
+    reason = "it has no fraction and is within what a double counts exactly"
 )]
 pub fn count(value: &Value) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
@@ -19,7 +19,9 @@ pub fn count(value: &Value) -> Option<i64> {
             .filter(|number| number.fract() == 0.0 && number.abs() < EXACT);
         number.map(|number| number as i64)
     });
+    // Some gateways send counts as text.
     let whole = whole.or_else(|| value.as_str()?.trim().parse().ok());
+    // A negative count would reduce what budgets have used.
     whole.filter(|count| *count >= 0)
 }
 
@@ -27,12 +29,14 @@ pub fn count(value: &Value) -> Option<i64> {
 pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     let provider_usage = usage.as_object()?;
     let of = |names: [&str; 2]| {
+        // Both names of a count occur, sometimes with 0 in one.
         names
             .iter()
             .filter_map(|name| count(provider_usage.get(*name)?))
             .max()
     };
     let mut further = provider_usage.clone();
+    // These have fields of their own; the others are details.
     for name in ["prompt_tokens", "completion_tokens", "total_tokens"] {
         further.remove(name);
     }
@@ -59,10 +63,11 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
     counts.iter().any(Option::is_some).then_some(read)
 }
 
-/// All prompt tokens. Anthropic counts cached ones beside `input_tokens`, and so do some servers under OpenAI's
-/// names.
+/// All prompt tokens. Anthropic counts cached tokens separately from `input_tokens`, and so do some servers under
+/// OpenAI's names.
 fn whole_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64> {
     let cached = cached_beside(provider_usage);
+    // OpenAI's count includes cached tokens, so a smaller count cannot.
     let is_beside = !provider_usage.contains_key("prompt_tokens") || cached > prompt;
     match (prompt, cached) {
         (Some(prompt), Some(cached)) if is_beside => Some(prompt.saturating_add(cached)),
@@ -70,18 +75,21 @@ fn whole_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64>
     }
 }
 
-/// All completion tokens. Some providers count reasoning beside the completion, which only the total shows.
+/// All completion tokens. Some providers count reasoning separately from the completion, which only the total shows.
 fn whole_completion(
     provider_usage: &JsonObject,
     prompt: Option<i64>,
     completion: Option<i64>,
     total: Option<i64>,
 ) -> Option<i64> {
+    // Without a total, the count of the provider is the best information.
     let completion = completion?;
     let with_reasoning = completion.saturating_add(reasoning(provider_usage));
+    // An unknown prompt leaves no rest.
     let rest = total
         .unwrap_or(0)
         .saturating_sub(prompt.unwrap_or(i64::MAX));
+    // Never more than the reasoning explains: a total may include other tokens.
     Some(completion.max(rest.min(with_reasoning)))
 }
 
@@ -89,7 +97,9 @@ fn whole_completion(
 pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
     let in_choice =
         |answer: &JsonObject| answer.get("choices")?.get(0)?.get("usage").and_then(usage);
+    // Groq sends usage in a member of its own.
     let of_groq = |answer: &JsonObject| answer.get("x_groq")?.get("usage").and_then(usage);
+    // Several positions may be present; the largest counts win.
     let mut known = answer.get("usage").and_then(usage);
     for provider_usage in [in_choice(answer), of_groq(answer)].into_iter().flatten() {
         add_usage(&mut known, provider_usage);
@@ -102,11 +112,13 @@ pub fn add_usage(known: &mut Option<LlmTokenUsage>, provider_usage: LlmTokenUsag
     let Some(known) = known else {
         *known = Some(provider_usage);
         return;
+        // Providers report running totals; a late chunk may have older counts.
     };
     known.prompt_tokens = known.prompt_tokens.max(provider_usage.prompt_tokens);
     known.completion_tokens = known
         .completion_tokens
         .max(provider_usage.completion_tokens);
+    // A total below the sum would hide tokens from the budgets.
     let sum = known
         .prompt_tokens
         .unwrap_or(0)

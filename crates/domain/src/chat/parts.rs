@@ -54,7 +54,9 @@ impl TokenParts {
     pub fn split(prompt: u64, completion: u64, usage: Option<&LlmTokenUsage>) -> Self {
         let none = JsonObject::new();
         let details = usage.map_or(&none, |usage| &usage.further);
+        // Bounded by the total: a wrong detail must not make the rest negative.
         let cache_read = largest(details, &READ).min(prompt);
+        // The longer lifetime is more expensive, so it is subtracted first.
         let (short, long) = written(details);
         let cache_write_1h = long.min(prompt - cache_read);
         let cache_write_5m = short.min(prompt - cache_read - cache_write_1h);
@@ -108,7 +110,7 @@ impl TokenParts {
     }
 }
 
-/// Prompt tokens that Anthropic reports beside `input_tokens`.
+/// Prompt tokens that Anthropic reports separately from `input_tokens`.
 pub(super) fn cached_beside(provider_usage: &JsonObject) -> Option<i64> {
     let names = ["cache_read_input_tokens", "cache_creation_input_tokens"];
     let counts = names
@@ -138,8 +140,10 @@ pub(super) fn add_chat_details(usage: &mut LlmTokenUsage) {
             parts.reasoning,
         ),
     ] {
+        // Absent details mean an unknown count; a 0 would be a statement.
         if count > 0 {
             let details = usage.further.entry(group).or_insert(Value::Null);
+            // Some providers send null or a list here; indexing would panic.
             if !details.is_object() {
                 *details = json!({});
             }
@@ -156,16 +160,19 @@ fn written(details: &JsonObject) -> (u64, u64) {
     };
     let long = of("ephemeral_1h_input_tokens");
     let short = of("ephemeral_5m_input_tokens");
+    // The unspecific count includes tokens of both lifetimes.
     let rest = largest(details, &WRITTEN).saturating_sub(long);
     (short.max(rest), long)
 }
 
 fn largest(details: &JsonObject, pointers: &[&str]) -> u64 {
     let counts = pointers.iter().filter_map(|pointer| {
+        // The first member by name: `JsonObject` has no pointers.
         let path = pointer.trim_start_matches('/');
         let (member, rest) = path.split_at(path.find('/').unwrap_or(path.len()));
         count(details.get(member)?.pointer(rest)?)
     });
+    // The largest: some providers fill several spellings, some of them with 0.
     counts
         .max()
         .map_or(0, |count| u64::try_from(count).unwrap_or(0))
@@ -191,7 +198,7 @@ mod tests {
                     "output_tokens": 9, "output_tokens_details": {"thinking_tokens": 4}}),
                 [200, 40_000, 300, 700, 5, 4],
             ),
-            // A proxy that puts Anthropic's counts beside OpenAI's names.
+            // A proxy that adds Anthropic's counts to OpenAI's names.
             (
                 json!({"prompt_tokens": 200, "cache_read_input_tokens": 40_000, "completion_tokens": 9}),
                 [200, 40_000, 0, 0, 9, 0],
@@ -222,7 +229,7 @@ mod tests {
                     "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}}),
                 [100, 600, 300, 0, 5, 0],
             ),
-            // xAI counts reasoning beside the completion.
+            // xAI counts reasoning separately from the completion.
             (
                 json!({"prompt_tokens": 100, "completion_tokens": 5, "total_tokens": 135,
                     "completion_tokens_details": {"reasoning_tokens": 30}}),

@@ -50,6 +50,7 @@ impl ChunkReader {
     /// Returns the text and calls of one chunk. `None`: it has neither. With `all_content`, all earlier text was
     /// reasoning.
     pub fn read(&mut self, chunk: &JsonObject) -> Option<MessageChunk> {
+        // Usage comes in a chunk without choices, so it is read first.
         if let Some(usage) = usage_of(chunk) {
             add_usage(&mut self.usage, usage);
         }
@@ -62,11 +63,14 @@ impl ChunkReader {
         }
         let delta = choice.get("delta")?;
         self.thoughts.add(delta);
+        // Separate reasoning is buffered for the last chunk, since it returns only with calls.
         let (text, starts_over) = self.text(delta);
         let mut calls = self.calls(delta);
         carried::mark_model(None, Some(&mut calls), &self.model);
+        // Chunks with metadata only would wake up clients for nothing.
         let is_silent = text.is_empty() && calls.is_empty() && !starts_over;
         (!is_silent).then(|| MessageChunk {
+            // Runners replace their text by this one, since earlier text was reasoning.
             all_content: starts_over.then(|| text.clone()),
             content: (!text.is_empty()).then_some(MessageContent::Text(text)),
             tool_calls: (!calls.is_empty()).then_some(calls),
@@ -86,12 +90,14 @@ impl ChunkReader {
             .as_mut()
             .map(ThinkFilter::finish)
             .unwrap_or_default();
+        // An answer that ends within its reasoning still needs the closing tag.
         if self.is_thinking && self.filter.is_none() {
             rest.push_str("\n</think>\n");
         }
         let reason = self.finish_reason.take();
         let mut fields = reason.as_deref().map(reason_fields).unwrap_or_default();
         let thoughts = std::mem::take(&mut self.thoughts);
+        // Only now it is certain whether the answer has calls.
         fields.extend(thoughts.members(self.calls.has_calls()));
         carried::mark_model(Some(&mut fields), None, &self.model);
         let last = MessageChunk {
@@ -115,16 +121,19 @@ impl ChunkReader {
     fn text(&mut self, delta: &Value) -> (String, bool) {
         let content = text_or_refusal(delta);
         if let Some(filter) = &mut self.filter {
+            // The filter also removes reasoning that is part of the content.
             let visible = filter.push(&content);
             return (visible.text, visible.starts_over);
         }
         let mut text = String::new();
         if let Some(thought) = reasoning(delta) {
+            // One block for all deltas of the reasoning.
             if !std::mem::replace(&mut self.is_thinking, true) {
                 text.push_str("<think>\n");
             }
             text.push_str(thought);
         }
+        // Content ends the reasoning: providers do not announce it.
         if !content.is_empty() && std::mem::take(&mut self.is_thinking) {
             text.push_str("\n</think>\n");
         }

@@ -13,8 +13,7 @@ pub fn control_name(place: usize) -> String {
     format!("field-{place}")
 }
 
-/// Converts the name-value pairs of a posted form, in order. An empty text has no value, and an absent checkbox
-/// is false. An invalid number stays a text, which the validation rejects. Pairs with other names are ignored.
+/// Converts the name-value pairs of a posted form, in order. Pairs with other names are ignored.
 pub fn submission_of_form(
     request: &InteractionRequest,
     pairs: &[(String, String)],
@@ -30,8 +29,10 @@ pub fn submission_of_form(
     });
     InteractionSubmission {
         interaction_id: request.interaction_id.clone(),
+        // Browsers send only the button that was pressed, but a crafted post may have several.
         action_id: named(ACTION).first().map(|id| (*id).to_owned()),
         values: values.collect(),
+        // The gateway sets the time.
         submitted_at: None,
     }
 }
@@ -39,10 +40,14 @@ pub fn submission_of_form(
 fn value_of(field: &InteractionField, sent: &[&str]) -> Option<Value> {
     let first = sent.first().copied().unwrap_or_default();
     match field.kind {
+        // Browsers omit the control of an unchecked box.
         InteractionFieldType::Boolean => Some(Value::Bool(!sent.is_empty())),
+        // One pair for each selected option; none selects nothing.
         InteractionFieldType::Multiselect => Some(sent.iter().copied().collect()),
+        // Browsers send empty controls too: an empty text is no value.
         _ if first.is_empty() => None,
         InteractionFieldType::Number => {
+            // An invalid number stays a text, which the validation rejects with a pointer.
             let number = serde_json::from_str::<serde_json::Number>(first.trim());
             Some(number.map_or_else(|_| first.into(), Value::Number))
         }

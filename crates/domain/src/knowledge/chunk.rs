@@ -60,15 +60,18 @@ pub fn join(chunks: impl IntoIterator<Item = Chunk>) -> (String, Vec<Heading>) {
     let (mut text, mut headings) = (String::new(), Vec::<Heading>::new());
     let mut end = 0;
     for chunk in chunks {
+        // One line break for each missing character keeps the offsets of later chunks.
         for _ in end..chunk.start {
             text.push('\n');
         }
+        // The overlap repeats the end of the previous chunk.
         let known = end.saturating_sub(chunk.start);
         let new: String = chunk.text.chars().skip(known).collect();
         let title = chunk.heading.unwrap_or_default();
         if headings.last().map_or("", |last| last.title.as_str()) != title {
             headings.push(Heading {
                 at: text.len(),
+                // The level of the headings is not stored; their order and titles suffice for new chunks.
                 level: 1,
                 title,
             });
@@ -91,6 +94,7 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<TextSection<'a>> {
     let (mut from, mut read_to) = (0, 0);
     let mut spoken = SectionText::default();
     for heading in headings {
+        // An offset outside of the text or inside a character would panic: ignore the heading.
         let Some(before) = text.get(from..heading.at) else {
             continue;
         };
@@ -105,6 +109,7 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<TextSection<'a>> {
             from = heading.at;
             spoken = SectionText::default();
         }
+        // A heading ends all deeper and equal ones.
         above.retain(|outer| outer.level < heading.level);
         above.push(heading);
     }
@@ -125,6 +130,7 @@ struct SectionText<'a> {
 
 impl<'a> SectionText<'a> {
     fn read(&mut self, text: &'a str) {
+        // Two lines decide; the rest of a long section need not be read.
         if self.has_more {
             return;
         }
@@ -140,6 +146,7 @@ impl<'a> SectionText<'a> {
     fn has_own_text(&self, under: Option<&Heading>) -> bool {
         match (self.first, under) {
             (None, _) => false,
+            // The text of a section begins with the heading line itself.
             (Some(first), Some(heading)) if first.contains(heading.title.as_str()) => self.has_more,
             (Some(_), _) => true,
         }
@@ -164,6 +171,7 @@ fn cut_section(
 ) -> Result<usize, TooManyChunks> {
     let (mut rest, mut at) = (section.text, start);
     loop {
+        // Bounded by the size of a chunk, so that a text of megabytes is not scanned for each.
         let window = first_characters(rest, size.characters);
         let is_last = window.len() == rest.len();
         let text = if is_last {
@@ -174,6 +182,7 @@ fn cut_section(
                 .0
         };
         let length = text.chars().count();
+        // White space has no words to search for.
         if !text.trim().is_empty() {
             if chunks.len() == MAX_CHUNKS {
                 return Err(TooManyChunks);
@@ -188,6 +197,7 @@ fn cut_section(
         if is_last {
             return Ok(at + length);
         }
+        // The next chunk repeats the end of this one, so that a passage across the cut is found.
         let shared = overlap_of(text, size.overlap);
         let step = text.len() - shared.len();
         at += length - shared.chars().count();
@@ -205,14 +215,17 @@ fn first_characters(text: &str, most: usize) -> &str {
 /// Returns the byte offset of the best boundary after the first `least` characters. The order of preference is
 /// the last paragraph, sentence or line, word, and the end of the text.
 fn best_boundary(text: &str, least: usize) -> usize {
+    // A boundary in the first half would make chunks much smaller than requested.
     let head = first_characters(text, least.max(1)).len();
     let tail = text.split_at(head).1;
+    // Paragraphs win over any later sentence.
     if let Some(paragraph) = tail.rfind("\n\n") {
         return head + paragraph + 2;
     }
     let ends = boundaries(text).filter(|(at, _)| *at > head);
     let mut best = (text.len(), Boundary::None);
     for (at, pause) in ends {
+        // `>=` takes the last boundary of the best kind.
         if pause >= best.1 {
             best = (at, pause);
         }
@@ -229,11 +242,13 @@ fn overlap_of(text: &str, most: usize) -> &str {
     let mut best = (from, Boundary::None);
     let begins_well = |at: usize| !text.split_at(at).1.starts_with(char::is_whitespace);
     for (at, pause) in boundaries(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
+        // `>` takes the first boundary of the best kind: the longest overlap.
         if pause > best.1 {
             best = (at, pause);
         }
     }
     let shared = text.split_at(best.0).1;
+    // An overlap of white space carries no context.
     if shared.trim().is_empty() { "" } else { shared }
 }
 
@@ -251,7 +266,9 @@ fn boundaries(text: &str) -> impl Iterator<Item = (usize, Boundary)> {
     before.zip(after).map(|(before, (at, after))| {
         let is_blank = after.is_whitespace();
         let pause = match before {
+            // CJK sentences end without a space.
             '\n' | '。' | '！' | '？' | '｡' | '．' if !is_blank => Boundary::Sentence,
+            // Western sentences need one: the stop in `3.5` is no boundary.
             '.' | '!' | '?' | ';' | '…' if is_blank => Boundary::Sentence,
             '、' | '，' | '；' | '：' => Boundary::Word,
             before if before.is_whitespace() && !is_blank => Boundary::Word,

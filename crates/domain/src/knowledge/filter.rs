@@ -35,6 +35,7 @@ pub struct Filters(pub Vec<(String, Vec<Value>)>);
 /// Parses filters: `{"name": value}`, `{"name": [value, …]}`, or the equivalents `{"$eq": …}` and `{"$in": …}`.
 pub fn check_filters(filters: &JsonObject) -> Result<Filters, Vec<Fault>> {
     let mut faults = Vec::new();
+    // Checked first, so that a huge object gives one error, not one per name.
     if filters.len() > MAX_NAMES {
         let message = format!("must have at most {MAX_NAMES} names");
         return Err(vec![Fault::new("/filters", message)]);
@@ -85,10 +86,12 @@ pub fn check_metadata(metadata: &JsonObject) -> Result<(), Vec<Fault>> {
 pub fn entries(metadata: &JsonObject) -> Vec<(String, String)> {
     let mut entries = Vec::new();
     for (name, value) in metadata {
+        // `check_metadata` rejected other values before.
         for value in values_of_metadata(value).unwrap_or_default() {
             entries.push((name.clone(), value.to_string()));
         }
     }
+    // A list may repeat a value; the index has each once.
     entries.sort_unstable();
     entries.dedup();
     entries
@@ -98,6 +101,7 @@ fn check_name(name: &str) -> Result<(), &'static str> {
     if name.is_empty() || name.len() > MAX_NAME_BYTES || name.chars().any(char::is_control) {
         return Err("must be named by 1 to 128 bytes without control characters");
     }
+    // Operators such as `$or` are not supported; an error avoids a filter that matches nothing.
     if name.starts_with('$') {
         return Err("is not a name; filters compare by name, and all of them must match");
     }
@@ -110,6 +114,7 @@ fn values_of(wanted: &Value) -> Result<Vec<Value>, &'static str> {
     let Value::Object(operator) = wanted else {
         return some_values(wanted).ok_or(SHAPE);
     };
+    // Exactly one operator: with two it would be unclear whether both must match.
     let mut operators = operator.iter();
     match (operators.next(), operators.next()) {
         (Some((name, value)), None) if name == "$in" && value.is_array() => {
@@ -125,6 +130,7 @@ fn values_of(wanted: &Value) -> Result<Vec<Value>, &'static str> {
 fn values_of_metadata(value: &Value) -> Result<Vec<Value>, &'static str> {
     let message = "must be text, a number, true or false, or a list of at most 64 of them; text has at most 1024 bytes as JSON";
     match value {
+        // An empty list has no index entries, but is valid metadata. A filter with none could never match.
         Value::Array(values) if values.is_empty() => Ok(Vec::new()),
         value => some_values(value).ok_or(message),
     }

@@ -28,6 +28,7 @@ impl TermWeights {
     pub fn new(query: &RankedQuery, frequencies: &[u64], corpus: Corpus) -> Self {
         let total = number(corpus.passages);
         let weight = |(share, frequency): (f64, &u64)| {
+            // The counts come from separate queries, so a concurrent import may make them disagree.
             let frequency = number(*frequency).min(total);
             share * (1.0 + (total - frequency + 0.5) / (frequency + 0.5)).ln()
         };
@@ -38,6 +39,7 @@ impl TermWeights {
     pub fn narrow(query: RankedQuery, frequencies: &[u64], corpus: Corpus) -> RankedQuery {
         let Self(mut weights) = Self::new(&query, frequencies, corpus);
         for (weight, frequency) in weights.iter_mut().zip(frequencies) {
+            // An absent term has the highest weight, but selects nothing.
             if *frequency == 0 {
                 *weight = 0.0;
             }
@@ -54,6 +56,7 @@ impl TermWeights {
     /// Returns the relevance of a passage from 0 to 1: its BM25 score divided by the maximum score.
     pub fn score(&self, query: &RankedQuery, passage: &str, corpus: Corpus) -> f64 {
         let found = query.count_in(passage);
+        // An empty corpus would divide by zero.
         let mean = number(corpus.units) / number(corpus.passages.max(1));
         let length = 1.0 - B + B * number(found.units) / mean.max(1.0);
         let worth = |(weight, count): (&f64, &u64)| {
@@ -61,6 +64,7 @@ impl TermWeights {
             weight * count * (K1 + 1.0) / (count + K1 * length)
         };
         let reached: f64 = self.0.iter().zip(&found.counts).map(worth).sum();
+        // The limit of BM25 for endless repetitions of every term.
         let most: f64 = self.0.iter().sum::<f64>() * (K1 + 1.0);
         if most > 0.0 {
             (reached / most).min(1.0)
@@ -77,6 +81,7 @@ fn number(count: u64) -> f64 {
 
 /// Returns the vector scaled to length one. `None`: its length is zero or not finite.
 pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
+    // A vector without a finite length has no direction: the division would give NaN.
     let length = dot(vector, vector).sqrt();
     if !length.is_finite() || length <= 0.0 {
         return None;
@@ -88,6 +93,7 @@ pub fn normalized(vector: &[f32]) -> Option<Vec<f32>> {
 
 /// Returns the cosine similarity of two vectors of length one: 1 for equal, -1 for opposite vectors.
 pub fn dot(one: &[f32], other: &[f32]) -> f64 {
+    // f64: a sum of thousands of f32 products loses the order of near matches.
     let products = one
         .iter()
         .zip(other)
@@ -136,6 +142,7 @@ impl TopK {
 
     pub fn offer(&mut self, score: f64, id: i64) {
         let new = (score, id);
+        // The buffer stays sorted: a worse entry is rejected without a search.
         if self.kept.len() == self.most
             && self
                 .kept
@@ -156,6 +163,7 @@ impl TopK {
 }
 
 fn order(one: &(f64, i64), other: &(f64, i64)) -> Ordering {
+    // `total_cmp` also orders NaN, so that it cannot break the sorted buffer. Ids make the order stable.
     other.0.total_cmp(&one.0).then(one.1.cmp(&other.1))
 }
 
@@ -164,6 +172,7 @@ pub fn fuse(lists: &[Vec<i64>]) -> HashMap<i64, f64> {
     let mut scores = HashMap::new();
     for list in lists {
         for (place, id) in (1..).zip(list) {
+            // Ranks fuse, not scores: BM25 and cosine have different scales.
             let share = (RANK_CONSTANT + 1.0) / (RANK_CONSTANT + number(place));
             *scores.entry(*id).or_insert(0.0) += share / number(lists.len() as u64);
         }

@@ -10,6 +10,7 @@ pub(super) fn display_only(
     stated: &Map<String, Value>,
     manifest: &AgentRunnerManifest,
 ) -> Vec<Fault> {
+    // An absent flag gets a default, for which the runner's author needs no warning.
     let is_stated = |fault: &Fault| {
         let mut path = fault.pointer.split('/').skip(1);
         let part = path.next().and_then(|part| stated.get(part));
@@ -23,6 +24,7 @@ pub(super) fn display_only(
         ..
     } = manifest;
     let history = |operation| permissions.history.contains(&operation);
+    // A permission for storage also grants state; see the layer `state`.
     let state = !permissions.state.is_empty() || !permissions.storage.is_empty();
     [
         permission(
@@ -72,7 +74,7 @@ pub(super) fn display_only(
     .collect()
 }
 
-/// A flag beside a permission, whose name and presence are given.
+/// A flag of a permission, whose name and presence are given.
 fn permission(pointer: &str, flag: bool, requested: (&str, bool)) -> Option<Fault> {
     missing(pointer, flag, requested).or_else(|| surplus(pointer, flag, requested))
 }

@@ -50,6 +50,7 @@ pub(super) fn capabilities(
     let mut found = Capabilities::default();
     for (name, value) in mapping(value, "/capabilities")? {
         let at = format!("/capabilities/{}", escape_pointer(&shown(name)));
+        // A wrong type rejects the manifest: a dropped capability would change the behaviour of the runner silently.
         let Some(flag) = value.as_bool() else {
             return Err(Fault::new(at, "must be true or false"));
         };
@@ -107,6 +108,7 @@ pub(super) fn permissions(
             "files" => found.files = read!(FileOperation),
             "interactions" => found.interactions = read!(InteractionOperation),
             "agents" => found.agents = read!(AgentOperation),
+            // Names are free: the gateway serves no platform API.
             "platform_api" => found.platform_api = names,
             _ => warnings.push(unknown_word(
                 at,
@@ -131,6 +133,7 @@ pub(super) fn known<T: PartialEq + Copy>(
     let words: Vec<_> = all.iter().map(|one| as_str(*one)).collect();
     for (index, name) in names.iter().enumerate() {
         match all.iter().find(|one| as_str(**one) == name) {
+            // A repeated name has no effect and deserves no warning.
             Some(operation) if operations.contains(operation) => {}
             Some(operation) => operations.push(*operation),
             None => warnings.push(unknown_word(
@@ -158,7 +161,7 @@ fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]
     Fault::new(at, format!("{UNKNOWN}{noun} {word:?}, {effect}; {advice}"))
 }
 
-/// Warnings about words that a runner probably mistyped: what it asked for with them is missing.
+/// Warnings about words that a runner probably mistyped. The requested capability or permission is missing.
 pub fn mistyped_words(warnings: &[Fault]) -> impl Iterator<Item = &Fault> {
     const PARTS: [&str; 3] = ["/capabilities/", "/permissions/", "/usages/"];
     let is_word = |fault: &&Fault| {

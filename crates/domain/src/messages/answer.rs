@@ -23,19 +23,23 @@ pub fn message(
     let choice = completion.get("choices")?.get(0)?;
     let message = choice.get("message")?;
     let mut content = Vec::new();
+    // Clients reject thinking blocks that they did not request.
     if let Some(thought) = reasoning(message).filter(|_| shows_thinking(request)) {
         content.push(
             json!({"type": "thinking", "thinking": thought, "signature": own_signature(model)}),
         );
     }
     let visible = visible_text(&text_or_refusal(message));
+    // Anthropic never sends an empty text block, and rejects one in the next request.
     if !visible.is_empty() {
         content.push(json!({"type": "text", "text": visible}));
     }
     for (n, call) in list(message.get("tool_calls")).iter().enumerate() {
         let function = &call["function"];
+        // Clients match results by id, so a placeholder gets an id of its own.
         let id = Some(text(call, "id")).filter(|id| is_id(id));
         let id = id.map_or_else(|| Cow::Owned(format!("call_{n}")), Cow::Borrowed);
+        // Clients need an object even if the model wrote invalid JSON.
         let input = call_input(&arguments_of(function));
         content.push(
             json!({"type": "tool_use", "id": id, "name": text(function, "name"), "input": input}),
@@ -50,7 +54,7 @@ pub fn message(
     )
 }
 
-/// Returns true if the client asked for visible reasoning. The default is hidden.
+/// Returns true if the client requests visible reasoning. The default is hidden.
 pub(super) fn shows_thinking(request: &JsonObject) -> bool {
     let thinking = request.get("thinking");
     thinking.is_some_and(|thinking| {
@@ -80,7 +84,9 @@ pub(super) fn stop_of(
     let reason = match finish_reason(choice) {
         Some("length" | "max_tokens") => "max_tokens",
         Some("content_filter" | "refusal") => "refusal",
+        // Some servers send `stop` although the answer has calls.
         _ if has_calls => "tool_use",
+        // A refusal without a finish reason of its own.
         _ if !text(message, "refusal").is_empty() => "refusal",
         _ => "end_turn",
     };
@@ -89,6 +95,7 @@ pub(super) fn stop_of(
     let is_asked = list(request.get("stop_sequences"))
         .iter()
         .any(|stop| stop == sequence);
+    // Only a sequence of the request: the member holds other values on other servers.
     if reason == "end_turn" && is_asked && !sequence.is_empty() {
         return AnthropicStopReason {
             reason: "stop_sequence",
@@ -107,6 +114,7 @@ pub(super) fn usage_json(usage: Option<&LlmTokenUsage>) -> Value {
     let written = parts.cache_write();
     let mut shown = json!({"input_tokens": parts.input, "cache_creation_input_tokens": written,
         "cache_read_input_tokens": parts.cache_read, "output_tokens": parts.completion()});
+    // Absent without stored tokens, as Anthropic sends it.
     if written > 0 {
         shown["cache_creation"] = json!({"ephemeral_5m_input_tokens": parts.cache_write_5m,
             "ephemeral_1h_input_tokens": parts.cache_write_1h});

@@ -42,6 +42,7 @@ pub fn chat_request(body: &JsonObject, model: &str) -> Result<JsonObject, Fault>
         }
     }
     let stops = list(body.get("stop_sequences"));
+    // Some servers reject an empty list.
     if !stops.is_empty() {
         chat.insert("stop".to_owned(), json!(stops));
     }
@@ -50,6 +51,7 @@ pub fn chat_request(body: &JsonObject, model: &str) -> Result<JsonObject, Fault>
     let tools = list(body.get("tools")).iter().enumerate();
     let tools = tools.map(|(n, tool)| chat_tool(n, tool, model));
     let tools = tools.collect::<Result<Vec<_>, _>>()?;
+    // A choice without tools is an error of many servers.
     if !tools.is_empty() {
         chat.insert("tools".to_owned(), Value::Array(tools));
         add_choice(body.get("tool_choice"), &mut chat);
@@ -67,6 +69,7 @@ pub fn chat_request(body: &JsonObject, model: &str) -> Result<JsonObject, Fault>
 }
 
 fn chat_tool(n: usize, tool: &Value, model: &str) -> Result<Value, Fault> {
+    // Tools that Anthropic defines have no schema; only its own models know them.
     let Some(schema) = tool.get("input_schema") else {
         let message = format!(
             "must be custom: the provider of {model} does not know this tool of Anthropic's; describe it with an input_schema"
@@ -74,6 +77,7 @@ fn chat_tool(n: usize, tool: &Value, model: &str) -> Result<Value, Fault> {
         return Err(Fault::new(format!("/tools/{n}/type"), message));
     };
     let mut function = json!({"name": tool["name"], "description": text(tool, "description"), "parameters": schema});
+    // Absent means false, and some servers reject the member.
     if tool["strict"] == true {
         function["strict"] = json!(true);
     }
@@ -88,6 +92,7 @@ fn add_choice(choice: Option<&Value>, chat: &mut JsonObject) {
         "any" => json!("required"),
         "none" => json!("none"),
         "tool" => json!({"type": "function", "function": {"name": choice["name"]}}),
+        // Unknown choices were rejected by the check of the request.
         _ => json!("auto"),
     };
     chat.insert("tool_choice".to_owned(), chosen);
@@ -103,6 +108,7 @@ fn add_format(body: &JsonObject, chat: &mut JsonObject) {
         return;
     };
     if let Some(schema) = format.get("schema") {
+        // Completions require a name for the schema.
         let schema = json!({"name": "answer", "schema": schema, "strict": true});
         let format = json!({"type": "json_schema", "json_schema": schema});
         chat.insert("response_format".to_owned(), format);
@@ -120,7 +126,9 @@ impl Translation<'_> {
     fn messages(&self, body: &JsonObject) -> Result<Vec<Value>, Fault> {
         let mut messages: Vec<_> = system_message(body).into_iter().collect();
         let turns = turns(body);
+        // Chat templates demand that a user speaks first.
         if turns.first().is_some_and(|(role, _)| *role == "assistant") {
+            // Models would take an empty message for the user's first request.
             messages.push(json!({"role": "user", "content": BEGINS_EARLIER}));
         }
         for (role, blocks) in turns {
@@ -142,6 +150,7 @@ impl Translation<'_> {
                 self.add_part(pointer, block, &mut parts)?;
             }
         }
+        // The media of tool results precede the user's own text, which may refer to them.
         shown.append(&mut parts);
         if !shown.is_empty() {
             messages.push(json!({"role": "user", "content": content_of(shown)}));
@@ -165,6 +174,7 @@ impl Translation<'_> {
         for part in parts {
             match part["text"].as_str() {
                 Some(text) => texts.push(text.to_owned()),
+                // Tool messages contain only text, so media follow in a user message.
                 None => shown.push(part),
             }
         }
@@ -172,6 +182,7 @@ impl Translation<'_> {
             texts.push("(its images and files are in the next message)".to_owned());
         }
         let mut content = texts.join(BETWEEN);
+        // Completions have no error flag for tool results.
         if block["is_error"] == true {
             content.insert_str(0, "Error: ");
         }
@@ -204,6 +215,7 @@ impl Translation<'_> {
                 }
                 _ => {
                     let message = format!(
+                        // The gateway fetches no documents, and completions accept none by URL.
                         "must contain the data: the provider of {} accepts no documents by URL",
                         self.model
                     );
@@ -236,6 +248,7 @@ impl Translation<'_> {
             match text(block, "type") {
                 "tool_use" => {
                     let input = &block["input"];
+                    // `null` is no object; the arguments of a call must be one.
                     let input = if input.is_null() {
                         json!({})
                     } else {
@@ -245,6 +258,7 @@ impl Translation<'_> {
                     calls
                         .push(json!({"id": block["id"], "type": "function", "function": function}));
                 }
+                // Reasoning of another model would mislead this one, or be rejected.
                 "thinking" if own_signature_model(block) == Some(self.model) => {
                     thought.push_str(text(block, "thinking"));
                 }
@@ -252,6 +266,7 @@ impl Translation<'_> {
                 _ => {}
             }
         }
+        // Reasoning without text and calls is no message for a completion.
         if texts.is_empty() && calls.is_empty() {
             return None;
         }
@@ -261,6 +276,7 @@ impl Translation<'_> {
             json!(texts)
         };
         let mut message = json!({"role": "assistant", "content": content});
+        // The member that DeepSeek and vLLM read.
         if !thought.is_empty() {
             message["reasoning_content"] = json!(thought);
         }
@@ -277,6 +293,7 @@ fn turns(body: &JsonObject) -> Vec<(&str, Vec<LocatedBlock<'_>>)> {
     for (n, message) in list(body.get("messages")).iter().enumerate() {
         let role = text(message, "role");
         let blocks = placed(&format!("/messages/{n}/content"), &message["content"]);
+        // System messages become one message at the beginning.
         if role == "system" || blocks.iter().all(|(_, block)| is_silent(block)) {
             continue;
         }
@@ -326,6 +343,7 @@ fn system_message(body: &JsonObject) -> Option<Value> {
 
 /// Returns text-only content as a plain text, because some servers reject a list of parts.
 fn content_of(parts: Vec<Value>) -> Value {
+    // A list of texts only becomes one text: some servers reject lists of parts.
     let texts: Option<Vec<_>> = parts.iter().map(|part| part["text"].as_str()).collect();
     match texts {
         Some(texts) => json!(texts.join(BETWEEN)),
@@ -381,7 +399,7 @@ mod tests {
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "toolu_A-1", "content": [
                     {"type": "text", "text": "four"}, {"type": "image", "source": picture}]},
-                {"type": "text", "text": "go on"}]},
+                {"type": "text", "text": "continue"}]},
             {"role": "user", "content": [
                 {"type": "tool_result", "tool_use_id": "toolu_A-2", "is_error": true, "content": "no"},
                 {"type": "text", "text": ""}]},
@@ -400,7 +418,7 @@ mod tests {
                 {"role": "tool", "tool_call_id": "toolu_A-2", "content": "Error: no"},
                 {"role": "user", "content": [
                     {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
-                    {"type": "text", "text": "go on"}]},
+                    {"type": "text", "text": "continue"}]},
             ])
         );
     }

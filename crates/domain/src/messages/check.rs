@@ -72,12 +72,14 @@ const CLIENT_TOOL_MEMBERS: [&str; 8] = [
 /// Pointers of faults start at the body. Null members are ignored.
 pub fn check_request(body: &JsonObject, opened: &[String]) -> Result<(), Fault> {
     let is_opened = |name: &str| opened.iter().any(|opened| opened == name);
+    // An allow-list: a new member of Anthropic's API might start tools or store data.
     for (name, value) in set_members(body) {
         if !MEMBERS.contains(&name.as_str()) && !is_opened(name) {
             let message = "is not allowed; the operator can allow it by `extra_members` of the model's \
                            [[model_providers]]";
             return Err(Fault::new(pointer_of(name), message));
         }
+        // Pointers of inner faults start at the member.
         check_member(name, value).map_err(|fault| fault.under(&pointer_of(name)))?;
     }
     match body.get("messages") {
@@ -94,6 +96,7 @@ fn check_member(name: &str, value: &Value) -> Result<(), Fault> {
         check_members(value, members)?;
     }
     match name {
+        // The first fault of a list ends its check, since a request may have thousands of messages.
         "messages" => each(value, MAX_MESSAGES, check_message),
         "tools" => each(value, MAX_TOOLS, check_tool),
         "system" if value.is_string() => Ok(()),
@@ -128,6 +131,7 @@ fn check_edit(edit: &Value) -> Result<(), Fault> {
 fn check_choice(choice: &Value) -> Result<(), Fault> {
     check_members(choice, &["type", "name", "disable_parallel_tool_use"])?;
     check_kind(choice, &["auto", "any", "tool", "none"])?;
+    // Without a name, the provider's own error would have no pointer of the run.
     let has_name = choice["type"] != "tool" || choice["name"].is_string();
     require(has_name, "/name", "must be the name of a tool")
 }
@@ -153,6 +157,7 @@ fn check_content(content: &Value, within: Within) -> Result<(), Fault> {
 
 fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
     let kind = text_or_fault(block, "type")?;
+    // The rule depends on the position: a user cannot send a call.
     let known = BLOCKS
         .iter()
         .find(|known| known.kind == kind && known.within.contains(&within));
@@ -168,6 +173,7 @@ fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
     let beside = ["type", "cache_control"];
     let members: Vec<_> = known.members.iter().chain(&beside).copied().collect();
     check_members(block, &members)?;
+    // Only texts that are required; others may be absent or null.
     for name in known.texts {
         text_or_fault(block, name)?;
     }
@@ -179,6 +185,7 @@ fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
             content.map_err(|fault| fault.under("/content"))
         }
         "tool_use" => check_call(block),
+        // A result without content is valid: the tool returned nothing.
         "tool_result" if !block["content"].is_null() => {
             let content = check_content(&block["content"], Within::ToolResult);
             content.map_err(|fault| fault.under("/content"))
@@ -196,6 +203,7 @@ fn check_call(block: &Value) -> Result<(), Fault> {
         "must be an object",
     )?;
     let caller = &block["caller"];
+    // Another caller is a tool that runs at the provider.
     let is_direct = caller.is_null() || caller["type"] == "direct";
     require(is_direct, "/caller/type", "must be direct")
 }
@@ -203,6 +211,7 @@ fn check_call(block: &Value) -> Result<(), Fault> {
 fn check_source(source: &Value, kinds: &[&str]) -> Result<(), Fault> {
     let check = || {
         let kind = text_or_fault(source, "type")?;
+        // Files at the provider belong to the operator's account.
         if kind == "file" {
             let message = "must not be file: files at the provider belong to no run; send the data, or `artifact:` and \
                            an id as the URL of an image";
@@ -220,6 +229,7 @@ fn check_source(source: &Value, kinds: &[&str]) -> Result<(), Fault> {
             let content = check_content(&source["content"], Within::Document);
             return content.map_err(|fault| fault.under("/content"));
         }
+        // Each member of a source is required.
         members
             .iter()
             .try_for_each(|name| text_or_fault(source, name).map(drop))
@@ -234,6 +244,7 @@ fn check_tool(tool: &Value) -> Result<(), Fault> {
         _ => return Err(Fault::new("/type", "must be a text")),
     };
     text_or_fault(tool, "name")?;
+    // Tools without a type are the client's own.
     if kind == "custom" {
         check_members(tool, &TOOL_MEMBERS)?;
         return require(
@@ -243,6 +254,7 @@ fn check_tool(tool: &Value) -> Result<(), Fault> {
         );
     }
     if !is_client_tool(kind) {
+        // The name comes from the client and ends in an error message.
         let kind: String = kind.chars().take(64).collect();
         let message = format!(
             "must be custom, or a tool that the run runs itself: {kind} runs at the provider, which is not granted"
@@ -258,6 +270,7 @@ fn is_client_tool(kind: &str) -> bool {
         .iter()
         .filter_map(|name| kind.strip_prefix(name));
     let mut dates = versions.filter(|date| {
+        // A version is a date; the check also keeps prefixes such as `bash_` from matching other tools.
         let is_digits = date.bytes().all(|byte| byte.is_ascii_digit());
         is_digits && date.len() == 8
     });
@@ -321,6 +334,7 @@ fn require(holds: bool, pointer: &str, message: &str) -> Result<(), Fault> {
 }
 
 fn set_members(object: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
+    // SDKs serialize unset members as null.
     object.iter().filter(|(_, value)| !value.is_null())
 }
 

@@ -24,6 +24,7 @@ pub fn counted_request(body: &JsonObject) -> (Vec<Message>, Vec<LlmTool>) {
 
 /// Returns the texts of all other members that a model may read.
 pub fn other_texts(body: &JsonObject) -> Vec<String> {
+    // Numbers and flags cost no tokens.
     let others = body.iter().filter(|(name, value)| {
         let is_text = value.is_string() || value.is_array() || value.is_object();
         is_text && !COUNTED.contains(&name.as_str())
@@ -47,6 +48,7 @@ fn add(content: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<ToolCal
     }
     for block in list(Some(content)) {
         match text(block, "type") {
+            // Images have a fixed count, whatever their bytes.
             "image" => parts.push(image()),
             "document" => add_document(block, parts, calls),
             "tool_use" => calls.push(ToolCall {
@@ -59,6 +61,7 @@ fn add(content: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<ToolCal
                 provider_specific_fields: None,
             }),
             "tool_result" => {
+                // Ids are part of the prompt.
                 parts.push(ContentElement::text(text(block, "tool_use_id")));
                 add(&block["content"], parts, calls);
             }
@@ -69,6 +72,7 @@ fn add(content: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<ToolCal
                 add(&block["content"], parts, calls);
             }
             _ => {
+                // Thinking and redacted data count as well: the provider bills them.
                 let texts = ["text", "thinking", "data", "tool_name"];
                 let texts = texts.iter().map(|name| text(block, name));
                 parts.extend(
@@ -94,6 +98,7 @@ fn add_document(block: &Value, parts: &mut Vec<ContentElement>, calls: &mut Vec<
             file_base64: Some(text(source, "data").to_owned()),
             ..ContentElement::default()
         }),
+        // A URL has no known size; `has_document` reports such requests as unbounded.
         _ => parts.push(ContentElement::text(text(source, "url"))),
     }
 }
@@ -110,6 +115,7 @@ fn image() -> ContentElement {
 /// A tool without a schema is defined by the provider. Its members count as its schema.
 fn tool(tool: &Value) -> LlmTool {
     let schema = tool.get("input_schema").and_then(Value::as_object);
+    // Examples are sent to the model with the description.
     let examples = list(tool.get("input_examples")).iter();
     let examples: String = examples.map(Value::to_string).collect();
     LlmTool {

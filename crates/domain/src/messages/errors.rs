@@ -18,6 +18,7 @@ pub fn error_kind(status: u16) -> ErrorKind {
         429 => ("rate_limit_error", 429),
         408 => ("timeout_error", 408),
         504 => ("timeout_error", 504),
+        // Anthropic's SDKs retry 529.
         503 | 529 => ("overloaded_error", 529),
         500.. => ("api_error", status),
         _ => ("invalid_request_error", status),

@@ -12,7 +12,7 @@ use super::visible_text::VisibleTextFilter;
 use super::{list, own_signature, text};
 use crate::chat::{add_usage, arguments_of, finish_reason, reasoning, text_or_refusal, usage_of};
 
-/// Maximum buffered bytes behind an open block. Above it, the open block is ended.
+/// Maximum buffered bytes after an open block. Above it, the open block is ended.
 const WAITING_BYTES: usize = 8 * 1024 * 1024;
 
 /// Writes the events of one answer: `message_start`, start, deltas and stop of each block, `message_delta` and
@@ -30,7 +30,7 @@ pub struct MessageEventWriter {
     is_open: bool,
     /// Index of the first block.
     index: usize,
-    /// Buffered bytes of blocks behind the first.
+    /// Buffered bytes of blocks after the first.
     waiting: usize,
     visible_text: VisibleTextFilter,
     /// Number of calls so far.
@@ -63,6 +63,7 @@ enum BlockKind {
 impl MessageEventWriter {
     /// Creates a writer for a message with this id. `request`: the Messages request.
     pub fn new(id: &str, model: &str, request: &JsonObject) -> Self {
+        // Only the members that `stop_of` needs: the request may have megabytes.
         let members = ["stop_sequences"].map(|name| (name.to_owned(), request.get(name).cloned()));
         let members = members
             .into_iter()
@@ -90,12 +91,14 @@ impl MessageEventWriter {
         if let Some(usage) = usage_of(chunk) {
             add_usage(&mut self.usage, usage);
         }
+        // Before anything else, so that even an empty answer has a `message_start`.
         self.begin(&mut events);
         let choice = chunk.get("choices").and_then(|choices| choices.get(0));
         let Some(choice) = choice else {
             return events;
         };
         let delta = &choice["delta"];
+        // Clients reject thinking blocks that they did not request.
         if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
             self.add_text(thought, BlockKind::Thinking);
         }
@@ -104,6 +107,7 @@ impl MessageEventWriter {
         for call in list(delta.get("tool_calls")) {
             self.add_call(call);
         }
+        // Remembered: the last chunk often has only the finish reason.
         self.has_refused |= !text(delta, "refusal").is_empty();
         if finish_reason(choice).is_some() {
             self.stop = Some(stop_of(choice, delta, self.calls > 0, &self.request));
@@ -121,6 +125,7 @@ impl MessageEventWriter {
     pub fn finish(mut self) -> (Vec<Value>, Option<LlmTokenUsage>) {
         let mut events = Vec::new();
         self.begin(&mut events);
+        // The filter may hold back the start of a tag that never came.
         let held = self.visible_text.finish();
         self.add_text(&held, BlockKind::Text);
         self.advance(true, &mut events);
@@ -128,6 +133,7 @@ impl MessageEventWriter {
             reason: "end_turn",
             sequence: None,
         });
+        // The reason came without the calls or the refusal of earlier chunks.
         if stop.reason == "end_turn" {
             stop.reason = match (self.calls > 0, self.has_refused) {
                 (true, _) => "tool_use",
@@ -143,6 +149,7 @@ impl MessageEventWriter {
     }
 
     fn begin(&mut self, events: &mut Vec<Value>) {
+        // `take`: the event is sent once.
         let Some(id) = self.id.take() else {
             return;
         };
@@ -173,6 +180,7 @@ impl MessageEventWriter {
 
     fn add_call(&mut self, call: &Value) {
         let place = call["index"].as_u64().unwrap_or_default();
+        // Calls may arrive interleaved, so the index decides, not the order.
         let is_it = |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { place: of, .. } if *of == place);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
@@ -190,6 +198,7 @@ impl MessageEventWriter {
         });
         let arguments = arguments_of(&call["function"]);
         if let BlockKind::Call { name, end, .. } = &mut self.blocks[at].kind {
+            // Some providers repeat the name in each chunk.
             if name.is_empty() {
                 text(&call["function"], "name").clone_into(name);
             }
@@ -200,6 +209,7 @@ impl MessageEventWriter {
 
     fn add_pending(&mut self, at: usize, text: &str) {
         self.blocks[at].pending.push_str(text);
+        // The first block is written at once and never buffered.
         if at > 0 {
             self.waiting += text.len();
         }
@@ -210,6 +220,7 @@ impl MessageEventWriter {
         while let Some(first) = self.blocks.front_mut() {
             let has_name = !matches!(&first.kind, BlockKind::Call { name, .. } if name.is_empty());
             let is_full = self.waiting > WAITING_BYTES;
+            // Clients need the name in the start event, so the block waits for it.
             if !self.is_open {
                 if !has_name && !all && !is_full {
                     return;
@@ -224,9 +235,11 @@ impl MessageEventWriter {
             if !pending.is_empty() {
                 events.push(delta(self.index, &first.kind.delta(&pending)));
             }
+            // Calls may interleave: the first must end before the next starts.
             let is_complete =
                 !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_whole());
             let has_next = self.blocks.len() > 1;
+            // A last block stays open for further deltas.
             if !(all || has_next && (is_complete || is_full)) {
                 return;
             }
@@ -238,6 +251,7 @@ impl MessageEventWriter {
         if let Some(ended) = self.blocks.pop_front()
             && let BlockKind::Thinking = ended.kind
         {
+            // Clients must return the signature, which names the model of the reasoning.
             let signature = own_signature(&self.model);
             let signed = json!({"type": "signature_delta", "signature": signature});
             events.push(delta(self.index, &signed));
@@ -245,6 +259,7 @@ impl MessageEventWriter {
         events.push(json!({"type": "content_block_stop", "index": self.index}));
         self.index += 1;
         self.is_open = false;
+        // The next block becomes the first, which is no longer buffered.
         let next = self.blocks.front().map_or(0, |next| next.pending.len());
         self.waiting = self.waiting.saturating_sub(next);
     }

@@ -18,12 +18,14 @@ impl JsonEnd {
                 continue;
             }
             match byte {
+                // Backslashes escape only within strings.
                 b'\\' if self.in_string => self.is_escaped = true,
                 b'"' => self.in_string = !self.in_string,
                 b'{' | b'[' if !self.in_string => {
                     self.has_begun = true;
                     self.depth = self.depth.saturating_add(1);
                 }
+                // Surplus brackets must not underflow.
                 b'}' | b']' if !self.in_string => self.depth = self.depth.saturating_sub(1),
                 _ => {}
             }
@@ -32,6 +34,7 @@ impl JsonEnd {
 
     /// Returns true if all brackets are closed.
     pub(super) fn is_whole(&self) -> bool {
+        // Before its first bracket, nothing is complete.
         self.has_begun && self.depth == 0 && !self.in_string
     }
 }

@@ -41,8 +41,10 @@ pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
     let names = header.split(',').map(str::trim);
     for name in names.filter(|name| !name.is_empty()) {
         match BETAS.iter().find(|beta| **beta == name) {
+            // Some clients repeat a name, which the provider rejects.
             Some(beta) if known.contains(beta) => {}
             Some(beta) => known.push(*beta),
+            // Only counted: the names are the client's.
             None => unknown += 1,
         }
     }
@@ -52,14 +54,18 @@ pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
 /// Prepares a validated request: limits `max_tokens` to `limit`. Removes content that the provider rejects
 /// although clients send it: empty texts, reasoning of other models, and reasoning without a signature.
 pub fn pass_request(body: &mut JsonObject, limit: Option<u64>) {
+    // SDKs serialize unset members as null, which the API rejects.
     body.retain(|_, value| !value.is_null());
     let max_tokens = body.get("max_tokens").and_then(Value::as_u64);
+    // The lower of both limits; either may be absent.
     if let Some(least) = max_tokens.into_iter().chain(limit).min() {
         body.insert("max_tokens".to_owned(), json!(least));
+        // The client's own values passed the provider's rules; only a lowered limit may break them.
         if max_tokens != Some(least) {
             limit_thinking_budget(body, least);
         }
     }
+    // The provider would reject the request for one block that it did not sign.
     remove_thinking_blocks(body, is_unsigned);
     if let Some(messages) = body.get_mut("messages").and_then(Value::as_array_mut) {
         for message in messages.iter_mut() {
@@ -67,6 +73,7 @@ pub fn pass_request(body: &mut JsonObject, limit: Option<u64>) {
                 leave_out(content);
             }
         }
+        // Messages that are empty now would be rejected as well.
         messages.retain(|message| message["content"] != json!([]) && message["content"] != "");
     }
     if let Some(system) = body.get_mut("system") {
@@ -83,9 +90,11 @@ fn limit_thinking_budget(body: &mut JsonObject, limit: u64) {
     let Some(budget) = budget.and_then(|thinking| thinking.get_mut("budget_tokens")) else {
         return;
     };
+    // A text as budget is left for the provider's own error.
     if budget.as_u64().is_none_or(|budget| budget < limit) {
         return;
     }
+    // Below the minimum, reasoning is impossible.
     if limit > MIN_THINKING_BUDGET {
         *budget = json!(limit - 1);
     } else {
@@ -93,14 +102,14 @@ fn limit_thinking_budget(body: &mut JsonObject, limit: u64) {
     }
 }
 
-/// Removes the reasoning blocks for which `is_removed` is true. A model with a thinking budget rejects a turn with
-/// tool calls that has lost its reasoning, so it does not think until the next turn. Returns whether the body
-/// changed.
+/// Removes the reasoning blocks for which `is_removed` is true, and the thinking budget if the last turn with tool
+/// calls loses reasoning. Returns whether the body changed.
 pub fn remove_thinking_blocks(body: &mut JsonObject, is_removed: impl Fn(&Value) -> bool) -> bool {
     let (mut has_changed, mut last_has_changed) = (false, false);
     let messages = body.get_mut("messages").and_then(Value::as_array_mut);
     for message in messages.into_iter().flatten() {
         let is_assistant = message["role"] == "assistant";
+        // Only the last turn of the assistant matters: earlier reasoning is optional.
         last_has_changed &= !is_assistant;
         let Some(blocks) = message.get_mut("content").and_then(Value::as_array_mut) else {
             continue;
@@ -111,6 +120,7 @@ pub fn remove_thinking_blocks(body: &mut JsonObject, is_removed: impl Fn(&Value)
         let has_calls = blocks.iter().any(|block| block["type"] == "tool_use");
         last_has_changed |= is_assistant && has_calls && blocks.len() < before;
     }
+    // A model with a budget rejects a turn with calls that has lost its reasoning.
     if last_has_changed {
         has_changed |= disable_budget(body);
     }
@@ -119,6 +129,7 @@ pub fn remove_thinking_blocks(body: &mut JsonObject, is_removed: impl Fn(&Value)
 
 /// Removes a thinking budget. Returns whether the request had one.
 pub fn disable_budget(body: &mut JsonObject) -> bool {
+    // Adaptive reasoning accepts turns without reasoning.
     let has_budget = body
         .get("thinking")
         .is_some_and(|thinking| thinking["type"] == "enabled");
@@ -137,6 +148,7 @@ fn disable_thinking(body: &mut JsonObject) {
         return;
     };
     edits.retain(|edit| edit["type"] != CLEAR_THINKING);
+    // An empty edit list is an error.
     if edits.is_empty() {
         body.remove("context_management");
     }
@@ -164,10 +176,12 @@ fn leave_out(content: &mut Value) {
         return;
     };
     blocks.retain(|block| {
+        // Anthropic rejects blank texts, which its own clients send.
         let is_empty = block["type"] == "text" && block["text"].as_str().is_some_and(is_blank);
         !is_empty
     });
     for block in blocks {
+        // Results nest blocks once.
         if block["type"] == "tool_result"
             && let Some(content) = block.get_mut("content")
         {

@@ -44,9 +44,11 @@ impl MessageRelay {
             .unwrap_or_default();
         match kind {
             "message_start" => {
+                // A malformed event passes unchanged, like every unknown one.
                 let Some(message) = event.get_mut("message").and_then(Value::as_object_mut) else {
                     return 0;
                 };
+                // The client must see the granted name, not the operator's.
                 message.insert("model".to_owned(), json!(self.model));
                 let usage = message.get("usage").cloned();
                 self.count(usage.as_ref());
@@ -57,6 +59,7 @@ impl MessageRelay {
             "message_delta" => {
                 self.count(event.get("usage"));
                 let reason = event.get("delta").map(|delta| &delta["stop_reason"]);
+                // `message_delta` without a reason only updates counts.
                 self.has_ended |= reason.is_some_and(Value::is_string);
                 0
             }
@@ -64,6 +67,7 @@ impl MessageRelay {
                 self.has_stopped = true;
                 0
             }
+            // New event types of the provider pass unchanged.
             _ => 0,
         }
     }
@@ -82,6 +86,7 @@ impl MessageRelay {
     pub fn usage(&self) -> Option<LlmTokenUsage> {
         let mut usage = chat::usage(&Value::Object(self.usage.clone()))?;
         let (prompt, output) = (usage.prompt_tokens, usage.completion_tokens);
+        // Anthropic sends no total.
         usage.total_tokens = Some(prompt.unwrap_or(0).saturating_add(output.unwrap_or(0)));
         Some(usage)
     }
@@ -98,9 +103,11 @@ fn said_bytes(block: &Value) -> usize {
     let texts = texts.iter().filter_map(|name| block[*name].as_str());
     let texts: usize = texts.map(str::len).sum();
     let input = match &block["input"] {
+        // An empty input precedes the deltas of a call.
         Value::Object(input) if !input.is_empty() => block["input"].to_string().len(),
         _ => 0,
     };
+    // Citations are output tokens too.
     let cited = list(block.get("citations")).iter();
     let cited: usize = cited.map(|citation| citation.to_string().len()).sum();
     texts + input + cited

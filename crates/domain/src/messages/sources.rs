@@ -24,9 +24,11 @@ impl MediaSource<'_> {
     /// Replaces the URL by the bytes of a data URL. Other URLs stay.
     pub fn inline(&mut self, url: &str) {
         let data = url.strip_prefix("data:");
+        // Other URLs are the provider's to fetch.
         let Some((media_type, data)) = data.and_then(|data| data.split_once(";base64,")) else {
             return;
         };
+        // The provider rejects a source with members of two types.
         self.members.remove("url");
         for (name, value) in [
             ("type", "base64"),
@@ -55,6 +57,7 @@ fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<MediaSourc
     for (n, block) in content.as_array_mut().into_iter().flatten().enumerate() {
         let kind = block.get("type").and_then(Value::as_str);
         let (is_image, is_document) = (kind == Some("image"), kind == Some("document"));
+        // Only these blocks contain blocks; `content` of others is not validated.
         let has_content = matches!(kind, Some("tool_result" | "search_result"));
         let Some(members) = block.as_object_mut() else {
             continue;
@@ -66,6 +69,7 @@ fn collect<'a>(content: &'a mut Value, pointer: &str, found: &mut Vec<MediaSourc
                 }
                 ("source", Value::Object(source)) if is_image || is_document => {
                     let pointer = format!("{pointer}/{n}/source");
+                    // A document of blocks has sources of its own.
                     if source.get("type").is_some_and(|kind| kind == "content") {
                         if let Some(content) = source.get_mut("content") {
                             collect(content, &format!("{pointer}/content"), found);
@@ -93,11 +97,13 @@ pub fn has_document(body: &mut JsonObject) -> bool {
         let text = |name: &str| source.members.get(name).and_then(Value::as_str);
         let media_type = text("media_type").unwrap_or_default().to_ascii_lowercase();
         let data = text("data").unwrap_or_default().trim_start();
+        // Both checks, since clients may declare a wrong media type.
         let is_pdf = data.starts_with(PDF) || media_type.contains("pdf");
         match text("type") {
             Some("base64") if source.is_image => is_pdf || !media_type.starts_with("image/"),
             Some("base64") => is_pdf || !media_type.starts_with("text/"),
             Some("text") => false,
+            // A URL has an unknown size; an image costs a fixed maximum.
             _ => !source.is_image,
         }
     })

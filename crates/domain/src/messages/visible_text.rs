@@ -20,10 +20,12 @@ impl VisibleTextFilter {
     pub(super) fn read(&mut self, piece: &str) -> String {
         if let Self::Blank = self {
             match piece.trim_start().chars().next() {
+                // White space decides nothing: models write it before a mark.
                 None => return String::new(),
                 Some(first) if BEGINNINGS.contains(&first) => {
                     *self = Self::Filtered(Box::default());
                 }
+                // Later marks are part of the text, which may be about them.
                 Some(_) => *self = Self::Plain,
             }
         }

@@ -29,10 +29,12 @@ pub fn announced_artifact(raw: &[u8]) -> Option<Uuid> {
 
 /// Returns true for a `run.failed`. After a cancel it reports the run as cancelled, whatever its code.
 pub fn reports_failure(raw: &[u8]) -> bool {
+    // A search is cheaper than a parse, and most results contain no such name.
     if FAILED.find(raw).is_none() {
         return false;
     }
     let raw = &repair_json_text(raw);
+    // The name may occur in any text, so the envelope decides.
     let envelope = serde_json::from_slice::<ResultEnvelope<'_>>(raw);
     envelope.is_ok_and(|envelope| envelope.kind == ResultType::RunFailed.as_str())
 }
@@ -60,6 +62,7 @@ fn type_of(raw: &[u8], is_wanted: impl Fn(&str) -> bool) -> bool {
 pub(super) fn kind_in(raw: &[u8]) -> Option<ResultType> {
     match serde_json::from_slice::<ResultEnvelope<'_>>(raw) {
         Ok(envelope) => ResultType::parse(&envelope.kind),
+        // The message is lost, so the validator must know that there was one.
         Err(_) => MESSAGE.find(raw).map(|_| ResultType::MessageCompleted),
     }
 }

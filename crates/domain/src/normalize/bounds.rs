@@ -58,6 +58,7 @@ impl TruncatedPart {
     /// Returns the rejection that reports the part. It has no `runner_sequence`, because the result with that
     /// number was accepted.
     pub fn rejection(self, raw: &[u8]) -> Rejection {
+        // No `runner_sequence`: the result with that number was accepted.
         Rejection::new(Reason::PartTooLarge, None, raw, self.message())
     }
 }
@@ -76,7 +77,9 @@ pub(super) fn cut_ending(checked: &mut CheckedPayload<'_>, shortened: &mut Vec<T
     };
     for (text, most, part) in parts {
         if text.len() > most {
+            // A cut within a character would be invalid UTF-8.
             text.truncate(text.floor_char_boundary(most));
+            // The runner may have sent megabytes, and the text stays in memory with the run.
             text.shrink_to_fit();
             shortened.push(part);
         }
@@ -89,10 +92,12 @@ pub(super) fn usage<'r>(
     shortened: &mut Vec<TruncatedPart>,
 ) -> Cow<'r, RawValue> {
     let json = usage.get();
+    // The count only runs for short texts.
     if json.len() <= USAGE_BYTES && values_in(json).is_some_and(|values| values <= USAGE_VALUES) {
         return text::one_line(usage);
     }
     shortened.push(TruncatedPart::Usage);
+    // An unparseable usage becomes an empty object.
     let FittedMembers(members) = serde_json::from_str(json).unwrap_or_default();
     let members = format!("{{{}}}", members.join(","));
     Cow::Owned(RawValue::from_string(members).unwrap_or_else(|_| text::nothing()))
@@ -101,6 +106,7 @@ pub(super) fn usage<'r>(
 /// Counts the values in a JSON object without itself. `None`: above the limit.
 fn values_in(json: &str) -> Option<usize> {
     let mut left = USAGE_VALUES + 1;
+    // The error means that the count went below 0; syntax was checked before.
     let mut reader = serde_json::Deserializer::from_str(json);
     serde::de::DeserializeSeed::deserialize(Counting(&mut left), &mut reader).ok()?;
     Some(USAGE_VALUES - left)
@@ -116,6 +122,7 @@ impl<'de> serde::de::DeserializeSeed<'de> for Counting<'_> {
         let Some(left) = self.0.checked_sub(1) else {
             return Err(serde::de::Error::custom("too many values"));
         };
+        // Set before the value, so that nested values continue the count.
         *self.0 = left;
         deserializer.deserialize_any(self)
     }
@@ -188,12 +195,14 @@ impl<'de> Visitor<'de> for FittingMembers {
         let mut plain = UsageRoom::default();
         let mut nested = UsageRoom::default();
         while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &RawValue>()? {
+            // Sums are more useful than their details, so scalars get the limits first.
             let room = match value.get().as_bytes().first() {
                 Some(b'{' | b'[') => &mut nested,
                 _ => &mut plain,
             };
             room.take(&name, value.get());
         }
+        // Objects and lists get what the scalars left.
         for (member, values) in nested.taken {
             plain.keep(member, values);
         }
@@ -222,6 +231,7 @@ impl Default for UsageRoom {
 
 impl UsageRoom {
     fn take(&mut self, name: &str, value: &str) {
+        // A cheap bound before values are counted.
         if name.len() + value.len() > self.bytes {
             return;
         }
@@ -231,6 +241,7 @@ impl UsageRoom {
         let Ok(name) = serde_json::to_string(name) else {
             return;
         };
+        // A usage is one line of the ledger; line breaks occur only between tokens.
         let value = value.replace(['\n', '\r'], " ");
         self.keep(format!("{name}:{value}"), values + 1);
     }

@@ -23,12 +23,14 @@ impl ResultValidator<'_> {
             let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
             return Err((Reason::NoOutput, failure));
         }
+        // Complete messages win over deltas, whose text they repeat.
         if self.messages.said().count > 0 {
             return Ok(self.said());
         }
         if let Some(message) = of_terminal {
             return Ok(message.into());
         }
+        // The stream is over: a buffered half gets no partner.
         let half = self.halves.finish();
         let gathered = self
             .messages
@@ -39,9 +41,11 @@ impl ResultValidator<'_> {
                 let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
                 (Reason::EventTooLarge, failure)
             })?;
+        // Runs of other events may end without a message.
         if gathered.is_none() && self.expects_message {
             let message = "the runner completed without any message";
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);
+            // Rejected results before may explain the missing message.
             return Err((Reason::NoOutput, self.explain(failure)));
         }
         Ok(gathered.map(RunMessages::from).unwrap_or_default())

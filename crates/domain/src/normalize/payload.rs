@@ -120,10 +120,12 @@ pub(super) fn check<'r>(
 
 /// A message of a runner. Readers of its artifact references build paths of them.
 fn check_message(role: &str, content: Option<&MessageContent>) -> Result<(), PayloadFault> {
+    // Other roles could forge messages of the user or the operator in the transcript.
     check_speaker(role)?;
+    // Readers build paths of the reference.
     if has_false_reference(content) {
         return Err(invalid(
-            "a message names an artifact by `artifact:` and its id alone",
+            "a message names an artifact by `artifact:` and its id only",
         ));
     }
     Ok(())
@@ -135,10 +137,12 @@ fn parse<'a, T: Deserialize<'a>>(data: &'a str, message: &'static str) -> Result
 
 /// Parses a payload whose unset members may be null: null counts as absent in it and in its message.
 fn parse_owned<T: DeserializeOwned>(data: &str, message: &'static str) -> Result<T, PayloadFault> {
+    // The first attempt borrows the text and serves nearly all results.
     if let Ok(payload) = serde_json::from_str(data) {
         return Ok(payload);
     }
     let mut payload: JsonObject = parse(data, message)?;
+    // SDKs serialize unset members as null.
     payload.retain(|_, value| !value.is_null());
     if let Some(Value::Object(said)) = payload.get_mut("message") {
         said.retain(|_, value| !value.is_null());
@@ -173,6 +177,7 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
     let DeltaData { chunk } = parse(data, MESSAGE)?;
     check_speaker(&chunk.role)?;
     let says_nothing = chunk.content.is_none() && chunk.all_content.is_none();
+    // `content: null` is a valid delta of a provider's chunk; an absent content is not.
     if says_nothing && chunk.tool_calls.is_none() && !data.contains("\"content\"") {
         return Err(invalid(MESSAGE));
     }
@@ -181,6 +186,7 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
         // Fast path: nearly every delta is a plain text without escapes.
         Some(raw) if raw.get().starts_with('"') => parse::<BorrowedText<'_>>(raw.get(), MESSAGE)?.0,
         Some(raw) => {
+            // Lists of parts may name artifacts, which need the check.
             let content = parse::<MessageContent>(raw.get(), MESSAGE)?;
             check_message(&chunk.role, Some(&content))?;
             Cow::Owned(content.plain_text())
@@ -195,6 +201,7 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
 fn message_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse_owned(data, MESSAGE)?;
+    // Each id costs a lookup when the transcript is read.
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }
@@ -225,6 +232,7 @@ struct StateData<'a> {
 
 /// The value if it has at most `max_bytes`, without the escapes and spaces of its runner, as the host API counts it.
 fn within(value: &RawValue, max_bytes: usize) -> Option<String> {
+    // The raw text bounds the value: without escapes and spaces it is never longer.
     if value.get().len() <= max_bytes {
         return Some(value.get().to_owned());
     }
@@ -247,6 +255,7 @@ fn state_updated(
         reason: Reason::Unauthorized,
         message,
     };
+    // Before the scope: the fault of the key is the more useful one.
     check_key(&key).map_err(|fault| match fault {
         crate::state::StateKeyFault::Malformed => invalid("a state key is malformed"),
         crate::state::StateKeyFault::Reserved => {
@@ -284,6 +293,7 @@ fn action_requested(
     now: Option<i64>,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
     let asked: ActionRequestedPayload = parse_owned(data, "action.requested needs an action")?;
+    // A run without the grant may still log its actions.
     if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
         return Ok(CheckedPayload::Plain);
     }
@@ -295,6 +305,7 @@ fn action_requested(
         ));
     }
     Ok(CheckedPayload::RunQuestion(Box::new(RunQuestion {
+        // `now` is absent only in a replay, whose effects are discarded.
         expires_at: expires_at(&request, now.unwrap_or(0)),
         request: canonical_json(&request),
         is_awaited: request.awaits,
@@ -323,6 +334,7 @@ fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
 fn run_failed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "run.failed needs a message or an error, as text; its code is text, its retryable true or false";
     let payload: RunFailedPayload = parse_owned(data, MESSAGE)?;
+    // Both members have the same meaning; some runners send only `error`.
     let message = payload.message.or(payload.error).ok_or(invalid(MESSAGE))?;
     Ok(CheckedPayload::Failed {
         code: payload.code,

@@ -47,11 +47,14 @@ impl ReadFault {
 }
 
 fn read(text: &[u8]) -> Result<ResultEnvelope<'_>, ReadFault> {
+    // Before the parser, whose error would not name the encoding.
     let line = std::str::from_utf8(text)
         .map_err(|_| ReadFault::new(Reason::InvalidUtf8, "an event is not UTF-8"))?;
+    // Before values are built: the check bounds their depth and number.
     check_json_text(text)
         .map_err(|fault| ReadFault::new(Reason::InvalidJson, format!("an event {fault}")))?;
     serde_json::from_str(line).map_err(|error| {
+        // Valid JSON of another shape.
         if error.is_data() {
             ReadFault::new(Reason::InvalidEnvelope, NO_RESULT)
         } else {
@@ -64,10 +67,13 @@ impl ResultValidator<'_> {
     /// `now`: `None` if times were checked before.
     pub(super) fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
         self.events += 1;
+        // Counted before any check, so that rejected events cannot evade the limits.
         self.bytes = self.bytes.saturating_add(raw.len());
+        // After the terminal result nothing may change the run.
         if self.ended {
             return Verdict::Reject(Rejection::after_terminal(raw));
         }
+        // Ends the run: the limit would otherwise be checked again for each further event.
         if let Some(message) = self.over_limit(raw) {
             let failure = Failure::new(FailureCode::RunnerOutputLimit, message);
             return Verdict::fail(Reason::EventTooLarge, None, raw, failure);
@@ -89,6 +95,7 @@ impl ResultValidator<'_> {
             }
         };
         match (unread, &part.text) {
+            // Nothing to repair, so the first fault is the cause.
             (Some(unread), Cow::Borrowed(_)) => self.refuse_unread(&unread, raw),
             (unread, _) => self.judge_repaired(part, unread, (raw, now)),
         }
@@ -113,9 +120,11 @@ impl ResultValidator<'_> {
         (raw, now): (&[u8], Option<i64>),
     ) -> Verdict<'static> {
         let is_repaired = matches!(part.text, Cow::Owned(_));
+        // Restored if the result is rejected: a rejected delta adds no text.
         let before = self.halves.clone();
         let text = self.joined(part);
         let verdict = match read(&text) {
+            // The sequence compares the original bytes, and rejections quote them.
             Ok(envelope) => self.judge_envelope(envelope, (raw, now)).into_owned(),
             Err(unread) => {
                 // Bytes of another encoding: the fault of the original bytes is more specific.
@@ -144,7 +153,7 @@ impl ResultValidator<'_> {
     fn joined(&mut self, part: JsonPart<'_>) -> Vec<u8> {
         let JsonPart { text, has_halves } = part;
         let is_joined = has_halves || self.halves.is_waiting();
-        // Too deep JSON is never parsed to a value.
+        // JSON that is too deep is never parsed to a value.
         if !is_joined || check_json_text(&text).is_err() {
             return text.into_owned();
         }
@@ -152,12 +161,14 @@ impl ResultValidator<'_> {
             return text.into_owned();
         };
         let is_delta = result["type"] == ResultType::MessageDelta.as_str();
+        // Other results have no continued text.
         if let Some(Value::String(increment)) = result.pointer_mut("/data/chunk/content")
             && is_delta
         {
             self.halves.push(increment, has_halves);
         }
         if has_halves {
+            // The text of the delta was joined; placeholders elsewhere have no partner.
             replace_halves(&mut result);
         }
         result.to_string().into_bytes()
@@ -166,9 +177,10 @@ impl ResultValidator<'_> {
     fn refuse_unread(&mut self, unread: &ReadFault, raw: &[u8]) -> Verdict<'static> {
         let kind = kind_in(raw);
         if kind == Some(ResultType::MessageCompleted) {
+            // A run that completes later must not succeed without this message.
             self.note_rejected_message(&unread.message);
         }
-        // Unparseable text is rejected by its type. Any other fault only counts.
+        // Unparseable text is rejected by its type. Any other fault only counts as a strike.
         let kind = kind.filter(|_| unread.reason == Reason::InvalidJson);
         let fault = (unread.reason, unread.message.as_str());
         self.refuse(kind, fault, None, raw)

@@ -83,7 +83,9 @@ impl Rejection {
         raw: &[u8],
         message: impl Into<String>,
     ) -> Self {
+        // A cut within a character is replaced below.
         let head = &raw[..raw.len().min(EXCERPT_BYTES)];
+        // PostgreSQL rejects U+0000.
         let excerpt = String::from_utf8_lossy(head).replace('\0', "");
         Self {
             reason,
@@ -129,7 +131,7 @@ impl UnknownTypes {
     }
 }
 
-/// Whether a type of results is an extension: clients that know it use it, and the gateway only stores it.
+/// Returns true for a type that is an extension. Clients that support it read it; the gateway only stores it.
 pub fn is_extension(kind: &str) -> bool {
     kind.starts_with("x.")
 }
@@ -155,6 +157,7 @@ impl ResultValidator<'_> {
             return failure;
         };
         let (event, why) = (first.event, &first.message);
+        // The tally misses a result that is being rejected right now.
         let rejected = match self.tally.rejected {
             0 | 1 => format!("1 of its results was rejected (event {event}: {why})"),
             count => format!("{count} of its results were rejected (first event {event}: {why})"),
@@ -163,7 +166,9 @@ impl ResultValidator<'_> {
             "{}; {rejected}: see GET /v1/runs/{}/rejections",
             failure.message, self.run_id
         );
+        // A new run of the same runner would meet the same fault.
         failure.retryable = false;
+        // Details of a more specific failure stay.
         if failure.details.is_null() {
             failure.details = json!({"rejected": self.tally.rejected.max(1), "first_rejection": {
                 "event": event, "reason": first.reason.as_str(), "message": why, "excerpt": first.excerpt,
@@ -189,6 +194,7 @@ impl ResultValidator<'_> {
         number: Option<u64>,
         raw: &[u8],
     ) -> Verdict<'static> {
+        // The runner sends nothing more, so the run would wait for its deadline.
         if kind.is_some_and(ResultType::is_terminal) {
             return Verdict::violation(reason, number, raw, message);
         }
@@ -204,6 +210,7 @@ impl ResultValidator<'_> {
     ) -> Verdict<'static> {
         self.strikes += 1;
         let rejection = Rejection::new(reason, number, raw, message);
+        // The first rejection explains the others in most cases.
         self.refused.get_or_insert_with(|| FirstRejection {
             event: self.events,
             reason,
@@ -212,6 +219,7 @@ impl ResultValidator<'_> {
         });
         if self.strikes >= STRIKES {
             let quote: String = rejection.excerpt.chars().take(QUOTE_CHARS).collect();
+            // The author sees the quote in the failure, without a look at the rejections.
             let message = format!("{message}; it begins with {quote:?}");
             let failure = Failure::new(FailureCode::RunnerProtocolViolation, message);
             return Verdict::Fail(rejection, self.explain(failure));

@@ -1,4 +1,4 @@
-//! Replays results that another judge of the same run has validated.
+//! Replays results that another instance of the validator has accepted or rejected for the same run.
 
 use super::{ResultEffect, ResultLimits, ResultValidator, Verdict};
 
@@ -10,17 +10,19 @@ const UNBOUNDED: ResultLimits = ResultLimits {
 };
 
 impl ResultValidator<'_> {
-    /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits
-    /// and artifacts of the run. A rejected result is counted without a strike. Returns the usage of the result.
+    /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits and
+    /// artifacts. A rejected result is counted without a strike. Returns the usage of the result.
     pub fn replay(&mut self, number: u64, raw: &[u8], was_rejected: bool) -> Option<String> {
         if was_rejected {
             self.events += 1;
             self.bytes = self.bytes.saturating_add(raw.len());
+            // The number stays taken, so that a repetition is a duplicate as before.
             self.taken.place(Some(number), raw);
             self.tally.rejected += 1;
             return None;
         }
         let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
+        // The first validation checked the limits and uploads; both may have changed since.
         let artifacts = self.artifacts.take();
         let strikes = self.strikes;
         let verdict = self.judge_event(raw, None);

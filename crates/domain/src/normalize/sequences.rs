@@ -27,6 +27,7 @@ impl AcceptedSequences {
             return SequencePosition::Next { gap: false };
         };
         let last = self.taken.last().map_or(0, |(last, _)| *last);
+        // A digest, not the bytes: a run may have tens of thousands of results.
         let mut hasher = DefaultHasher::new();
         raw.hash(&mut hasher);
         let digest = hasher.finish();
@@ -39,6 +40,7 @@ impl AcceptedSequences {
             .taken
             .binary_search_by_key(&number, |(taken, _)| *taken);
         match found {
+            // Equal bytes are a retry of the runner after a lost connection.
             Ok(at) if self.taken[at].1 == digest => SequencePosition::Duplicate,
             Ok(_) => SequencePosition::Refused(
                 Reason::SequenceConflict,

@@ -208,7 +208,7 @@ fn missing_message_failure_names_first_rejection() {
     judge.judge(bad.as_bytes(), NOW);
     let done = result("run.completed", &json!({}), &json!(2));
     let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
-        panic!("it has said nothing");
+        panic!("no violation of the protocol");
     };
     assert_eq!(
         failure.message,
@@ -238,7 +238,7 @@ fn missing_message_failure_names_unknown_type() {
     }
     let done = result("run.completed", &json!({}), &json!(3));
     let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
-        panic!("it has said nothing");
+        panic!("no violation of the protocol");
     };
     assert_eq!(
         failure.message,
@@ -621,7 +621,7 @@ fn accepts_announcements_of_known_artifacts_only() {
     };
     let first = announce(1, id);
     let Verdict::Reject(rejection) = judge.judge(first.as_bytes(), NOW) else {
-        panic!("nobody has told of it");
+        panic!("accepts an artifact without an upload");
     };
     assert_eq!(rejection.reason, Reason::UnknownArtifact);
     let named = announced_artifact(first.as_bytes()).unwrap();
@@ -676,7 +676,7 @@ fn replay_ignores_time_and_limits() {
     };
     assert_eq!(recalled(small).tally().rejected, 1);
     let mut judge = recalled(LIMITS);
-    // The question was asked before.
+    // The replayed results contain the same question.
     assert_eq!(
         name(judge.judge(question(6).as_bytes(), NOW)),
         "invalid_payload"

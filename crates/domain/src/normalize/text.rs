@@ -14,9 +14,11 @@ use super::payload::Delta;
 
 /// Returns the same JSON on one line. Line ends occur only between tokens.
 pub(super) fn one_line(json: &RawValue) -> Cow<'_, RawValue> {
+    // The ledger and SSE have one line per event; most results already are.
     if memchr2(b'\n', b'\r', json.get().as_bytes()).is_none() {
         return Cow::Borrowed(json);
     }
+    // Raw line breaks within strings are invalid JSON, so these are between tokens.
     let line = json.get().replace(['\n', '\r'], " ");
     Cow::Owned(RawValue::from_string(line).expect("white space for white space keeps JSON valid"))
 }
@@ -28,6 +30,7 @@ pub(super) fn nothing() -> Box<RawValue> {
 
 /// Returns the same object without `message`.
 pub(super) fn without_message(json: &str) -> Box<RawValue> {
+    // The data was validated, so the fallback is never used.
     let mut object: JsonObject = serde_json::from_str(json).unwrap_or_default();
     object.remove("message");
     RawValue::from_string(Value::Object(object).to_string()).expect("a value serialises to JSON")
@@ -52,6 +55,7 @@ pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<Ra
 /// Replaces a member of the object and keeps its `own` value in `details`.
 fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str) -> Box<RawValue> {
     object.insert(name.to_owned(), value.into());
+    // A runner's own details stay readable.
     match object.get_mut("details") {
         Some(Value::Object(details)) => {
             details.insert(name.to_owned(), own.into());
@@ -65,7 +69,7 @@ fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str)
 
 /// A snapshot in a form that all clients can display.
 pub(super) struct SnapshotDelta {
-    /// New text; the whole text if it does not continue the previous text.
+    /// New text, or the complete text if it does not continue the previous text.
     increment: String,
     whole: String,
 }
@@ -146,6 +150,7 @@ impl Messages {
         let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
         let whole = match delta.whole {
             Some(whole) => whole.into_owned(),
+            // An empty snapshot is a chunk with calls only and must not erase the text.
             None if is_snapshot && !delta.increment.is_empty() => delta.increment.into_owned(),
             None => {
                 self.gather(&delta.increment);
@@ -153,11 +158,13 @@ impl Messages {
             }
         };
         if !is_snapshot {
+            // An increment endpoint may correct its text once; later deltas continue the corrected text.
             self.text = Some(whole);
             return None;
         }
         let before = self.text.replace(whole.clone()).unwrap_or_default();
         Some(SnapshotDelta {
+            // A changed snapshot has no common increment; clients replace their text.
             increment: whole
                 .strip_prefix(before.as_str())
                 .unwrap_or(&whole)
@@ -169,6 +176,7 @@ impl Messages {
     fn gather(&mut self, increment: &str) {
         let Some(text) = &mut self.text else { return };
         if text.len() + increment.len() > self.most {
+            // Dropped as soon as it is too long, to bound the memory of each run.
             self.text = None;
         } else {
             text.push_str(increment);
@@ -182,11 +190,13 @@ impl Messages {
             !kept.is_empty() && (kept.len() == KEPT_MESSAGES || all > self.most)
         };
         while is_full(&self.bytes) {
+            // The last kept message gives way, since the newest is the answer of the run.
             self.bytes.pop();
             self.said.messages.pop();
         }
         self.bytes.push(bytes);
         self.said.messages.push(message);
+        // Counts removed messages as well.
         self.said.count += 1;
     }
 

@@ -53,6 +53,7 @@ impl AcceptedResult<'_> {
     /// Returns the `metadata` of the ledger event with number `sequence`, or null.
     pub fn metadata(&self, sequence: u64) -> Value {
         let mut metadata = serde_json::Map::new();
+        // Absent if equal: readers take the number of the ledger then.
         if let Some(number) = self.runner_sequence.filter(|number| *number != sequence) {
             metadata.insert("runner_sequence".to_owned(), json!(number));
         }
@@ -69,10 +70,12 @@ impl AcceptedResult<'_> {
             );
         }
         if !self.shortened.is_empty() {
+            // Readers learn by these names which members are incomplete.
             let parts = self.shortened.iter().map(|part| part.as_str());
             metadata.insert("shortened".to_owned(), parts.collect());
         }
         if metadata.is_empty() {
+            // Null leaves the member out of the ledger line.
             Value::Null
         } else {
             Value::Object(metadata)

@@ -9,8 +9,8 @@ use super::units::{Unit, is_sign, units};
 const MAX_TERMS: usize = 96;
 /// Maximum terms considered for the narrowing.
 const MAX_CANDIDATES: usize = 2048;
-/// Relative weights of terms. A single sign has little meaning, two signs form a word, and two adjacent words
-/// mean more than each alone.
+/// Relative weights of terms. A single sign has little meaning and two signs form a word. Two adjacent words mean more
+/// than both words in different parts of a text.
 const WORD: f64 = 1.0;
 const WORDS: f64 = 0.5;
 const SIGN: f64 = 0.25;
@@ -61,12 +61,13 @@ impl RankedQuery {
                 add(first, Some(second), if signs { SIGNS } else { WORDS });
             }
         }
+        // Single signs have the least meaning, so they are removed first.
         if terms.len() > MAX_CANDIDATES {
             terms.retain(|term| term.second.is_some() || term.share > SIGN);
         }
         let all = terms.len();
         if all > MAX_CANDIDATES {
-            // Samples evenly over the whole text.
+            // Samples evenly over the text: its end may matter as much as its start.
             let mut place = 0;
             terms.retain(|_| {
                 place += 1;
@@ -85,6 +86,7 @@ impl RankedQuery {
     /// removed.
     #[must_use]
     pub fn narrowed(self, worth: &[f64]) -> Self {
+        // A weight of 0 marks a term that no passage contains.
         let mut places: Vec<(usize, f64)> = worth
             .iter()
             .copied()
@@ -93,6 +95,7 @@ impl RankedQuery {
             .collect();
         places.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         places.truncate(MAX_TERMS);
+        // A set keeps the order of the terms, which the counts of passages follow.
         let kept: HashSet<usize> = places.into_iter().map(|(place, _)| place).collect();
         let terms = self.terms.into_iter().enumerate();
         let terms = terms.filter(|(place, _)| kept.contains(place));
@@ -122,6 +125,7 @@ impl RankedQuery {
             .zip(&self.terms)
             .map(|(place, term)| ((term.first.as_str(), term.second.as_deref()), place))
             .collect();
+        // Same stemming as in the index; otherwise counts would miss plurals.
         let units = stemmed(text);
         let mut counts = vec![0; self.terms.len()];
         let mut count = |first: &Unit, second: Option<&Unit>| {
@@ -149,6 +153,7 @@ impl RankedQuery {
 pub fn passage_terms(scope: &str, text: &str) -> (Vec<String>, u64) {
     let scope = TermScope::new(scope);
     let units = stemmed(text);
+    // A set: the database has each term of a passage once.
     let mut terms: BTreeSet<String> = scope.pairs(&units).collect();
     terms.extend(units.iter().map(|unit| scope.term(&[&unit.text])));
     (terms.into_iter().collect(), units.len() as u64)
@@ -164,10 +169,12 @@ fn stemmed(text: &str) -> Vec<Unit> {
 
 /// Harman's stemmer: reduces an English plural to its singular. Errors are consistent across all texts.
 fn stem(word: &mut String) {
+    // The rules are for English: other scripts and short words stay.
     if word.len() < 4 || !word.bytes().all(|byte| byte.is_ascii_alphabetic()) {
         return;
     }
     let ends = |ending: &str| word.ends_with(ending);
+    // `ies` first, since it also ends with `s`.
     if ends("ies") && !ends("eies") && !ends("aies") {
         word.truncate(word.len() - 3);
         word.push('y');

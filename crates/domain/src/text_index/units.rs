@@ -33,10 +33,12 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
     for letter in fold(text).chars() {
         let kind = kind_of(letter);
         let goes_on = match kind {
+            // A gap ends a word, but does not reset `last`: signs compare across it.
             CharKind::Gap => {
                 before = CharKind::Gap;
                 continue;
             }
+            // A mark without a base character is not searchable.
             CharKind::Mark if before == CharKind::Gap => continue,
             CharKind::Mark => true,
             CharKind::Letter => before == CharKind::Letter,
@@ -48,6 +50,7 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
             }
             continue;
         }
+        // Each unit costs two terms of the index: a bound for huge texts.
         if units.len() == MAX_UNITS {
             break;
         }
@@ -71,6 +74,7 @@ pub(super) fn is_sign(unit: &Unit) -> bool {
 /// Folds look-alikes: width, case, ligatures, and accents of Latin and Greek. Marks of other scripts change the
 /// word and stay.
 fn fold(text: &str) -> String {
+    // The normalization of long ASCII texts costs more than all other steps.
     if text.is_ascii() {
         text.to_ascii_lowercase()
     } else {
@@ -81,14 +85,17 @@ fn fold(text: &str) -> String {
 fn fold_any(text: &str) -> String {
     let mut folded = String::with_capacity(text.len());
     let mut has_loose_marks = false;
+    // NFKD separates accents from letters and folds width and ligatures.
     for letter in text.nfkd().filter(|letter| !is_invisible(*letter)) {
         if is_combining_mark(letter) {
+            // Users search `cafe` for `café`; a mark of Hindi or Thai changes the word.
             if has_loose_marks {
                 continue;
             }
         } else {
             has_loose_marks = is_latin_or_greek(letter);
         }
+        // A final sigma and `ß` have several spellings that `to_lowercase` does not unify.
         for letter in letter.to_lowercase() {
             match letter {
                 'ς' => folded.push('σ'),
@@ -97,6 +104,7 @@ fn fold_any(text: &str) -> String {
             }
         }
     }
+    // Composes the remaining marks, so that equal texts have equal units.
     folded.nfc().collect()
 }
 
@@ -109,6 +117,7 @@ fn kind_of(letter: char) -> CharKind {
         };
     }
     let is_mark = is_combining_mark(letter);
+    // Before the check for marks: Thai vowels are marks, but signs of their script.
     if is_picture(letter) || is_unspaced(letter) && (letter.is_alphanumeric() || is_mark) {
         CharKind::Sign
     } else if is_mark {

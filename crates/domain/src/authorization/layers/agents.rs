@@ -14,6 +14,7 @@ impl LayerEvaluation<'_> {
         for peer in peers {
             let mut operations = peer.operations.clone();
             operations.retain(|operation| {
+                // The policy is applied before: only listed agents are candidates.
                 let checks = [(
                     Layer::Manifest,
                     self.manifest.permissions.agents.contains(operation),

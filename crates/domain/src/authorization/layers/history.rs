@@ -9,9 +9,11 @@ impl LayerEvaluation<'_> {
     pub(in crate::authorization) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
         let page = self.history_operation(HistoryOperation::Page, has_conversation);
         let search = self.history_operation(HistoryOperation::Search, has_conversation);
+        // The workspace's history needs no conversation of the event.
         let all = self.history_operation(HistoryOperation::Workspace, true);
         let agent = self.agent;
         let named = &agent.resource_policy.history_conversations;
+        // Each listed conversation gets a decision of its own, which the API checks by id.
         let mut others = false;
         for conversation in named {
             let permissions = &self.manifest.permissions;

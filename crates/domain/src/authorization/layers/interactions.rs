@@ -12,6 +12,7 @@ impl LayerEvaluation<'_> {
             (
                 Layer::Manifest,
                 self.manifest.permissions.interactions.contains(&operation),
+                // Checked in this order: operators see the missing permission before the missing capability.
                 "",
             ),
             (

@@ -9,13 +9,13 @@ use super::{Layer, LayerEvaluation};
 const AUTHORING: &str = "capabilities.skill_authoring is false";
 
 impl LayerEvaluation<'_> {
-    /// Decides the skills that the run may activate: the operator's, and those that runs of the agent
-    /// registered. The operator's skill takes precedence over a registered skill of the same name.
+    /// Decides the skills that the run may activate: the operator's, and those that runs of the agent registered.
     pub(in crate::authorization) fn skills(
         &mut self,
         skills: &[SkillResource],
         registered: &[SkillResource],
     ) -> Vec<SkillResource> {
+        // The operator's skill wins: a run must not replace instructions that the operator wrote.
         let is_free =
             |skill: &&SkillResource| skills.iter().all(|one| one.skill_name != skill.skill_name);
         let mut granted = Vec::new();
@@ -45,6 +45,7 @@ impl LayerEvaluation<'_> {
         tools: &[ToolResource],
         has_skills: bool,
     ) -> Vec<ToolResource> {
+        // The tools have no use without a skill and would cost prompt tokens.
         if !has_skills {
             return Vec::new();
         }
@@ -63,8 +64,7 @@ impl LayerEvaluation<'_> {
         granted
     }
 
-    /// Decides the tool that registers skills for later runs. It needs its name in the policy; `"*"` excludes
-    /// it.
+    /// Decides the tool that registers skills for later runs. It needs its name in the policy.
     pub(in crate::authorization) fn register_skill(
         &mut self,
         tool: Option<&ToolResource>,
@@ -72,6 +72,7 @@ impl LayerEvaluation<'_> {
         let tool = tool?;
         let name = &tool.tool_name;
         let is_named = match &self.agent.resource_policy.tools {
+            // `"*"` excludes it: an agent gets the right to change its own skills only by an explicit choice.
             IdList::All(_) => false,
             IdList::Ids(ids) => ids.contains(name),
         };

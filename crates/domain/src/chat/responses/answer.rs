@@ -76,6 +76,7 @@ impl ResponseEventWriter {
     /// Returns the first two events.
     pub fn begin(&mut self) -> Vec<Value> {
         let names = ["response.created", "response.in_progress"];
+        // Both events have the same empty response, as OpenAI sends them.
         let begun = names.map(|name| {
             let response = self.response("in_progress");
             self.event(name, json!({"response": response}))
@@ -85,11 +86,13 @@ impl ResponseEventWriter {
 
     /// Returns the events of one chunk or of a complete completion.
     pub fn read(&mut self, chunk: &JsonObject) -> Result<Vec<Value>, AnswerTooLarge> {
+        // Usage comes in a chunk without choices.
         if let Some(usage) = usage_of(chunk) {
             add_usage(&mut self.usage, usage);
         }
         let mut events = Vec::new();
         let choices = chunk.get("choices").and_then(Value::as_array);
+        // A response has one answer; further choices have no representation.
         let is_first = |choice: &&Value| choice["index"].as_u64().unwrap_or(0) == 0;
         let Some(choice) = choices.and_then(|choices| choices.iter().find(is_first)) else {
             return Ok(events);
@@ -97,6 +100,7 @@ impl ResponseEventWriter {
         if let Some(reason) = finish_reason(choice) {
             self.reason = Some(reason.to_owned());
         }
+        // A provider may send a complete completion instead of chunks.
         let delta = choice.get("delta").or_else(|| choice.get("message"));
         let Some(delta) = delta else {
             return Ok(events);
@@ -104,6 +108,7 @@ impl ResponseEventWriter {
         if self.collects_reasoning() {
             self.thoughts.add(delta);
         }
+        // Reasoning precedes content in a chunk that has both.
         if let Some(text) = reasoning(delta) {
             self.say(TextKind::Reasoning, text, &mut events);
         }
@@ -115,6 +120,7 @@ impl ResponseEventWriter {
         for (n, call) in (0..).zip(calls.into_iter().flatten()) {
             self.call(call["index"].as_u64().unwrap_or(n), call, &mut events);
         }
+        // After the events, since the caller discards them on this error.
         if self.bytes > ANSWER_BYTES {
             return Err(AnswerTooLarge);
         }
@@ -129,6 +135,7 @@ impl ResponseEventWriter {
     /// Returns the last events of a complete answer.
     pub fn finish(mut self) -> Vec<Value> {
         let mut events = Vec::new();
+        // Other reasons, such as `stop` and `tool_calls`, are complete answers.
         let incomplete = match self.reason.as_deref() {
             Some("length") => Some("max_output_tokens"),
             Some("content_filter") => Some("content_filter"),
@@ -139,8 +146,10 @@ impl ResponseEventWriter {
         } else {
             "completed"
         };
+        // Open items get the status of the response: an incomplete answer has incomplete items.
         self.close_open(status, &mut events);
         self.close_calls(status, &mut events);
+        // After the calls: the envelope needs the members of all of them.
         self.carry(&mut events);
         let mut response = self.response(status);
         if let Some(reason) = incomplete {
@@ -150,9 +159,9 @@ impl ResponseEventWriter {
         events
     }
 
-    /// Returns the last event of a failed answer, with OpenAI's error code. It excludes an unfinished item:
-    /// clients must not run an incomplete call.
+    /// Returns the last event of a failed answer, with OpenAI's error code.
     pub fn fail(mut self, code: &str, message: &str) -> Value {
+        // The open item has no status yet, so the response excludes it: clients must not run an incomplete call.
         let mut response = self.response("failed");
         response["error"] = json!({"code": code, "message": message});
         self.event("response.failed", json!({"response": response}))
@@ -164,6 +173,7 @@ impl ResponseEventWriter {
         completion: &JsonObject,
     ) -> Result<(Value, Option<String>), AnswerTooLarge> {
         self.read(completion)?;
+        // Before `finish`, which moves the reasoning into the answer.
         let unsent = self.unsent_reasoning();
         let last = self.finish().pop();
         let response = last.map(|mut last| last["response"].take());
@@ -173,6 +183,7 @@ impl ResponseEventWriter {
     /// Returns the reasoning that must return to the model with the tool results, and that the client did not ask
     /// for. Requests that refer to the calls need it.
     pub fn unsent_reasoning(&self) -> Option<String> {
+        // Without calls, no later request refers to the reasoning.
         if self.returns_reasoning || !self.keeps_items || self.calls.is_empty() {
             return None;
         }
@@ -190,6 +201,7 @@ impl ResponseEventWriter {
     fn event(&mut self, name: &str, mut members: Value) -> Value {
         members["type"] = json!(name);
         members["sequence_number"] = json!(self.sequence);
+        // Clients detect lost events by this number.
         self.sequence += 1;
         members
     }
@@ -205,6 +217,7 @@ impl ResponseEventWriter {
         };
         let value = item.value("in_progress");
         self.items.push(item);
+        // Charged also for empty items: an answer of a million empty calls must hit the limit.
         self.bytes += ITEM_BYTES;
         let added = json!({"output_index": output, "item": value});
         events.push(self.event("response.output_item.added", added));
@@ -235,6 +248,7 @@ impl ResponseEventWriter {
 
     /// Returns the current response with its finished items.
     fn response(&self, status: &str) -> Value {
+        // Items without a status are unfinished.
         let done = self
             .items
             .iter()

@@ -52,11 +52,11 @@ const ABOUT: [&str; 3] = ["metadata", "client_metadata", "stream_options"];
 const STORED: [(&str, &str); 3] = [
     (
         "previous_response_id",
-        "the gateway holds no such response for the run; send the whole conversation as input",
+        "the gateway holds no such response for the run; send the full conversation as input",
     ),
     (
         "conversation",
-        "conversations are not stored here; send the whole conversation as input",
+        "conversations are not stored here; send the full conversation as input",
     ),
     (
         "prompt",
@@ -85,7 +85,7 @@ pub struct ResponsesRequest {
     pub(super) own_tools_of_items: BTreeMap<usize, Value>,
     pub(super) names: FunctionNames,
     pub(super) places: PointerMap,
-    /// True if the client asked for reasoning to send back.
+    /// True if the client requests reasoning to send back.
     pub(super) returns_reasoning: bool,
     /// True if later requests may refer to the items of the answer.
     pub(super) keeps_items: bool,
@@ -102,6 +102,7 @@ impl ResponsesRequest {
     /// Maps a pointer into the completion's body to the request.
     pub fn pointer(&self, pointer: &str) -> String {
         match pointer {
+            // The completion has the limit under one of two names, depending on the provider.
             "/max_tokens" | "/max_completion_tokens" => "/max_output_tokens".to_owned(),
             pointer => self.places.of(pointer),
         }
@@ -115,6 +116,7 @@ pub fn wants_stream(body: &JsonObject) -> Result<bool, Fault> {
 
 /// Returns true if later requests may refer to the answer. It is the default.
 pub fn keeps_items(body: &JsonObject) -> bool {
+    // Anything but false is the default here; the parser reports other types.
     body.get("store") != Some(&Value::Bool(false))
 }
 
@@ -126,13 +128,16 @@ pub fn read_request(
     target: ProviderApi,
     opened: &[String],
 ) -> Result<ResponsesRequest, Fault> {
+    // First, because a reference to a stored response explains all other faults.
     check_stored(body)?;
     let mut chat = JsonObject::new();
+    // Null means absent in OpenAI's API.
     for (name, value) in body.iter().filter(|(_, value)| !value.is_null()) {
         let name = name.as_str();
         if SAME.contains(&name) {
             chat.insert(name.to_owned(), value.clone());
         } else if ABOUT.contains(&name) {
+            // Validated, but not sent: providers of completions reject unknown members.
             check_object(name, value)?;
         } else if !READ.contains(&name) {
             if opened.iter().any(|opened| opened == name) {
@@ -142,6 +147,7 @@ pub fn read_request(
             }
         }
     }
+    // Faults of the completion's body refer to its pointers; the map leads back to the request.
     let mut places = PointerMap::default();
     let mut messages = Chat::new(model, target);
     match body.get("instructions") {
@@ -154,12 +160,15 @@ pub fn read_request(
     let left_out = std::mem::take(&mut messages.left_out);
     chat.insert(
         "messages".to_owned(),
+        // Only now all system text is known, which becomes the first message.
         Value::Array(messages.finish(&mut places)),
     );
     let mut tools = read_tools(body, &mut places)?;
     let choice = body.get("tool_choice").unwrap_or(&Value::Null);
     let choice = read_choice(choice, &mut tools.functions)?;
+    // The member is absent, not empty, if the client sent none.
     let own_tools = body.get("tools").map(|_| Value::Array(tools.own));
+    // Some providers reject a choice or an empty list without tools.
     if !tools.functions.is_empty() {
         chat.insert("tools".to_owned(), Value::Array(tools.functions));
         if let Some(choice) = choice {
@@ -195,6 +204,7 @@ fn check_stored(body: &JsonObject) -> Result<(), Fault> {
         }
     }
     switch(body, "store")?;
+    // A background response would need storage at the provider or here.
     if switch(body, "background")? == Some(true) {
         let message = "must be false: responses are not stored here; read the answer as it comes, with stream";
         return Err(Fault::new("/background", message));
@@ -246,9 +256,10 @@ fn read_bound(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
         .as_u64()
         .is_some_and(|bound| (1..=MAX_OUTPUT_TOKENS).contains(&bound))
     {
-        let message = format!("must be a whole number from 1 to {MAX_OUTPUT_TOKENS}");
+        let message = format!("must be an integer from 1 to {MAX_OUTPUT_TOKENS}");
         return Err(Fault::new("/max_output_tokens", message));
     }
+    // `max_completion_tokens` includes reasoning, like the limit of the Responses API.
     chat.insert("max_completion_tokens".to_owned(), bound.clone());
     Ok(())
 }
@@ -263,6 +274,7 @@ fn members<'a>(
         Some(Value::Object(members)) => members,
         Some(_) => return Err(Fault::new(format!("/{name}"), "must be an object")),
     };
+    // An ignored setting would change the answer silently.
     let unknown = members
         .iter()
         .find(|(member, value)| !value.is_null() && !known.contains(&member.as_str()));
@@ -303,8 +315,10 @@ fn read_text(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
         return Ok(());
     };
     let format = match format["type"].as_str() {
+        // The default of completions, which some servers reject if it is explicit.
         Some("text") => return Ok(()),
         Some("json_object") => json!({"type": "json_object"}),
+        // Completions nest the schema in a member of its own.
         Some("json_schema") => {
             let schema = format.as_object().into_iter().flatten();
             let schema = schema.filter(|(name, value)| *name != "type" && !value.is_null());
@@ -331,6 +345,7 @@ fn read_include(body: &JsonObject, target: ProviderApi) -> Result<bool, Fault> {
     };
     let mut returns_reasoning = false;
     for (n, name) in include.iter().enumerate() {
+        // Only providers with the Responses API can return these.
         let is_own = OWN_INCLUDE.iter().any(|own| name == own) && target == ProviderApi::Responses;
         if name == ENCRYPTED_REASONING {
             returns_reasoning = true;

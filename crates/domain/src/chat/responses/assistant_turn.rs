@@ -19,9 +19,11 @@ pub(super) struct AssistantTurn {
 
 impl AssistantTurn {
     pub(super) fn message(mut self) -> Value {
+        // Items are paragraphs of one message in a chat completion.
         let text = self.texts.join("\n\n");
         let mut message = JsonObject::new();
         message.insert("role".to_owned(), json!("assistant"));
+        // Providers reject an empty text next to calls.
         let content = if text.is_empty() {
             Value::Null
         } else {
@@ -31,6 +33,7 @@ impl AssistantTurn {
         if !self.calls.is_empty() {
             for call in &mut self.calls {
                 let id = call["id"].as_str().unwrap_or_default();
+                // Members belong to one call: a repeated id must not get them twice.
                 if let Some(members) = self.carried.remove(id) {
                     put_back(call, &members);
                 }

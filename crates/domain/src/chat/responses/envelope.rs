@@ -24,6 +24,7 @@ pub(super) struct ReasoningEnvelope {
 impl ReasoningEnvelope {
     /// Returns the content of a reasoning item. `None`: there is none.
     pub(super) fn seal(&self, model: &str) -> Option<String> {
+        // An empty item would only cost tokens in the next request.
         if self.thoughts.is_empty() && self.calls.is_empty() {
             return None;
         }
@@ -33,19 +34,24 @@ impl ReasoningEnvelope {
 
     /// Parses the content. `None`: it belongs to another model, or the gateway did not write it.
     pub(super) fn open(content: &str, model: &str) -> Option<Self> {
+        // Content of providers is opaque; only the gateway's own has this mark.
         let text = content.strip_prefix(MARK)?;
+        // The client stores the content and may have changed it.
         check_json_text(text.as_bytes()).ok()?;
         let held: Value = serde_json::from_str(text).ok()?;
+        // Another model cannot verify these signatures.
         if held["model"] != model {
             return None;
         }
         let thoughts = held["thoughts"].as_object().into_iter().flatten();
         let calls = held["calls"].as_object().into_iter().flatten();
         Some(Self {
+            // A changed envelope must not set the role or the content of the message.
             thoughts: thoughts
                 .filter(|(name, _)| may_carry(name))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
+            // The same filter and limit as for a provider's answer.
             calls: calls
                 .map(|(id, members)| (id.clone(), of_call(members).unwrap_or_default()))
                 .collect(),

@@ -55,9 +55,11 @@ impl ResponseHead {
             "error": null,
             "incomplete_details": null,
             "previous_response_id": self.previous,
+            // The gateway itself stores nothing that a client could retrieve.
             "store": false,
             "usage": usage,
         });
+        // The gateway's members win over the request's.
         let mut response = echo.clone();
         if let Value::Object(own) = own {
             response.extend(own);
@@ -71,6 +73,7 @@ impl ResponseHead {
 pub(super) fn echo(request: &JsonObject) -> JsonObject {
     let members = ECHOED.iter().map(|(name, default)| {
         let value = request.get(*name).filter(|value| !value.is_null());
+        // Each of the first and last events repeats these members, so large ones are left out.
         let value = value
             .filter(|value| value.to_string().len() <= ECHO_BYTES)
             .cloned();

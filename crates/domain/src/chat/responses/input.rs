@@ -54,8 +54,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    /// Adds system text. All system text becomes one message at the beginning, because many chat templates accept
-    /// no other.
+    /// Adds system text to the one system message at the beginning: many chat templates accept no other.
     pub(super) fn add_system_text(&mut self, text: &str, pointer: &str) {
         match &mut self.system {
             Some((before, _)) => {
@@ -77,6 +76,7 @@ impl<'a> Chat<'a> {
                 for (n, item) in items.iter().enumerate() {
                     let pointer = format!("/input/{n}");
                     self.read_item(item, &pointer, places)?;
+                    // Checked per item, so that the fault names the item that exceeds the limit.
                     if self.data + self.attached.len() > MAX_MEDIA_PARTS {
                         let message = format!(
                             "must be one of at most {MAX_MEDIA_PARTS} images, files and sounds"
@@ -91,6 +91,7 @@ impl<'a> Chat<'a> {
             }
             _ => return Err(Fault::new("/input", "must be a text or a list of items")),
         }
+        // Attachments of the last tool results have no following item.
         self.close(places);
         Ok(())
     }
@@ -98,6 +99,7 @@ impl<'a> Chat<'a> {
     /// Returns the messages.
     pub(super) fn finish(mut self, places: &mut PointerMap) -> Vec<Value> {
         if let Some((text, pointer)) = self.system {
+            // The system message comes first, so all recorded pointers move by one.
             places.shift_messages();
             places.add("/messages/0".to_owned(), pointer);
             let message = json!({"role": "system", "content": text});
@@ -112,8 +114,10 @@ impl<'a> Chat<'a> {
         pointer: &str,
         places: &mut PointerMap,
     ) -> Result<(), Fault> {
+        // A client repeats its complete history: one unknown item must not end the session.
         if is_unknown(item, self.target) {
             let Some(message) = message_of(item) else {
+                // Reported by its type; its content may be secret.
                 self.left_out.insert(logged_kind(item));
                 return Ok(());
             };
@@ -169,6 +173,7 @@ impl<'a> Chat<'a> {
             "assistant" => {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
                 let text = text_of(&parts);
+                // A turn of the assistant also continues across reasoning and calls.
                 let turn = self.turn(pointer, places);
                 if !text.is_empty() {
                     turn.texts.push(text);
@@ -193,6 +198,7 @@ impl<'a> Chat<'a> {
         pointer: &str,
         places: &mut PointerMap,
     ) {
+        // A plain text stays a text: some servers reject lists of parts.
         if let [(ContentPart::Text(text), _)] = parts.as_slice() {
             return self.push_user_content(json!(text), pointer, places);
         }
@@ -211,6 +217,7 @@ impl<'a> Chat<'a> {
         places: &mut PointerMap,
     ) {
         let (message, before) = match self.messages.last() {
+            // Consecutive user messages become one, so the parts continue its content.
             Some(last) if last["role"] == "user" => {
                 let content = last["content"].as_array();
                 (self.messages.len() - 1, content.map_or(1, Vec::len))
@@ -228,8 +235,9 @@ impl<'a> Chat<'a> {
         self.push_user_content(content, pointer, places);
     }
 
-    /// Adds content of the user. Consecutive messages become one, because many chat templates demand turns.
+    /// Adds content of the user.
     fn push_user_content(&mut self, content: Value, pointer: &str, places: &mut PointerMap) {
+        // Consecutive messages become one: many chat templates demand alternating turns.
         let Some(last) = self
             .messages
             .last_mut()
@@ -254,6 +262,7 @@ impl<'a> Chat<'a> {
         let id = text_at(item, "call_id", pointer)?;
         let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
+        // The call joins the open turn: chat completions have text and calls in one message.
         self.turn(pointer, places).calls.push(call);
         if item["encrypted_content"].is_string() {
             // Stored calls hold the reasoning of their answer.
@@ -281,11 +290,13 @@ impl<'a> Chat<'a> {
             ContentPart::Text(_) => None,
         });
         let data: Vec<_> = data.collect();
+        // Few providers accept media in a result, so they follow in a user message.
         if !data.is_empty() {
             let label = format!("Attached to the result of the tool call {id}:");
             self.attached
                 .push((json!({"type": "text", "text": label}), None));
             self.attached.extend(data);
+            // An empty result would look like a failed call.
             if text.is_empty() {
                 "The result is attached below.".clone_into(&mut text);
             }
@@ -300,6 +311,7 @@ impl<'a> Chat<'a> {
 
     fn read_reasoning(&mut self, item: &Value, pointer: &str, places: &mut PointerMap) {
         let content = item["encrypted_content"].as_str().unwrap_or_default();
+        // A Responses provider receives its own reasoning item unchanged.
         let opened = (self.target == ProviderApi::Chat)
             .then(|| ReasoningEnvelope::open(content, self.model))
             .flatten();
@@ -308,6 +320,7 @@ impl<'a> Chat<'a> {
             turn.thoughts.extend(opened.thoughts);
             turn.carried.extend(opened.calls);
         }
+        // The gateway's own content is removed before the request, so it costs no tokens.
         if self.target == ProviderApi::Responses && !is_sealed(content) {
             self.count_opaque(item);
         }
@@ -340,6 +353,7 @@ impl<'a> Chat<'a> {
 
     fn close_turn(&mut self, places: &mut PointerMap) {
         let Some(turn) = self.turn.take() else { return };
+        // Reasoning without text and calls has no message to which it could belong.
         if turn.texts.is_empty() && turn.calls.is_empty() {
             return;
         }

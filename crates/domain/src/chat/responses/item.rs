@@ -94,6 +94,7 @@ impl OutputItem {
                 json!({"id": id, "type": "message", "status": status, "role": "assistant", "content": parts})
             }
             ItemBody::Reasoning(text) => {
+                // Reasoning that only returns to the model has no readable text.
                 let parts = if text.text.is_empty() {
                     Vec::new()
                 } else {
@@ -113,6 +114,8 @@ impl OutputItem {
                     json!({"id": id, "status": status, "call_id": call_id, "name": tool.name});
                 if tool.is_custom {
                     call["type"] = json!("custom_tool_call");
+                    // A call without arguments has no input yet: `custom_input` would return the empty arguments as
+                    // text.
                     let is_said = !arguments.is_empty();
                     call["input"] = json!(if is_said {
                         custom_input(arguments)

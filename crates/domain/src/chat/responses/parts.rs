@@ -51,9 +51,10 @@ fn read_part(part: &Value, pointer: &str, may: AllowedContent) -> Result<Content
         "refusal" => Ok(ContentPart::Text(text_of("refusal")?)),
         "input_image" | "input_file" | "input_audio" if may == AllowedContent::Text => Err(at(
             "type",
-            "must be a part of text: models take others from users and tools alone",
+            "must be a part of text: models take others only from users and tools",
         )),
         "input_image" | "input_file" if !part["file_id"].is_null() => Err(at(
+            // The file belongs to the account of the operator, not to the run.
             "file_id",
             "is a file that the provider keeps, which is not the run's; send its data",
         )),
@@ -61,6 +62,7 @@ fn read_part(part: &Value, pointer: &str, may: AllowedContent) -> Result<Content
             let mut image = json!({"url": text_of("image_url")?});
             match part["detail"].as_str() {
                 Some(detail @ ("low" | "high")) => image["detail"] = json!(detail),
+                // Completions have two levels of detail.
                 Some("original") => image["detail"] = json!("high"),
                 _ => {}
             }
@@ -70,6 +72,7 @@ fn read_part(part: &Value, pointer: &str, may: AllowedContent) -> Result<Content
         }
         "input_file" => {
             let is_inline = !part["file_data"].is_null();
+            // Data wins over a URL, which not all providers can fetch.
             let data = text_of(if is_inline { "file_data" } else { "file_url" })?;
             let name = part["filename"].as_str().unwrap_or("file");
             Ok(ContentPart::Data(
@@ -92,6 +95,7 @@ pub(super) fn text_of(parts: &[(ContentPart, String)]) -> String {
         ContentPart::Text(text) => Some(text.as_str()),
         ContentPart::Data(_) => None,
     });
+    // A line break keeps words of two parts separate.
     texts.collect::<Vec<_>>().join("\n")
 }
 

@@ -40,13 +40,16 @@ pub fn passthrough_body(
     chat: &JsonObject,
     opened: &[String],
 ) -> JsonObject {
+    // An allow-list: a new member of OpenAI's API might store data or start tools.
     body.retain(|name, value| {
         let is_passed = PASSED.contains(&name.as_str()) || opened.contains(name);
         is_passed && !value.is_null()
     });
+    // Parsed tools have only members that the gateway has checked.
     if let Some(tools) = &responses_request.own_tools {
         body.insert("tools".to_owned(), tools.clone());
     }
+    // Artifacts were resolved in the completion's body; copy their data to the request's own positions.
     for (from, to) in responses_request.places.images() {
         let to = to
             .strip_prefix("/input")
@@ -54,6 +57,7 @@ pub fn passthrough_body(
         let from = from
             .strip_prefix("/messages")
             .and_then(|from| chat.get("messages")?.pointer(from));
+        // Other URLs passed the gateway's checks and stay as they are.
         if let (Some(image), Some(url)) = (from, to)
             && url.as_str().is_some_and(|url| url.starts_with(SCHEME))
         {
@@ -70,15 +74,19 @@ pub fn passthrough_body(
         items.extend(items_before.into_iter().filter_map(passed_item));
     }
     if let Some(model) = chat.get("model") {
+        // The provider's own name of the model, not the granted one.
         body.insert("model".to_owned(), model.clone());
     }
     let bounds = ["max_completion_tokens", "max_tokens"];
+    // The limit is capped by the grant; the request's own value may be higher.
     if let Some(bound) = bounds.iter().find_map(|name| chat.get(*name)) {
         body.insert("max_output_tokens".to_owned(), bound.clone());
     }
+    // Models without reasoning reject the include value.
     if responses_request.keeps_items && body.get("reasoning").is_some_and(Value::is_object) {
         include_reasoning(&mut body);
     }
+    // Nothing of a run may stay at the provider.
     body.insert("store".to_owned(), json!(false));
     body
 }
@@ -93,14 +101,14 @@ fn include_reasoning(body: &mut JsonObject) {
     }
 }
 
-/// Returns an item as this provider can read it: without content that the gateway wrote, and without reasoning
-/// that only its id names, because the provider stores none.
+/// Returns an item as this provider can read it. `None`: it has no content that the provider could use.
 fn passed_item(mut item: Value) -> Option<Value> {
     if is_unknown(&item, ProviderApi::Responses) {
         return message_of(&item);
     }
     let is_reasoning = item["type"] == "reasoning";
     let encrypted = item["encrypted_content"].as_str();
+    // The provider would reject content that it did not encrypt.
     if encrypted.is_some_and(is_sealed) {
         item.as_object_mut()?.remove("encrypted_content");
         return (!is_reasoning).then_some(item);
@@ -108,14 +116,17 @@ fn passed_item(mut item: Value) -> Option<Value> {
     let has_content = item["content"]
         .as_array()
         .is_some_and(|parts| !parts.is_empty());
+    // The provider stores nothing, so reasoning that only its id names cannot be resolved.
     (!is_reasoning || encrypted.is_some() || has_content).then_some(item)
 }
 
 /// Sets the granted model name, `store: false` and the client's reference in a response.
 pub fn rewrite_response(response: &mut Value, head: &ResponseHead) {
     if let Some(members) = response.as_object_mut() {
+        // Clients must not learn the operator's name of the model.
         members.insert("model".to_owned(), json!(head.model));
         members.insert("store".to_owned(), json!(false));
+        // The gateway resolved the reference itself; the provider never received it.
         if let Some(previous) = &head.previous {
             members.insert("previous_response_id".to_owned(), json!(previous));
         }
@@ -186,6 +197,7 @@ impl ResponsesPassthrough {
 
     /// Returns the last event of a failed answer, with OpenAI's error code.
     pub fn fail(self, code: &str, message: &str) -> Value {
+        // Without any event of the provider, the response has only the gateway's metadata.
         let mut response = self.response.unwrap_or_else(|| {
             let echo = JsonObject::new();
             self.head
@@ -215,6 +227,7 @@ impl ResponsesPassthrough {
                 self.usage = Some(usage);
             }
         }
+        // OpenAI nests the message; an `error` event has it at the top.
         let message = |holder: &Value| {
             let message = holder["message"].as_str();
             message.unwrap_or("the provider gave no reason").to_owned()
@@ -230,6 +243,7 @@ impl ResponsesPassthrough {
             "error" => Some(AnswerEnd::Failed(message(&Value::Object(event.clone())))),
             _ => {
                 if let Some(response) = event.get("response") {
+                    // The items would double the memory of a large answer, and a failed response needs none.
                     let mut response = response.clone();
                     response["output"] = json!([]);
                     self.response = Some(response);

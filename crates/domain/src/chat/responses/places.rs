@@ -28,10 +28,12 @@ impl PointerMap {
 
     /// Returns the request pointer for a chat pointer. An unmapped pointer stays unchanged.
     pub(super) fn of(&self, pointer: &str) -> String {
+        // `/messages/1` must not match `/messages/10`.
         let leads = |(chat, request): &(String, String)| {
             let rest = pointer.strip_prefix(chat.as_str())?;
             (rest.is_empty() || rest.starts_with('/')).then(|| (chat.len(), request.clone(), rest))
         };
+        // The longest match is the most specific.
         let found = self.0.iter().filter_map(leads).max_by_key(|found| found.0);
         match found {
             Some((_, request, rest)) => request + in_part(rest),

@@ -66,10 +66,11 @@ pub(super) struct RequestTools {
     is_of_item: bool,
 }
 
-/// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the whole name.
+/// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the full name.
 pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
     let whole = match namespace {
         None => return name.to_owned(),
+        // Clients with MCP servers end their namespaces this way already.
         Some(space) if space.ends_with("__") => format!("{space}{name}"),
         Some(space) => format!("{space}__{name}"),
     };
@@ -77,6 +78,7 @@ pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
         return whole;
     }
     let sum = checksum(whole.as_bytes());
+    // Underscore and eight hexadecimal digits complete the limit.
     let prefix: String = whole.chars().take(NAME_CHARS - 9).collect();
     format!("{prefix}_{sum:08x}")
 }
@@ -99,6 +101,7 @@ pub(super) fn read_tools(
     let items = body.get("input").and_then(Value::as_array);
     for (n, item) in items.into_iter().flatten().enumerate() {
         if item["type"] == "additional_tools" {
+            // Later items may repeat a name; a request's own tools may not.
             tools.is_of_item = true;
             let own = tools.add_list(&item["tools"], &format!("/input/{n}/tools"), places)?;
             tools.own_of_items.insert(n, Value::Array(own));
@@ -123,6 +126,7 @@ impl RequestTools {
         let mut own = Vec::with_capacity(tool_list.len());
         for (n, tool) in tool_list.iter().enumerate() {
             let pointer = format!("{pointer}/{n}");
+            // A Responses provider gets the namespace, a completion its inner tools.
             if tool["type"] == "namespace" {
                 own.push(self.add_namespace(tool, &pointer, places)?);
             } else {
@@ -161,6 +165,7 @@ impl RequestTools {
         let is_custom = match tool["type"].as_str() {
             Some("function") => false,
             Some("custom") => true,
+            // Hosted tools would run outside of the gateway's grants.
             Some(other) => return Err(unknown_type(other, pointer)),
             None => return Err(Fault::new(format!("{pointer}/type"), "must be a text")),
         };
@@ -192,6 +197,7 @@ impl RequestTools {
             let message = format!("must have at most {MAX_TOOLS} tools");
             return Err(Fault::new("/tools", message));
         }
+        // Only new tools: the pointer of a repeated one stays that of the first.
         places.add(
             format!("/tools/{}", self.functions.len()),
             pointer.to_owned(),
@@ -266,16 +272,18 @@ pub(super) fn custom_arguments(input: &str) -> String {
     json!({INPUT: input}).to_string()
 }
 
-/// Extracts the input of a custom tool from the model's arguments. A model may ignore the schema, and write the
-/// input directly or under another name.
+/// Extracts the input of a custom tool from the model's arguments.
 pub(super) fn custom_input(arguments: &str) -> String {
     match serde_json::from_str(arguments) {
         Ok(Value::Object(members)) => {
+            // A model may ignore the schema and use another name.
             let single = members.values().next().filter(|_| members.len() == 1);
             let input = members.get(INPUT).or(single).and_then(Value::as_str);
             input.unwrap_or(arguments).to_owned()
         }
+        // Some models send the input itself as JSON text.
         Ok(Value::String(input)) => input,
+        // Invalid JSON is the input itself: a grammar may demand any text.
         _ => arguments.to_owned(),
     }
 }
@@ -298,6 +306,7 @@ pub(super) fn read_choice(
         }
         Value::Object(_) => match choice["type"].as_str() {
             Some("function" | "custom") => {
+                // A choice of a missing tool would be an error of the provider without a pointer.
                 let name = chosen(choice).filter(|name| is_offered(functions, name));
                 let name = name.ok_or_else(fault)?;
                 Ok(Some(
@@ -308,9 +317,11 @@ pub(super) fn read_choice(
                 let allowed = choice["tools"].as_array().ok_or_else(fault)?;
                 let names: Option<Vec<_>> = allowed.iter().map(chosen).collect();
                 let names = names.ok_or_else(fault)?;
+                // One unknown name rejects the list: it may be mistyped.
                 if !names.iter().all(|name| is_offered(functions, name)) {
                     return Err(fault());
                 }
+                // Completions cannot restrict the choice, so the other tools are removed.
                 functions.retain(|function| {
                     names
                         .iter()

@@ -1,5 +1,5 @@
-//! Items of a type that the gateway or the target provider does not know. A client repeats its whole history, so
-//! one such item must not end the session: its text stays, and the rest is left out.
+//! Items of a type that the gateway or the target provider does not know. A client repeats its complete history, so one
+//! such item must not end the session: its text stays, and the rest is left out.
 
 use serde_json::{Value, json};
 
@@ -39,6 +39,7 @@ pub(super) fn kind_of(item: &Value) -> &str {
 pub(super) fn is_unknown(item: &Value, target: ProviderApi) -> bool {
     let kind = kind_of(item);
     let is_own = target == ProviderApi::Responses && OF_RESPONSES.contains(&kind);
+    // An item without a type is a fault that the reader reports.
     !kind.is_empty() && !KNOWN.contains(&kind) && !is_own
 }
 
@@ -47,6 +48,7 @@ pub(super) fn message_of(item: &Value) -> Option<Value> {
     let mut texts = Vec::new();
     add_texts(item, DEPTH, &mut texts);
     let role = item["role"].as_str();
+    // Another role, such as `tool`, needs members that this item does not have.
     let role = role.filter(|role| ["assistant", "system", "developer"].contains(role));
     let role = role.unwrap_or("user");
     let text = texts.join("\n");
@@ -54,6 +56,7 @@ pub(super) fn message_of(item: &Value) -> Option<Value> {
 }
 
 fn add_texts<'a>(value: &'a Value, depth: usize, texts: &mut Vec<&'a str>) {
+    // Bounded, since the client controls the nesting.
     let Some(depth) = depth.checked_sub(1) else {
         return;
     };

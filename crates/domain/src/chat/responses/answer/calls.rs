@@ -25,17 +25,20 @@ impl ResponseEventWriter {
         self.bytes += arguments.len();
         let collects = self.collects_reasoning();
         let call = self.calls.entry(index).or_default();
+        // Only the first id counts: some providers repeat it, some send a new one with each delta.
         if let Some(id) = delta["id"].as_str().filter(|_| call.id.is_empty()) {
             id.clone_into(&mut call.id);
         }
         if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
             name.clone_into(&mut call.name);
         }
+        // Counted before the merge: replaced members are rare.
         if collects && let Some(members) = of_call(delta) {
             self.bytes += members
                 .values()
                 .map(|value| value.to_string().len())
                 .sum::<usize>();
+            // Chunks of one call may each have members.
             let known = self.carried.remove(&call.id);
             let mut known = Some(known.unwrap_or_default());
             merge_provider_members(&mut known, members);
@@ -46,6 +49,7 @@ impl ResponseEventWriter {
             self.go_on(output, arguments, events);
             return;
         }
+        // The item needs a name, which some providers send after the first arguments.
         call.early.push_str(arguments);
         if !call.name.is_empty() {
             self.begin_call(index, events);
@@ -58,6 +62,7 @@ impl ResponseEventWriter {
         };
         let (call_id, early) = (call.id.clone(), std::mem::take(&mut call.early));
         let tool = self.names.tool(&call.name);
+        // A call ends the open text: items of a response are sequential.
         self.close_open("completed", events);
         let body = ItemBody::Call {
             call_id,
@@ -119,10 +124,12 @@ impl ResponseEventWriter {
             .iter()
             .map(|(index, call)| (*index, call.output))
             .collect();
+        // A call that never got a name is still reported, so that the client can answer it.
         for (index, _) in calls.iter().filter(|(_, output)| output.is_none()) {
             self.begin_call(*index, events);
         }
         let mut outputs: Vec<_> = self.calls.values().filter_map(|call| call.output).collect();
+        // In the order of `output`, as OpenAI closes items.
         outputs.sort_unstable();
         for output in outputs {
             self.close_call(output, status, events);

@@ -48,6 +48,7 @@ impl ResponseEventWriter {
             text: String::new(),
         };
         let part = text.part();
+        // Content and refusal share a message; reasoning is an item of its own.
         let open = self.open.filter(|output| {
             kind != TextKind::Reasoning && matches!(self.items[*output].body, ItemBody::Message(_))
         });
@@ -55,6 +56,7 @@ impl ResponseEventWriter {
             self.close_part(output, events);
             output
         } else {
+            // Items are sequential: another kind of text ends the open one.
             self.close_open("completed", events);
             let body = match kind {
                 TextKind::Reasoning => ItemBody::Reasoning(text),
@@ -71,6 +73,7 @@ impl ResponseEventWriter {
                 text: String::new(),
             });
         }
+        // Charged also for a part without text.
         self.bytes += ITEM_BYTES;
         let id = &self.items[output].id;
         let added =
