@@ -104,10 +104,12 @@ pub fn migrate(
         }
     }
     if !faults.is_empty() {
+        // All or nothing: a partial migration would look complete.
         return Err(faults);
     }
     let mut variables = BTreeSet::new();
     let planned = plan_all(&found, to, &mut variables);
+    // Before the catalog: a model's kind may be known only from its use in a pipeline.
     let rankers = planned.iter().flat_map(|one| one.plan.rerank_models());
     let catalog = catalog::plan(&rows, &rankers.collect(), &mut variables);
     Ok(tables::build_tables(planned, catalog, to, &mut variables))
@@ -122,6 +124,7 @@ fn plan_all<'a>(
     let mut planned = Vec::new();
     for (number, (file, pipeline)) in found.iter().enumerate() {
         let name = unique(&agent_name(pipeline, number), ' ', &mut names);
+        // Names of agents may be equal after shortening; variables must not be.
         let prefix = unique(&variable_prefix(&name, number), '_', &mut prefixes);
         let mut vault = SecretVariables {
             space: "",

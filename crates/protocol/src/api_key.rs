@@ -48,7 +48,7 @@ pub struct ApiKeySpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
     /// Names or ids of 1 to 16 agents. A key of role client with this list reaches these agents only: it posts
-    /// events that go to them, and their runs are all that it sees. Absent: the whole workspace.
+    /// events that go to them, and their runs are all that it sees. Absent: all agents of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 16))]
     pub agents: Option<Vec<String>>,
@@ -68,7 +68,7 @@ pub struct ApiKey {
     pub expires_at: Option<i64>,
     /// Time of the last request with the key, to about a minute. Null before the first request.
     pub last_used_at: Option<i64>,
-    /// Ids of the only agents that the key reaches. Null: the whole workspace.
+    /// Ids of the only agents that the key reaches. Null: all agents of the workspace.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>))]
     pub agents: Option<Vec<AgentId>>,
     /// Time of the revocation. Null for an active key.

@@ -85,6 +85,7 @@ impl TriggerSource {
             "scheduler" => Self::Scheduler,
             "system" => Self::System,
             "host_adapter" | "pipeline_adapter" => Self::HostAdapter,
+            // Sources of clients are free text; all of them come by the API.
             _ => Self::Api,
         }
     }

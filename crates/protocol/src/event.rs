@@ -164,7 +164,7 @@ pub struct EventAccepted {
     /// The run of the event. Null when no agent matches.
     pub run_id: Option<crate::id::RunId>,
     pub run_url: Option<String>,
-    /// `created`, `queued` behind other runs, or the status of the run that absorbed the event. Absent without a
+    /// `created`, `queued` after other runs, or the status of the run that absorbed the event. Absent without a
     /// run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub status: Option<crate::run::RunStatus>,

@@ -202,6 +202,6 @@ pub struct RunHeartbeat {
     /// Expiry of the run's lease, in epoch seconds. The run ends at this time without further results or
     /// heartbeats.
     pub lease_expires_at: i64,
-    /// True if the run was asked to end: send the remaining results within the grace period.
+    /// True if the run must end: send the remaining results within the grace period.
     pub cancel_requested: bool,
 }

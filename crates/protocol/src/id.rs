@@ -95,6 +95,7 @@ impl std::error::Error for InvalidRunnerId {}
 impl RunnerId {
     /// Returns `author/plugin`, common to all runners of one plugin.
     pub fn plugin(&self) -> String {
+        // Without the prefix: storage areas of plugins are named by this pair.
         format!("{}/{}", self.author, self.plugin)
     }
 
@@ -106,6 +107,7 @@ impl RunnerId {
 
 impl fmt::Display for RunnerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Always the long form, so that one runner has one text in every database.
         write!(f, "plugin:{}/{}/{}", self.author, self.plugin, self.runner)
     }
 }
@@ -114,12 +116,15 @@ impl FromStr for RunnerId {
     type Err = InvalidRunnerId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // The short form has no prefix, so another prefix is no runner id.
         let long = text.strip_prefix("plugin:");
         if long.is_none() && text.contains(':') {
             return Err(InvalidRunnerId);
         }
+        // The prefix is optional, but only the long form has a third part.
         let mut parts = long.unwrap_or(text).split('/');
         let mut next = || {
+            // Ids end in URLs, logs and terminals: no white space and no control characters.
             parts
                 .next()
                 .filter(|part| !part.is_empty() && !part.contains(char::is_whitespace))
@@ -135,6 +140,7 @@ impl FromStr for RunnerId {
                 None => DEFAULT_RUNNER.to_owned(),
             },
         };
+        // Further parts would make two texts of one id. 255 bytes is the width of its column.
         if parts.next().is_some() || text.len() > 255 {
             return Err(InvalidRunnerId);
         }
@@ -151,6 +157,7 @@ impl Serialize for RunnerId {
 impl<'de> Deserialize<'de> for RunnerId {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
+        // The error names the forms, because the id is written by hand in configurations.
         text.parse().map_err(serde::de::Error::custom)
     }
 }

@@ -17,10 +17,12 @@ use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission}
 pub(crate) fn context<'de, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<AgentRunContext, D::Error> {
+    // A value, since fields must be removed before the strict structures read them.
     let mut context = Value::deserialize(deserializer)?;
     prune::<ActorContext>(&mut context, "/actor");
     prune::<SubjectContext>(&mut context, "/subject");
     prune::<DeliveryContext>(&mut context, "/delivery");
+    // Nested structures are pruned separately: `prune` only looks at one object.
     prune::<InteractionDeliveryCapabilities>(&mut context, "/delivery/interactions");
     if let Some(input) = context.get_mut("input") {
         prune_input(input);
@@ -48,6 +50,7 @@ fn prune_input(input: &mut Value) {
     prune::<AgentInput>(input, "");
     prune::<InteractionSubmission>(input, "/interaction");
     if let Some(Value::Array(attachments)) = input.get_mut("attachments") {
+        // Each attachment is a strict structure of its own.
         for attachment in attachments {
             prune::<InputAttachment>(attachment, "");
         }
@@ -56,6 +59,7 @@ fn prune_input(input: &mut Value) {
 
 /// Removes the fields that `T` does not have from the object at `pointer`.
 fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
+    // A type that is no structure has no field names: its value stays as it is.
     if let Some(Value::Object(object)) = document.pointer_mut(pointer)
         && let Some(fields) = fields_of::<T>()
     {
@@ -66,7 +70,7 @@ fn prune<T: DeserializeOwned>(document: &mut Value, pointer: &str) {
 /// Returns the field names of a structure, captured from its `deserialize_struct` call.
 fn fields_of<T: DeserializeOwned>() -> Option<&'static [&'static str]> {
     let mut fields = None;
-    // Always an error: the deserializer only captures the names.
+    // The result is always an error: this deserializer has no data and only captures the names.
     let _ = T::deserialize(FieldNameCapture(&mut fields));
     fields
 }
@@ -77,6 +81,7 @@ impl<'de> Deserializer<'de> for FieldNameCapture<'_> {
     type Error = Captured;
 
     fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Captured> {
+        // Types without named fields end here.
         Err(Captured::custom("nothing to read"))
     }
 
@@ -86,6 +91,7 @@ impl<'de> Deserializer<'de> for FieldNameCapture<'_> {
         fields: &'static [&'static str],
         _: V,
     ) -> Result<V::Value, Captured> {
+        // Derived implementations pass the names of all fields and their aliases.
         *self.0 = Some(fields);
         Err(Captured::custom("nothing to read"))
     }

@@ -50,8 +50,11 @@ where
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            // Not sized by the peer's hint: the set never has more names than the type has variants.
             let mut names = Vec::new();
             while let Some(name) = items.next_element()? {
+                // A repetition is dropped, not rejected: it has no effect, and a list of millions of repetitions must
+                // not take memory.
                 if !names.contains(&name) {
                     names.push(name);
                 }
@@ -79,6 +82,8 @@ where
         }
 
         fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Vec<T>, A::Error> {
+            // Checked per item: the peer's own length hint is not trusted, and a check at the end would first store the
+            // complete list.
             let mut all = Vec::new();
             while let Some(item) = items.next_element()? {
                 if all.len() == MAX_ITEMS {
@@ -105,6 +110,7 @@ where
     #[serde(bound = "T: Deserialize<'de>")]
     struct List<T>(#[serde(deserialize_with = "bounded")] Vec<T>);
 
+    // A wrapper, because `deserialize_with` of an optional field would have to repeat the visitor.
     let list = Option::<List<T>>::deserialize(deserializer)?;
     Ok(list.map(|List(items)| items))
 }

@@ -92,6 +92,7 @@ pub fn every_event() -> Vec<String> {
 }
 
 fn is_every_event(patterns: &[String]) -> bool {
+    // Omitted on the wire, so that older gateways read the manifest unchanged.
     patterns == ["*"]
 }
 
@@ -149,6 +150,7 @@ impl Default for Capabilities {
             tool_calling: false,
             knowledge_retrieval: false,
             multimodal_input: false,
+            // The defaults of the protocol's SDK: absent members mean the same on both sides.
             event_context: true,
             platform_api: false,
             interrupt: false,
@@ -203,6 +205,7 @@ pub struct ContextPolicy {
 impl Default for ContextPolicy {
     fn default() -> Self {
         Self {
+            // The defaults of the protocol's SDK.
             supports_history_pull: true,
             supports_history_search: false,
             supports_artifact_pull: true,

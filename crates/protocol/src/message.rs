@@ -65,6 +65,7 @@ impl Message {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(untagged)]
+// A copy: the caller often stores the text longer than the message.
 pub enum MessageContent {
     Text(String),
     #[serde(deserialize_with = "crate::lists::bounded")]
@@ -76,6 +77,7 @@ impl MessageContent {
     pub fn plain_text(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
+            // Without separator: parts are fragments of one text, as models send them.
             Self::Parts(parts) => parts
                 .iter()
                 .filter_map(|part| part.text.as_deref())
@@ -87,6 +89,7 @@ impl MessageContent {
 // A derived implementation buffers the content before it selects a variant, and its errors have no path.
 impl<'de> Deserialize<'de> for MessageContent {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        // `deserialize_any` passes the value to the visitor directly, without an intermediate copy.
         deserializer.deserialize_any(ContentVisitor)
     }
 }
@@ -101,6 +104,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<MessageContent, E> {
+        // A borrowed text: the document is in memory as one buffer.
         Ok(MessageContent::Text(text.to_owned()))
     }
 
@@ -109,6 +113,7 @@ impl<'de> Visitor<'de> for ContentVisitor {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, parts: A) -> Result<MessageContent, A::Error> {
+        // Not sized by the peer's hint.
         Vec::deserialize(SeqAccessDeserializer::new(parts)).map(MessageContent::Parts)
     }
 }

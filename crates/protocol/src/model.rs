@@ -67,8 +67,10 @@ impl ReasoningLevel {
     /// Returns the `reasoning_effort` of chat completions; `None` omits it.
     pub fn effort(self) -> Option<&'static str> {
         match self {
+            // An absent member leaves the choice to the provider.
             Self::ProviderDefault => None,
             Self::Disabled => Some("none"),
+            // Chat completions have no plain "on", so `enabled` is the middle level.
             Self::Enabled | Self::Medium => Some("medium"),
             Self::Minimal => Some("minimal"),
             Self::Low => Some("low"),

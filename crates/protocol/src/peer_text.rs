@@ -7,12 +7,15 @@ pub const MAX_PEER_TEXT_CHARS: usize = 200;
 /// Escapes the text as `escape_debug` does, except for quotes, and truncates it.
 pub fn shown(text: &str) -> String {
     let mut shown = String::new();
+    // `escape_debug` also escapes line breaks, terminal sequences and direction marks.
     let mut escaped = text.escape_debug().peekable();
     let mut count = 0;
     while let Some(letter) = escaped.next() {
+        // An escape is one unit: a cut within it would leave a lone backslash.
         let mut pair = [Some(letter), None];
         if letter == '\\' {
             let next = escaped.next();
+            // Quotes stay readable: the text is never put between quotes.
             let is_quote = matches!(next, Some('\'' | '"'));
             pair = if is_quote {
                 [next, None]
@@ -21,6 +24,7 @@ pub fn shown(text: &str) -> String {
             };
         }
         let pair = pair.into_iter().flatten();
+        // One character is reserved for the truncation mark if any text follows.
         let more = usize::from(escaped.peek().is_some());
         count += pair.clone().count();
         if count + more > MAX_PEER_TEXT_CHARS {

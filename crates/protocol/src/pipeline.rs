@@ -53,10 +53,10 @@ pub struct PipelineQuery {
     pub variables: Option<JsonObject>,
 }
 
-/// An id: text or a whole number.
+/// An id: text or an integer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
-#[serde(untagged, expecting = "must be text or a whole number")]
+#[serde(untagged, expecting = "must be text or an integer")]
 pub enum Identifier {
     Number(i64),
     Text(String),
@@ -66,6 +66,7 @@ impl Identifier {
     /// Returns the id as text. -1 and an empty text mean no id.
     pub fn known(&self) -> Option<String> {
         match self {
+            // LangBot sends -1 for an unset number.
             Self::Number(-1) => None,
             Self::Number(number) => Some(number.to_string()),
             Self::Text(text) => Some(text.clone()).filter(|text| !text.is_empty()),

@@ -27,12 +27,14 @@ impl RawJson {
 
     /// Parses the text.
     pub fn value(&self) -> Value {
+        // The text was validated at its creation, so null never occurs here.
         serde_json::from_str(self.get()).unwrap_or_default()
     }
 }
 
 impl From<Value> for RawJson {
     fn from(value: Value) -> Self {
+        // A value has no invalid text, so this cannot fail.
         let text = RawValue::from_string(value.to_string());
         Self(text.expect("a value serialises to JSON"))
     }
@@ -41,6 +43,7 @@ impl From<Value> for RawJson {
 /// Deserializes JSON that must be an object.
 pub(crate) fn object<'de, D: Deserializer<'de>>(deserializer: D) -> Result<RawJson, D::Error> {
     let raw = RawJson::deserialize(deserializer)?;
+    // The first byte decides: valid JSON that begins with a brace is an object.
     if raw.is_object() {
         Ok(raw)
     } else {
@@ -62,6 +65,7 @@ pub(crate) fn object_if_any<'de, D: Deserializer<'de>>(
 /// Compares parsed values, not texts.
 impl PartialEq for RawJson {
     fn eq(&self, other: &Self) -> bool {
+        // Equal texts are the common case and need no parsing.
         self.get() == other.get() || self.value() == other.value()
     }
 }

@@ -31,6 +31,7 @@ pub struct HostAccess {
 
 impl std::fmt::Debug for HostAccess {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // Written by hand: the derived form would print the token.
         f.debug_struct("HostAccess")
             .field("base_url", &self.base_url)
             .field("token", &"[redacted]")

@@ -122,8 +122,9 @@ pub struct ModelResource {
 }
 
 impl ModelResource {
-    /// Whether the model accepts images. True if unknown.
+    /// Returns true if the model accepts images or its input kinds are unknown.
     pub fn accepts_images(&self) -> bool {
+        // Unknown kinds count as accepted: a catalog without this setting must not lose its images.
         self.input_modalities.is_empty() || self.input_modalities.contains(&InputModality::Image)
     }
 }
@@ -239,6 +240,7 @@ impl FileResource {
     pub fn to_json(&self) -> JsonObject {
         match serde_json::to_value(self) {
             Ok(serde_json::Value::Object(object)) => object,
+            // A structure always serializes to an object.
             _ => JsonObject::new(),
         }
     }

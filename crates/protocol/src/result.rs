@@ -174,8 +174,10 @@ pub struct RunCompletedPayload {
 
 fn outcome<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<RunOutcome>, D::Error> {
     let value = Value::deserialize(deserializer)?;
+    // An explicit null counts as absent, as SDKs serialize it.
     Ok(match value {
         Value::Null => None,
+        // A newer value must not fail the run. The cautious reading is that the task is not done.
         value => Some(serde_json::from_value(value).unwrap_or(RunOutcome::NotDone)),
     })
 }

@@ -86,7 +86,7 @@ pub struct AgentRun {
     /// The ended run of the same event that this run repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,
-    /// Id of the API key that posted the event, answered the question or asked for the retry. Absent for child
+    /// Id of the API key that posted the event, answered the question or requested the retry. Absent for child
     /// runs, answers by a link, events that a live run left unpulled, runs of older gateways, and in the host API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub posted_by: Option<ApiKeyId>,
@@ -167,6 +167,7 @@ pub struct RunClaim {
 
 impl std::fmt::Debug for RunClaim {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The claim token is a credential and must not end in logs.
         f.debug_struct("RunClaim")
             .field("queue_name", &self.queue_name)
             .field("claimed_by_runtime_id", &self.claimed_by_runtime_id)

@@ -107,6 +107,7 @@ impl Decoder {
 
     /// Creates a decoder that omits event ids, which saves one allocation per event.
     pub fn of_data(limits: SseLimits) -> Self {
+        // Ids only serve resumption, which model streams do not have.
         Self {
             keep: KeptFields::Data,
             ..Self::new(limits)
@@ -123,22 +124,29 @@ impl Decoder {
 
     /// Ends the stream and appends a last event without its blank line.
     pub fn finish(&mut self, items: &mut Vec<SseItem>) -> Result<(), SseError> {
+        // The last line may have no line end, and the last event no blank line: a peer that closes the connection after
+        // its last byte still gets it delivered.
         let line = std::mem::take(&mut self.line);
         self.end_line(&line, items)?;
+        // An empty line completes the event.
         self.end_line(b"", items)
     }
 
     /// Reads one chunk and appends completed items to `items`.
     pub fn push(&mut self, mut chunk: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
         while !chunk.is_empty() {
+            // CRLF may be split between two chunks.
             if std::mem::take(&mut self.after_cr) && chunk[0] == b'\n' {
                 chunk = &chunk[1..];
                 continue;
             }
             let Some(end) = memchr2(b'\n', b'\r', chunk) else {
+                // The rest of the line comes with a later chunk.
                 return self.extend_line(chunk);
             };
             self.after_cr = chunk[end] == b'\r';
+            // Fast path without a copy: the line is complete in this chunk. The first line is excluded, since it may
+            // start with a byte order mark.
             if self.line.is_empty() && !self.at_start {
                 self.check_length(end)?;
                 self.end_line(&chunk[..end], items)?;
@@ -146,6 +154,7 @@ impl Decoder {
                 self.extend_line(&chunk[..end])?;
                 let line = std::mem::take(&mut self.line);
                 self.end_line(&line, items)?;
+                // Returned for its capacity: the next partial line needs no allocation.
                 self.line = line;
                 self.line.clear();
             }
@@ -165,6 +174,7 @@ impl Decoder {
     }
 
     fn extend_line(&mut self, part: &[u8]) -> Result<(), SseError> {
+        // Checked before the copy, so that a line never exceeds its limit in memory.
         self.check_length(self.line.len() + part.len())?;
         self.line.extend_from_slice(part);
         Ok(())
@@ -179,36 +189,44 @@ impl Decoder {
     }
 
     fn end_line(&mut self, line: &[u8], items: &mut Vec<SseItem>) -> Result<(), SseError> {
+        // Only the first line of the stream may have the mark.
         let line = if std::mem::take(&mut self.at_start) {
             line.strip_prefix(BYTE_ORDER_MARK).unwrap_or(line)
         } else {
             line
         };
         if line.is_empty() {
+            // Both states belong to the data of one event.
             let event = std::mem::take(&mut self.event);
             self.last_byte = None;
+            // The specification sets the last id also for events without data.
             if let Some(id) = &event.id {
                 self.last_id = Some(id.clone());
             }
+            // Events without data are dropped, as the specification requires.
             if std::mem::take(&mut self.has_data) {
                 items.push(SseItem::Event(event));
             }
             return Ok(());
         }
         let (name, value) = match line.iter().position(|byte| *byte == b':') {
+            // A line that begins with a colon is a comment.
             Some(0) => {
                 items.push(SseItem::Comment);
                 return Ok(());
             }
             Some(colon) => (&line[..colon], &line[colon + 1..]),
+            // A line without a colon is a field without a value.
             None => (line, &[][..]),
         };
+        // The specification removes one space only; further spaces are data.
         let value = value.strip_prefix(b" ").unwrap_or(value);
         if self.objects == ObjectBoundary::Split
             && self.has_data
             && self.is_whole()
             && begins_event(name, value)
         {
+            // Ends the event as a blank line would; the current line then starts the next event.
             self.split += 1;
             self.end_line(b"", items)?;
         }
@@ -220,6 +238,7 @@ impl Decoder {
         let data = &self.event.data;
         match self.last_byte {
             Some(b'}') => true,
+            // The length is checked first: the comparison of a long list would scan its data for each line.
             Some(b']') => data.len() <= 2 * END_MARK.len() && data.trim_ascii_end() == END_MARK,
             _ => false,
         }
@@ -228,20 +247,26 @@ impl Decoder {
     fn take_field(&mut self, name: &[u8], value: &[u8]) -> Result<(), SseError> {
         match name {
             b"data" => {
+                // Checked before the copy. The additional byte is the line break between two data lines.
                 if self.event.data.len() + value.len() + 1 > self.limits.event_bytes {
                     return Err(SseError::EventTooLarge);
                 }
+                // Several data lines are joined by LF.
                 if std::mem::replace(&mut self.has_data, true) {
                     self.event.data.push(b'\n');
                 }
                 self.event.data.extend_from_slice(value);
+                // White space at the end of a line does not change the last significant byte.
                 self.last_byte = value.trim_ascii_end().last().copied().or(self.last_byte);
             }
             b"id" if self.keep == KeptFields::Data => {}
+            // Invalid UTF-8 in a name is treated as no name; the data decides.
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
+            // The specification ignores ids with U+0000.
             b"id" if !value.contains(&0) => {
                 self.event.id = std::str::from_utf8(value).ok().map(str::to_owned);
             }
+            // Unknown fields, including `retry`, are ignored.
             _ => {}
         }
         Ok(())
@@ -250,6 +275,7 @@ impl Decoder {
 
 /// Returns true if the field starts a new event after a complete object or the end mark.
 fn begins_event(name: &[u8], value: &[u8]) -> bool {
+    // Peers without blank lines often indent their data.
     let value = value.trim_ascii();
     match name {
         b"data" => value.starts_with(b"{") || value == END_MARK,
@@ -351,7 +377,7 @@ mod tests {
             assert_eq!(decoder.last_id(), last, "{text:?}");
         }
         items.retain(|item| *item != SseItem::Comment);
-        assert_eq!(items.len(), 2, "an id alone is no event");
+        assert_eq!(items.len(), 2, "an id without data is no event");
     }
 
     #[test]

@@ -107,12 +107,14 @@ enum MarkSearch {
 impl ThinkFilter {
     /// Reads one piece and returns its text and reasoning.
     pub fn push(&mut self, piece: &str) -> FilteredText {
+        // The buffered end of the last piece may be the start of a mark.
         let text = std::mem::take(&mut self.held) + piece;
         let mut rest = text.as_str();
         let mut said = FilteredText::default();
         loop {
             if self.place == FilterState::AfterReasoning {
                 rest = rest.trim_start();
+                // White space after reasoning belongs to neither; the text starts with its first visible character.
                 if rest.is_empty() {
                     return said;
                 }
@@ -125,20 +127,26 @@ impl ThinkFilter {
             };
             if self.place == FilterState::Outside {
                 said.text.push_str(&rest[..before]);
+                // Text inside of a tag or of reasoning is not visible.
                 if let Some(last) = rest[..before].chars().next_back() {
                     self.is_quoted = last == '`';
+                    // The next mark may be at the start of the next piece, after a backtick in this one.
                 }
             } else if matches!(self.place, FilterState::Inside(_)) {
                 said.thoughts.push_str(&rest[..before]);
             }
             let Some((end, place)) = next else {
+                // Undecided text waits for the next piece, or for the end.
                 rest[before..].clone_into(&mut self.held);
                 return said;
             };
+            // A closing mark without its opening mark: the chat template wrote that one.
             if self.place == FilterState::Outside && place == FilterState::AfterReasoning {
+                // The caller has shown this text already, so it must start over.
                 said.thoughts.push_str(&std::mem::take(&mut said.text));
                 said.starts_over = true;
             }
+            // A mark separates the next text from an earlier backtick.
             self.is_quoted = false;
             self.place = place;
             rest = &rest[end..];
@@ -148,6 +156,8 @@ impl ThinkFilter {
     /// Ends the text and returns the buffered rest. The rest of unclosed reasoning is dropped.
     pub fn finish(&mut self) -> String {
         let held = std::mem::take(&mut self.held);
+        // Outside of reasoning, an incomplete mark is plain text. Inside, the rest is reasoning, which the caller does
+        // not want.
         if self.place == FilterState::Outside {
             held
         } else {
@@ -171,11 +181,14 @@ fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
     for (at, letter) in text.char_indices() {
         let rest = &text[at..];
         let found = match place {
+            // Attributes of an opening tag are ignored up to `>`.
             FilterState::Tag(marks) if letter == '>' => {
                 MarkMatch::Mark(1, FilterState::Inside(marks))
             }
             FilterState::Tag(_) => MarkMatch::Other,
+            // Only the closing mark of the same family ends the reasoning: models mention others in it.
             FilterState::Inside(marks) => closing(rest, marks),
+            // Documentation of such marks is written in backticks.
             FilterState::Outside | FilterState::AfterReasoning if is_quoted => MarkMatch::Other,
             FilterState::Outside | FilterState::AfterReasoning => any_mark(rest),
         };
@@ -184,6 +197,7 @@ fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
                 let end = at + length;
                 return MarkSearch::Mark { at, end, place };
             }
+            // Later letters cannot decide earlier ones, so the search stops here.
             MarkMatch::Incomplete => return MarkSearch::Incomplete(at),
             MarkMatch::Other => is_quoted = letter == '`',
         }
@@ -192,6 +206,7 @@ fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
 }
 
 fn any_mark(text: &str) -> MarkMatch {
+    // Most letters start no mark; this spares nine comparisons for each.
     if !text.starts_with(['<', '[', '◁']) {
         return MarkMatch::Other;
     }
@@ -199,6 +214,7 @@ fn any_mark(text: &str) -> MarkMatch {
     for marks in 0..MARKS.len() {
         for begins in [opening(text, marks), closing(text, marks)] {
             match begins {
+                // A complete mark wins over a longer one that is still possible.
                 MarkMatch::Mark(..) => return begins,
                 MarkMatch::Incomplete => found = MarkMatch::Incomplete,
                 MarkMatch::Other => {}
@@ -210,6 +226,7 @@ fn any_mark(text: &str) -> MarkMatch {
 
 fn closing(text: &str, marks: usize) -> MarkMatch {
     let mark = MARKS[marks].close;
+    // A prefix of the mark is enough here; the length decides next.
     if !is_alike(text, mark) {
         MarkMatch::Other
     } else if text.len() < mark.len() {
@@ -232,8 +249,10 @@ fn opening(text: &str, marks: usize) -> MarkMatch {
         return MarkMatch::Mark(open.len(), FilterState::Inside(marks));
     }
     match text[open.len()..].chars().next() {
+        // The tag may continue in the next piece.
         None => MarkMatch::Incomplete,
         Some('>') => MarkMatch::Mark(open.len() + 1, FilterState::Inside(marks)),
+        // Attributes may follow; the tag ends at `>`.
         Some(letter) if letter.is_whitespace() => {
             MarkMatch::Mark(open.len(), FilterState::Tag(marks))
         }
@@ -244,6 +263,7 @@ fn opening(text: &str, marks: usize) -> MarkMatch {
 /// Returns true if one of `text` and `mark` is a prefix of the other, ignoring ASCII case.
 fn is_alike(text: &str, mark: &str) -> bool {
     let length = text.len().min(mark.len());
+    // Bytes, since a cut within a character of `◁think▷` would panic.
     let (text, mark) = (&text.as_bytes()[..length], &mark.as_bytes()[..length]);
     text.eq_ignore_ascii_case(mark)
 }
@@ -251,6 +271,7 @@ fn is_alike(text: &str, mark: &str) -> bool {
 /// Removes reasoning from a complete text.
 pub fn without_thinking(text: &str) -> String {
     let mut filter = ThinkFilter::default();
+    // The end of the text decides about a buffered start of a mark.
     filter.push(text).text + &filter.finish()
 }
 
@@ -312,7 +333,7 @@ mod tests {
             ("a[/THINK]b", "b"),
             ("a◁/think▷b", "b"),
             ("<think>a<think>b</think>c</think>d", "d"),
-            ("write `</think>` behind it", "write `</think>` behind it"),
+            ("write `</think>` after it", "write `</think>` after it"),
             ("write `<think>` before it", "write `<think>` before it"),
         ] {
             assert_eq!(without_thinking(text), said, "{text}");
@@ -321,7 +342,7 @@ mod tests {
         assert_eq!(filter.push("thoughts</thi").text, "thoughts");
         let over = filter.push("nk> answer");
         assert_eq!((over.text.as_str(), over.starts_over), ("answer", true));
-        assert!(!filter.push(" goes on").starts_over);
+        assert!(!filter.push(" follows").starts_over);
     }
 
     proptest! {

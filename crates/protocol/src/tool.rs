@@ -76,6 +76,7 @@ impl KeyScope {
     }
 
     /// Parses the name of a scope.
+    // No fallback to `run`: a mistyped scope would silently widen or narrow the key.
     pub fn parse(text: &str) -> Option<Self> {
         [Self::Run, Self::Conversation]
             .into_iter()

@@ -57,9 +57,11 @@ impl Vocabulary {
 impl LoadedVocabulary {
     fn count_piece(&self, piece: &str) -> usize {
         let bytes = piece.as_bytes();
+        // Most pieces are one token, and the lookup is much cheaper than a merge.
         if self.ranks.get(bytes).is_some() {
             return 1;
         }
+        // A cut may fall within a character, which is no problem: merging works on bytes.
         let parts = bytes.chunks(MAX_PIECE);
         parts.map(|part| merged_len(part, &self.ranks)).sum()
     }

@@ -30,11 +30,13 @@ pub(super) fn merged_len(piece: &[u8], ranks: &Ranks) -> usize {
             .collect(),
         queue: BinaryHeap::with_capacity(piece.len()),
     };
+    // All pairs of single bytes; merges then add the pairs that they create.
     for start in 0..piece.len() {
         parts.push_pair(start);
     }
     let mut len = piece.len();
     while let Some(Reverse((_, start, end))) = parts.queue.pop() {
+        // The queue cannot remove a pair when one of its parts changes, so outdated pairs are skipped here.
         if parts.is_pair(start, end) {
             parts.merge(start, end);
             len -= 1;
@@ -67,6 +69,7 @@ impl PieceParts<'_> {
         if let Some(before) = self.before.get_mut(end) {
             *before = start;
         }
+        // The merged part has new neighbours on both sides.
         self.push_pair(start);
         if start > 0 {
             self.push_pair(self.before[start]);

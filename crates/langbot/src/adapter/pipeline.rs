@@ -42,6 +42,7 @@ pub fn identity(query: &PipelineQuery) -> QueryIdentity {
     match (&query.query_uuid, &query.query_id) {
         (Some(uuid), _) => QueryIdentity::Own(uuid.clone()),
         (None, Identifier::Text(id)) => QueryIdentity::Own(id.clone()),
+        // LangBot's counter restarts with each process, so the scope makes it unique.
         (None, Identifier::Number(count)) => QueryIdentity::Scoped(canonical_json(&json!([
             query.pipeline_uuid,
             query.bot_uuid,
@@ -82,6 +83,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
             fault(&format!("/message_event/{member}"), message);
         }
     }
+    // Checked after the conversion, since private values do not count.
     if let Some(adapter) = &event.adapter {
         if canonical_json(&adapter.extra["params"]).len() > PARAMS_BYTES {
             fault("/variables", "hold more than 64 KiB of public values");
@@ -183,6 +185,7 @@ fn conversation_id(query: &PipelineQuery) -> (String, &'static str) {
         .variables
         .as_ref()
         .and_then(|variables| variables.get("conversation_id")?.as_str());
+    // The order is LangBot's own: an explicit conversation, a plugin's variable, then the launcher.
     if let Some(uuid) = present(using.and_then(|using| using.uuid.as_deref())) {
         return (uuid, "/session/using_conversation/uuid");
     }
@@ -236,12 +239,13 @@ fn actor(query: &PipelineQuery) -> Option<ActorContext> {
 /// Returns the event time in epoch seconds, from seconds, milliseconds or microseconds.
 fn event_time(query: &PipelineQuery) -> Option<i64> {
     let mut time = query.message_event.get("time")?.as_f64()?;
+    // 1e10 seconds is in the year 2286; larger numbers have a finer unit.
     while time.abs() > 1e10 {
         time /= 1000.0;
     }
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "at most 1e10, and whole seconds are wanted"
+        reason = "at most 1e10, and full seconds suffice"
     )]
     Some(time as i64)
 }
@@ -253,6 +257,7 @@ fn plain_values(event: &JsonObject) -> JsonObject {
         Value::Array(_) | Value::Object(_) => false,
         _ => true,
     };
+    // Private names may occur in a platform's event, too.
     event
         .iter()
         .filter(|(name, value)| is_public(name) && small(value))
@@ -295,6 +300,7 @@ fn public_value(value: Value) -> Value {
 }
 
 fn is_public(name: &str) -> bool {
+    // Plugins write names in any case.
     let lower = name.to_lowercase();
     !name.starts_with('_') && !PRIVATE.iter().any(|word| lower.contains(word))
 }

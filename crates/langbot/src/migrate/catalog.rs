@@ -54,6 +54,7 @@ pub(super) fn rows<'a>(document: &MigrationDocument<'a>) -> Result<Vec<CatalogRo
             for (at, item) in items.iter().enumerate() {
                 let pointer = format!("{}/{at}", member(pointer, name));
                 if rows.len() >= ROWS {
+                    // Reported at the first surplus row: a document of millions of rows is not read to its end.
                     fault = Some(Fault::new(pointer, "is one too many: 10000 rows at most"));
                     return;
                 }
@@ -77,6 +78,7 @@ pub(super) fn plan(
 ) -> Migration {
     let mut out = Migration::default();
     let of = |kinds: &'static [RowKind]| rows.iter().filter(move |row| kinds.contains(&row.kind));
+    // Providers first: models refer to them by id.
     let mut providers = Providers::default();
     for row in of(&[RowKind::Provider]) {
         providers.plan(row, &mut out, variables);
@@ -96,6 +98,7 @@ pub(super) fn plan(
     for row in of(&[RowKind::Server]) {
         servers::plan(row, &mut names, &mut out, variables);
     }
+    // Documents are only counted: their vectors belong to another store.
     let files: Vec<_> = of(&[RowKind::File]).collect();
     for row in of(&[RowKind::Base]) {
         bases::plan(row, &known, &files, &mut out, variables);
@@ -119,6 +122,7 @@ fn sort(out: &mut Migration) {
 fn list(value: &Value) -> Option<Vec<Value>> {
     match value {
         Value::Array(items) => Some(items.clone()),
+        // `SQLite` stores lists as texts.
         _ => match decoded(value) {
             Some(Value::Array(items)) => Some(items),
             _ => None,
@@ -127,12 +131,15 @@ fn list(value: &Value) -> Option<Vec<Value>> {
 }
 
 fn walk(value: &Value, pointer: &str, depth: usize, visit: &mut impl FnMut(&JsonObject, &str)) {
+    // The depth is bounded, since a document may come from an attacker.
     if depth > DEPTH {
         return;
     }
     match value {
         Value::Object(object) => {
             visit(object, pointer);
+            // Only `data` leads to lists in answers of LangBot's API. Other members may have lists of the same names
+            // with another meaning.
             if let Some(data) = object.get("data") {
                 walk(data, &member(pointer, "data"), depth + 1, visit);
             }

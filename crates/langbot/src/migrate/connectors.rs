@@ -69,11 +69,13 @@ pub(super) fn hosts_of(plan: &PipelinePlan) -> Option<String> {
         .iter()
         .filter(|(name, _)| UPSTREAM.contains(&name.as_str()));
     let urls: Vec<_> = urls.filter_map(|(_, url)| url.as_str()).collect();
+    // Without an address, the connector calls its default service.
     if urls.is_empty() {
         let plugin = plan.family?.plugin;
         let known = DEFAULT_HOSTS.iter().find(|(name, _)| *name == plugin);
         return known.map(|(_, host)| (*host).to_owned());
     }
+    // One address that is a reference hides its host, so the list would be incomplete.
     let hosts: Option<Vec<_>> = urls.into_iter().map(host_of).collect();
     hosts.map(|hosts| hosts.join(","))
 }
@@ -83,6 +85,7 @@ fn host_of(url: &str) -> Option<String> {
     let url = Url::parse(url).ok()?;
     let host = url.host_str()?;
     match (url.scheme(), url.port_or_known_default()?) {
+        // The connectors compare hosts in this form.
         ("https", 443) => Some(host.to_owned()),
         (_, port) => Some(format!("{host}:{port}")),
     }
@@ -92,6 +95,7 @@ impl SettingsDraft<'_, '_> {
     /// Converts LangBot's timeout to an idle timeout, and only raises the default. LangBot counts keep-alives as
     /// content; connectors do not.
     pub(super) fn idle_timeout(&mut self, value: &Value, pointer: String) {
+        // Only raised: LangBot's shorter timeouts would end answers that the connector still receives.
         let seconds = value.as_f64().filter(|seconds| *seconds > IDLE_SECONDS);
         let note = FieldNote::new(
             if seconds.is_some() {
@@ -112,6 +116,7 @@ impl SettingsDraft<'_, '_> {
             clippy::cast_sign_loss,
             reason = "seconds of a setting, above 120 and cut to a day"
         )]
+        // A day is longer than any run.
         let whole = seconds.min(86_400.0).ceil() as u64;
         self.config.push((IDLE_TIMEOUT.to_owned(), json!(whole)));
         self.notes.push(note.to("config.idle-timeout"));
@@ -119,6 +124,7 @@ impl SettingsDraft<'_, '_> {
 
     /// Migrates callbacks to the host: the input variable that receives the run token.
     pub(super) fn assets(&mut self, section: &JsonObject, pointer: String) {
+        // Any other value means that callbacks are disabled, which is also the connector's default.
         if section.get(ASSETS) != Some(&Value::Bool(true)) {
             self.note(FieldAction::Dropped, pointer).why = Some("is empty".to_owned());
             return;

@@ -23,6 +23,7 @@ pub(super) fn convert(kind: FieldKind, value: &Value) -> Converted {
         FieldKind::Text | FieldKind::Secret => text(value),
         FieldKind::Url => match text(value) {
             Converted::Same(Value::String(url)) | Converted::Changed(Value::String(url), _) => {
+                // Forms of LangBot keep spaces that users paste.
                 let trimmed = url.trim();
                 if trimmed.starts_with("https://") || trimmed.starts_with("http://") {
                     Converted::Same(json!(trimmed))
@@ -89,9 +90,11 @@ fn boolean(value: &Value) -> Converted {
 fn number(value: &Value, whole: bool) -> Converted {
     let parsed: Option<Value> = match value {
         Value::Number(_) => Some(value.clone()),
+        // An empty text is an unset field of a form.
         Value::String(text) if text.trim().is_empty() => return Converted::Empty,
         Value::String(text) => {
             let text = text.trim();
+            // Integers first: a large id would lose digits as a float.
             let parsed = text.parse::<i64>().map(|number| json!(number));
             parsed
                 .or_else(|_| text.parse::<f64>().map(|number| json!(number)))
@@ -108,6 +111,7 @@ fn number(value: &Value, whole: bool) -> Converted {
         #[expect(clippy::cast_precision_loss, reason = "settings are small numbers")]
         let is_whole = (rounded as f64 - number).abs() < f64::EPSILON;
         match (is_whole, whole) {
+            // All old settings are limits or durations, for which 0 and less have no meaning.
             _ if number <= 0.0 => None,
             (true, _) => Some(json!(rounded)),
             (false, false) => Some(json!(number)),
@@ -117,7 +121,7 @@ fn number(value: &Value, whole: bool) -> Converted {
     match read {
         Some(read) if read == *value => Converted::Same(read),
         Some(read) => Converted::Changed(read, "made a number"),
-        None if whole => Converted::Wrong("must be a whole number above 0"),
+        None if whole => Converted::Wrong("must be an integer above 0"),
         None => Converted::Wrong("must be a number above 0"),
     }
 }
@@ -127,6 +131,7 @@ pub(super) fn names(value: &Value) -> Converted {
     if let Some(held) = decoded(value) {
         return match names(&held) {
             Converted::Same(names) => Converted::Changed(names, "a text of JSON made a list"),
+            // A text that contains null is an unset value.
             _ if held.is_null() => Converted::Empty,
             other => other,
         };
@@ -141,6 +146,7 @@ pub(super) fn names(value: &Value) -> Converted {
     let Some(read) = read else {
         return Converted::Wrong("must be a list of names");
     };
+    // These names are placeholders of LangBot's selectors for "none".
     let kept: Vec<&str> = read
         .iter()
         .map(|name| name.trim())
@@ -158,6 +164,7 @@ pub(super) fn names(value: &Value) -> Converted {
 fn object(value: &Value) -> Converted {
     match value {
         Value::Object(_) => Converted::Same(value.clone()),
+        // `SQLite` stores objects as texts; an unset one is the text `null`.
         Value::String(text) if matches!(text.trim(), "" | "null") => Converted::Empty,
         Value::String(_) => match decoded(value) {
             Some(object @ Value::Object(_)) => {
@@ -180,6 +187,7 @@ fn model(value: &Value) -> Converted {
         };
     }
     match value {
+        // An unreadable object is not a model id.
         Value::String(text) if text.trim_start().starts_with('{') => {
             Converted::Wrong("must be a model id")
         }
@@ -192,6 +200,7 @@ fn model(value: &Value) -> Converted {
             let Some(primary) = primary.filter(|id| is_chosen(id)) else {
                 return Converted::Empty;
             };
+            // Fallbacks are optional, so an unreadable list must not block the pipeline.
             let fallbacks = match names(model.get("fallbacks").unwrap_or(&Value::Null)) {
                 Converted::Same(names) | Converted::Changed(names, _) => names,
                 _ => json!([]),
@@ -232,6 +241,7 @@ fn prompt(value: &Value) -> Converted {
         ),
         Value::Array(items) => {
             let is_message = |item: &&Value| {
+                // Other items, such as images, have no counterpart in a prompt.
                 let has = |name: &str| item.get(name).is_some_and(Value::is_string);
                 has("role") && has("content")
             };

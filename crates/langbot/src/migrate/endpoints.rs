@@ -29,6 +29,7 @@ pub(super) fn endpoints(
             continue;
         };
         let server = one.plan.server;
+        // Runners of one server share its endpoint; a stub serves only its own plugin.
         let is_new = match server {
             RunnerServer::Unknown => served.insert(id.clone()),
             _ => served.insert(format!("{server:?}")),
@@ -43,6 +44,7 @@ pub(super) fn endpoints(
             RunnerServer::Bridge => "langbot-bridge",
         };
         let name = unique(name, '-', &mut names);
+        // A secret of its own for each endpoint, so that one leak does not open the others.
         let variable = format!("{}_RUNNER_SECRET", variable_part(&name));
         let variable = unique(&variable, '_', variables);
         let mut members = vec![
@@ -75,6 +77,7 @@ fn address(server: RunnerServer, name: &str, to: MigrationTarget<'_>) -> Value {
         RunnerServer::Connectors => to.connectors,
         RunnerServer::Bridge => to.bridge,
     };
+    // The top-level domain `invalid` never resolves (RFC 2606), so a stub cannot send events to a foreign host.
     known.map_or_else(
         || json!(format!("https://{}.invalid", host_label(name))),
         |url| json!(url),
@@ -106,6 +109,7 @@ fn plugin_of(id: &str) -> &str {
 
 /// Converts a name to a host label: lower-case letters and digits.
 fn host_label(name: &str) -> String {
+    // A label has 63 characters at most; three are reserved.
     let label: String = name
         .chars()
         .filter(char::is_ascii_alphanumeric)

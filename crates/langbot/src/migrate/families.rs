@@ -95,6 +95,7 @@ impl Family {
     /// Returns the id of its runner.
     pub(super) fn runner_id(&self, to: MigrationTarget<'_>) -> String {
         match to.ids {
+            // Runnel's Local Agent has one id, whatever format other ids have.
             _ if self.is_runnel(to) => OWN_LOCAL_AGENT.to_owned(),
             RunnerIds::Newer => format!("plugin:langbot-team/{}/default", self.plugin),
             RunnerIds::Older => format!("plugin:langbot/{}/default", self.older),
@@ -124,6 +125,7 @@ impl Family {
     /// Returns the family of a plugin's runner, under either id.
     pub(super) fn of_id(id: &str) -> Option<&'static Self> {
         let forms = [RunnerIds::Newer.into(), RunnerIds::Older.into()];
+        // The id of Runnel's own agent is in no map of plugins.
         let is_own = |family: &Self| family.uses_host && id == OWN_LOCAL_AGENT;
         FAMILIES
             .iter()

@@ -23,10 +23,12 @@ impl SettingsDraft<'_, '_> {
                 .iter()
                 .any(|f| f.from.contains(&name.as_str()))
         };
+        // Each setting of the section gets a note, so that users see what is lost.
         for name in section.keys().filter(|name| !known(name)) {
             self.note(FieldAction::Dropped, member(at, name)).why =
                 Some(format!("{} has no such setting", family.plugin));
         }
+        // A default of an unsupported setting would make the configuration invalid.
         for add in family
             .adds
             .iter()
@@ -36,12 +38,14 @@ impl SettingsDraft<'_, '_> {
         }
         if self.server == RunnerServer::Connectors && family.adds.iter().any(|add| add.to == USERS)
         {
+            // The names of users change at the service, which then sees new users.
             let note = FieldNote::new(FieldAction::Warning, None).to("runner_id");
             self.notes.push(note.because(NEW_USERS));
         }
         for (choice, value, needed) in family.needs {
             let says = |name: &str| self.config.iter().find(|(key, _)| key == name);
             if says(choice).is_some_and(|(_, chosen)| chosen == value) {
+                // Checked after all fields: the choice and its settings may have any order.
                 let absent: Vec<_> = needed.iter().filter(|name| says(name).is_none()).collect();
                 for name in absent {
                     self.note(FieldAction::Missing, member(at, name)).why =
@@ -63,6 +67,7 @@ impl SettingsDraft<'_, '_> {
             return;
         }
         if field.kind == FieldKind::Policy {
+            // The policy reads these settings itself; a note here would be a second one.
             return;
         }
         if let FieldNeed::Always(value, why) = field.need {
@@ -72,12 +77,14 @@ impl SettingsDraft<'_, '_> {
             self.fill(field.to, value, why);
             return;
         }
+        // The first name with a value wins; empty values under another name do not count.
         let says =
             |value: &Value| !value.is_null() && convert(field.kind, value) != Converted::Empty;
         let chosen = given().find(|(_, value)| says(value));
         for (name, value) in given() {
             match chosen {
                 Some((other, _)) if other == name => {}
+                // Two names with different values: the user must know which one has no effect.
                 Some((_, one)) if says(value) && one != value => {
                     self.note(FieldAction::Dropped, member(at, name)).why =
                         Some("its other name has another value".to_owned());
@@ -93,6 +100,7 @@ impl SettingsDraft<'_, '_> {
             Some((name, value)) => {
                 let pointer = member(at, name);
                 match self.set(field.to, field.kind, value, pointer.clone()) {
+                    // An invalid value falls through: its default applies, and the reason is noted.
                     Ok(_) => return,
                     Err(message) => Some((pointer, message)),
                 }
@@ -106,6 +114,7 @@ impl SettingsDraft<'_, '_> {
                 let pointer = wrong
                     .as_ref()
                     .map_or_else(|| member(at, field.from[0]), |(pointer, _)| pointer.clone());
+                // A missing secret or address cannot be invented.
                 let why = if wrong.is_some() { why } else { "is not set" };
                 self.note(FieldAction::Missing, pointer).why = Some(why.to_owned());
                 return;

@@ -21,7 +21,9 @@ impl SettingsDraft<'_, '_> {
         let pointer = member(&member(at, "runner"), "expire-time");
         let read = || value.as_str()?.trim().parse::<f64>().ok();
         let seconds = value.as_f64().or_else(read);
+        // NaN and infinity would pass the comparisons below.
         let seconds = seconds.filter(|seconds| seconds.is_finite());
+        // Zero and negative values mean "never" in LangBot.
         if value.is_null() || seconds.is_some_and(|seconds| seconds <= 0.0) {
             return None;
         }
@@ -37,6 +39,7 @@ impl SettingsDraft<'_, '_> {
         };
         let note = self.note(FieldAction::Renamed, pointer);
         note.target = Some(IDLE_SECONDS.to_owned());
+        // Clamped, not rejected: a longer time has nearly the same effect.
         (seconds > MAX_IDLE_SECONDS).then(|| note.why = Some("a year is the longest".to_owned()));
         Some(seconds.min(MAX_IDLE_SECONDS))
     }
@@ -56,6 +59,7 @@ impl SettingsDraft<'_, '_> {
             .and_then(|output| output.get("misc"));
         let removes = misc.and_then(|misc| misc.get("remove-think"));
         let removes = removes.map(|value| convert(FieldKind::Bool, value));
+        // A setting of the runner itself wins over the pipeline's.
         if let Some(Converted::Same(value) | Converted::Changed(value, _)) = removes
             && value == json!(true)
             && let Some(family) = family
@@ -72,6 +76,7 @@ impl SettingsDraft<'_, '_> {
         for name in ai.keys() {
             let pointer = member(at, name);
             let known = ["runner", "runner_config"].contains(&name.as_str());
+            // An agent has its own settings at this position, not sections of runners.
             if found.config.contains_key("ai") && !known && pointer != section_at {
                 self.note(FieldAction::Dropped, pointer).why =
                     Some("belongs to a runner that is not selected".to_owned());

@@ -188,6 +188,7 @@ impl SettingsDraft<'_, '_> {
             return Err(Box::new(blocked(&runner_at, "must be an object")));
         }
         let (id, runner) = (text("id"), text("runner"));
+        // A pipeline without a runner only forwards messages; there is nothing to migrate.
         if id.is_none() && runner.is_none() {
             return Err(Box::new(PipelinePlan {
                 outcome: MigrationOutcome::Nothing,
@@ -248,6 +249,7 @@ impl SettingsDraft<'_, '_> {
     }
 
     /// Sets the server of the runner and its unsupported settings.
+    // An id that is no runner id is a custom runner; its name is checked next.
     fn aim(&mut self, family: Option<&'static Family>, to: MigrationTarget<'_>) {
         self.server = RunnerServer::of(family, to);
         self.vault.space = self.server.variables();
@@ -284,6 +286,7 @@ impl SettingsDraft<'_, '_> {
                 self.assets(&section, pointer);
                 continue;
             }
+            // The plural wins if a section has both.
             let singular = name == "knowledge-base" && !section.contains_key("knowledge-bases");
             if value.is_null() {
                 self.note(FieldAction::Dropped, pointer).why = Some("is empty".to_owned());
@@ -361,6 +364,7 @@ impl SettingsDraft<'_, '_> {
         });
         let before = self.vault.removed.len();
         let plain = without_nulls(value);
+        // A reference is not a secret; replacing it would lose the variable that it names.
         let is_secret = kind == Some(FieldKind::Secret)
             && plain
                 .as_str()

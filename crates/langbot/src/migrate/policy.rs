@@ -55,6 +55,7 @@ pub(super) fn resource_policy(
 ) -> JsonObject {
     let mut policy = JsonObject::new();
     let preferences_at = member(&found.pointer, "extensions_preferences");
+    // Unreadable preferences may restrict tools, so nothing is granted instead of everything.
     if found.preferences == Preferences::Unreadable {
         draft.note(FieldAction::Dropped, preferences_at.clone()).why = Some(
             "is not an object and may contain a restriction: no tool and no skill is granted; list them in resource_policy"
@@ -62,12 +63,14 @@ pub(super) fn resource_policy(
         );
     }
     let assets = section.get("langbot-assets-enabled") == Some(&Value::Bool(true));
+    // With callbacks enabled, the service uses the host like a local runner.
     if let Some(family) = family.filter(|family| !family.uses_host && !assets) {
         service_grants(family, draft, &mut policy);
         for name in HOST_OWNED
             .iter()
             .filter(|name| section.contains_key(**name))
         {
+            // The conversion of the settings may have noted this field already.
             if !draft
                 .notes
                 .iter()
@@ -92,6 +95,7 @@ pub(super) fn resource_policy(
     let tools = tools(&bounds, section, at, draft);
     let skills = bounds.listed("enable_all_skills", "skills", draft);
     let mut grant = |name: &str, value: Value| {
+        // An absent grant is the default; empty lists would only lengthen the file.
         if value != json!([]) {
             policy.insert(name.to_owned(), value);
         }
@@ -107,6 +111,7 @@ pub(super) fn resource_policy(
             None => json!(["page", "search"]),
         },
     );
+    // An unknown plugin may use any API of LangBot's host, so it gets the usual ones.
     if family.is_none() {
         grant("events", json!(["get", "page"]));
         grant("storage", json!(["plugin"]));
@@ -126,6 +131,7 @@ pub(super) fn resource_policy(
             .notes
             .iter()
             .any(|note| note.pointer.as_ref() == Some(&pointer));
+        // A field has one note; the migration map may have written it.
         if section.contains_key(name) && !told {
             draft.note(FieldAction::Dropped, pointer).why =
                 Some("the gateway attaches no MCP resources".to_owned());
@@ -140,6 +146,7 @@ fn models(model: Option<&Value>, rerank: Option<&Value>) -> Value {
         Some(Value::String(id)) => ids.push(id.clone()),
         Some(Value::Object(model)) => {
             ids.extend(
+                // Each id once, without placeholders: `names` does both.
                 model
                     .get("primary")
                     .and_then(Value::as_str)
@@ -247,6 +254,7 @@ fn tools(
 ) -> Value {
     let target = "resource_policy.tools";
     let all = match section.get("enable-all-tools") {
+        // LangBot treats an absent switch as on.
         None => true,
         Some(Value::Bool(all)) => {
             let pointer = member(at, "enable-all-tools");
@@ -269,6 +277,7 @@ fn tools(
         .into_iter()
         .filter(|(flag, list)| bounds.limits(flag, list))
         .collect();
+    // Bound to no plugin and no server, a pipeline had no tools.
     let nothing = bounds.preferences.is_none()
         || (limited.len() == flags.len() && limited.iter().all(|(_, list)| bounds.is_empty(list)));
     let mut listed = json!([]);
@@ -302,9 +311,11 @@ fn tools(
     if !all {
         return listed;
     }
+    // Unreadable preferences: see `resource_policy`.
     let Some(preferences) = bounds.preferences else {
         return json!([]);
     };
+    // The migration does not know which tools a plugin or server has, so a restriction cannot be translated.
     for (flag, list) in &limited {
         let name = if preferences.contains_key(*flag) {
             flag

@@ -30,6 +30,7 @@ pub fn secret_values(
     named
         .map(|variable| {
             let held = variable.from.as_deref().and_then(value_at);
+            // A masked value would overwrite the real secret.
             let held = held.filter(|value| !is_masked(value));
             SecretValue {
                 variable: variable.name.clone(),
@@ -49,10 +50,12 @@ fn lookup(value: &Value, pointer: &str) -> Option<String> {
         };
     };
     let (name, rest) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+    // `~1` first: the other order would turn `~01` into a slash.
     let name = name.replace("~1", "/").replace("~0", "~");
     match value {
         Value::Object(members) => lookup(members.get(&name)?, rest),
         Value::Array(items) => lookup(items.get(name.parse::<usize>().ok()?)?, rest),
+        // Columns of databases contain JSON as text; the pointer continues inside.
         Value::String(_) => lookup(&decoded(value)?, pointer),
         _ => None,
     }

@@ -43,7 +43,9 @@ pub(super) fn is_secret(name: &str, text: &str) -> bool {
     let name = name.to_lowercase().replace('-', "_");
     let is_key = ["key", "keys"].contains(&name.as_str())
         || ["_key", "_keys"].iter().any(|end| name.ends_with(end));
+    // `output_key` of n8n names a member of the answer.
     let is_key = is_key && name != "output_key";
+    // `get` returns nothing if byte 16 is inside of a character.
     let beginning = text.get(..16).unwrap_or(text).to_lowercase();
     is_key
         || name.ends_with("token")

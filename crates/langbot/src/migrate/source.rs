@@ -55,9 +55,11 @@ pub(super) enum Preferences {
 pub(super) fn find(document: &Value) -> Result<Vec<FoundPipeline>, Fault> {
     let mut found = Vec::new();
     look(document, String::new(), &mut found)?;
+    // A document of catalog rows only is valid.
     if found.is_empty() && catalog::holds_rows(document) {
         return Ok(found);
     }
+    // One readable pipeline suffices; the others are reported as blocked.
     if found.iter().any(|one| one.unreadable.is_none()) {
         return Ok(found);
     }
@@ -80,6 +82,7 @@ fn look(value: &Value, pointer: String, found: &mut Vec<FoundPipeline>) -> Resul
         }
         Value::Object(object) => {
             let mut row = object.clone();
+            // Columns are texts in rows of a database, but objects in exports.
             unfold(&mut row, false);
             if let Some(pipeline) = pipeline(&row, &pointer) {
                 found.push(pipeline);
@@ -98,6 +101,7 @@ fn look(value: &Value, pointer: String, found: &mut Vec<FoundPipeline>) -> Resul
                     )?;
                 }
             }
+            // Neither a pipeline nor a container: reported with the reason instead of ignored.
             if !holds {
                 found.push(FoundPipeline::unreadable(
                     object,
@@ -213,6 +217,7 @@ fn unfold(object: &mut JsonObject, has_sections: bool) {
 pub(super) fn decoded(value: &Value) -> Option<Value> {
     let mut text = value.as_str()?.to_owned();
     for _ in 0..LAYERS {
+        // Texts of texts occur when a column was exported twice.
         match serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()? {
             Value::String(inner) => text = inner,
             held @ (Value::Object(_) | Value::Array(_) | Value::Null) => return Some(held),

@@ -86,6 +86,7 @@ impl MigrationTable {
         members: Vec<(String, Value)>,
     ) -> Self {
         let mut text = comment(said);
+        // Writing to a string cannot fail.
         let _ = writeln!(text, "[[{}]]", kind.array());
         write_members(&mut text, &members);
         Self {
@@ -154,12 +155,14 @@ pub(super) fn build_tables(
 ) -> Migration {
     let migrates = |one: &PlannedPipeline<'_>| one.plan.outcome == MigrationOutcome::Migrated;
     let mut migration = catalog;
+    // Decided before any agent is written: one pipeline may stay without a filter.
     let count = planned.iter().filter(|one| migrates(one)).count();
     // Receives the events that match no other pipeline's agent.
     let open = planned
         .iter()
         .position(|one| migrates(one) && (count == 1 || one.pipeline.is_default));
     for (at, one) in planned.iter_mut().enumerate() {
+        // Without a uuid, its queries would match the agents of other pipelines.
         if migrates(one) && open != Some(at) && one.pipeline.uuid.is_none() {
             one.plan.outcome = MigrationOutcome::Blocked;
             let message =
@@ -196,6 +199,7 @@ fn agent(one: &mut PlannedPipeline<'_>, is_open: bool, migration: &mut Migration
     let plan = &mut one.plan;
     let runner_id = plan.runner_id.clone().unwrap_or_default();
     let uses_host = plan.family.is_some_and(|family| family.uses_host);
+    // LangBot's local runner accepts messages during a run; services answer one at a time.
     let concurrency = if uses_host { "steer" } else { "enqueue" };
     let mut members = vec![
         ("name".to_owned(), json!(one.name)),
@@ -208,6 +212,7 @@ fn agent(one: &mut PlannedPipeline<'_>, is_open: bool, migration: &mut Migration
     };
     if let Some(uuid) = one.pipeline.uuid.as_ref().filter(|_| !is_open) {
         members.push(("filters".to_owned(), json!({"pipeline_id": [uuid]})));
+        // A higher priority than the open agent, which matches every event.
         members.push(("priority".to_owned(), json!(1)));
         note(
             "filters",
@@ -287,6 +292,7 @@ fn outside(one: &mut PlannedPipeline<'_>, runner_id: &str, migration: &mut Migra
         }
     };
     for removed in std::mem::take(&mut one.removed) {
+        // Connectors send a secret only to the listed hosts.
         let hosts = format!("{}{HOSTS}", removed.variable);
         migration.variables.push(Variable {
             name: removed.variable,

@@ -5,6 +5,7 @@ use serde_json::Value;
 /// Writes a value as TOML on one line. The value must not contain nulls.
 pub fn value(value: &Value) -> String {
     match value {
+        // TOML has no null; `without_nulls` removed them.
         Value::Null => String::new(),
         Value::Bool(_) | Value::Number(_) => value.to_string(),
         Value::String(text) => quoted(text),
@@ -40,6 +41,7 @@ fn quoted(text: &str) -> String {
 
 /// Writes a one-line comment.
 pub fn comment(text: &str) -> String {
+    // A line break would end the comment and inject settings.
     let plain: String = text
         .chars()
         .map(|letter| if letter.is_control() { ' ' } else { letter })

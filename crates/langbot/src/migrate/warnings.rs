@@ -53,6 +53,7 @@ fn is_placeholder(text: &str) -> bool {
     let text = text.trim().to_lowercase();
     let is_marked = text.starts_with(['<', '{', '[']);
     if text.contains(char::is_whitespace) && !is_marked {
+        // A text with spaces is a sentence, not a placeholder, unless it is in brackets.
         return false;
     }
     let bare = text

@@ -27,6 +27,7 @@ impl Fault {
     /// Returns the first faults of a document for an error response: at most [`MAX_FAULTS`], each text cut to
     /// [`FAULT_CHARS`]. This keeps the response shorter than a large document.
     pub fn first(faults: &[Self]) -> Vec<Self> {
+        // The document may have thousands of faults, and the response must stay shorter than the document.
         let named = faults.iter().take(MAX_FAULTS);
         named
             .map(|fault| Self::new(cut(&fault.pointer), cut(&fault.message)))
@@ -42,6 +43,7 @@ impl Fault {
 }
 
 fn cut(text: &str) -> String {
+    // Characters, not bytes: a cut within a character would panic.
     text.chars().take(FAULT_CHARS).collect()
 }
 

@@ -71,6 +71,7 @@ pub enum IdList {
 
 impl Default for IdList {
     fn default() -> Self {
+        // Nothing is granted by default: an agent without a policy reaches no resource.
         Self::Ids(Vec::new())
     }
 }
@@ -78,6 +79,7 @@ impl Default for IdList {
 impl IdList {
     /// Returns true if the list has no ids.
     pub fn is_empty(&self) -> bool {
+        // `"*"` is never empty, even if the catalog is.
         matches!(self, Self::Ids(ids) if ids.is_empty())
     }
 
@@ -85,6 +87,7 @@ impl IdList {
     pub fn names(&self, id: &str) -> bool {
         match self {
             Self::All(_) => true,
+            // Exact match: prefixes or patterns would grant resources that the operator adds later.
             Self::Ids(ids) => ids.iter().any(|listed| listed == id),
         }
     }
@@ -111,6 +114,7 @@ pub struct StatePolicy {
 impl Default for StatePolicy {
     fn default() -> Self {
         Self {
+            // The scopes that most runners use. Others are shared by several users, so agents name them explicitly.
             enabled: true,
             scopes: vec![StateScope::Conversation, StateScope::Actor],
         }

@@ -24,6 +24,7 @@ pub(super) fn input(query: &PipelineQuery) -> AgentInput {
         None => Vec::new(),
     };
     if contents.is_empty() {
+        // The chain is the original message; preprocessing may have replaced it.
         contents = query.message_chain.iter().filter_map(content).collect();
     }
     let text: String = contents
@@ -33,6 +34,7 @@ pub(super) fn input(query: &PipelineQuery) -> AgentInput {
         .collect();
     AgentInput {
         text: present(Some(&text)),
+        // Files of the chain count even if the preprocessed message lacks them.
         attachments: attachments(&contents, &query.message_chain),
         contents,
         ..AgentInput::default()
@@ -58,6 +60,7 @@ fn content(element: &MessageElement) -> Option<ContentElement> {
         }
         "AtAll" => Some(ContentElement::text("@All")),
         "Image" => match (bytes, url) {
+            // Bytes win over a URL, which may expire before the run reads it.
             (Some(bytes), _) => Some(ContentElement {
                 image_base64: Some(bytes),
                 ..of("image_base64")
@@ -88,6 +91,7 @@ fn content(element: &MessageElement) -> Option<ContentElement> {
 /// Returns the files of the contents, then the additional files of the chain.
 fn attachments(contents: &[ContentElement], chain: &[MessageElement]) -> Vec<InputAttachment> {
     let mut found: Vec<InputAttachment> = contents.iter().filter_map(of_content).collect();
+    // Compared by content: preprocessing changes ids and names.
     let seen: BTreeSet<String> = found.iter().filter_map(address).collect();
     let further = chain.iter().filter_map(of_element);
     found
@@ -168,6 +172,7 @@ pub(super) fn quote(chain: &[MessageElement]) -> Option<Value> {
     let quote = chain.iter().find(|element| element.kind == "Quote")?;
     let plain = quote.origin.iter().filter(|part| part.kind == "Plain");
     let text: String = plain.filter_map(|part| part.text.as_deref()).collect();
+    // Separate from the text: a prompt injection in a quote must not look like the sender's words.
     Some(json!({
         "message_id": quote.id.as_ref().and_then(Identifier::known),
         "sender_id": quote.sender_id.as_ref().and_then(Identifier::known),
@@ -180,6 +185,7 @@ pub(super) fn omitted(chain: &[MessageElement]) -> BTreeSet<String> {
     let known = [
         "Source", "Plain", "At", "AtAll", "Image", "File", "Voice", "Quote",
     ];
+    // Bounded, since the chain may have a thousand unknown types.
     chain
         .iter()
         .map(|element| element.kind.as_str())

@@ -34,6 +34,7 @@ pub(super) fn plan(
         let why = blocked("it has no uuid, which agents would name it by");
         return left_out(row, TableKind::KnowledgeBase, shown, why, out);
     };
+    // Documents in another engine are unreadable here.
     if let Some(engine) = other_engine(row) {
         let why = blocked(format!(
             "its documents are in {engine}: add them to a base of the gateway, or set a service by kb_type"
@@ -101,6 +102,7 @@ fn embedding(entry: &mut TableEntry<'_, '_>, row: &CatalogRow<'_>, models: &BTre
             row.text("embedding_model_uuid").unwrap_or_default(),
         ),
     };
+    // LangBot writes an empty id for a base without embeddings.
     if id.trim().is_empty() {
         return;
     }
@@ -108,7 +110,7 @@ fn embedding(entry: &mut TableEntry<'_, '_>, row: &CatalogRow<'_>, models: &BTre
         entry.push("embedding_model", json!(id));
         entry.renamed(column, "embedding_model");
     } else {
-        let why = "its embedding model is not migrated: passages are found by their words alone";
+        let why = "its embedding model is not migrated: passages are found only by their words";
         entry.dropped(&column.split('/').collect::<Vec<_>>(), why);
     }
 }
@@ -121,6 +123,7 @@ fn chunks(entry: &mut TableEntry<'_, '_>, row: &CatalogRow<'_>) {
         names.iter().find_map(named)
     };
     let is_size = |(_, size): &(&str, u64)| (100..=8000).contains(size);
+    // Numbers only: other values are left to the gateway's defaults.
     let Some((name, size)) = read(&CHUNK).filter(is_size) else {
         return;
     };

@@ -35,6 +35,7 @@ pub(super) fn plan(
     if name.is_empty() {
         return leave(id, blocked("it has no name at its provider"), out);
     }
+    // The same model may be in a table and in an answer of the API.
     if known.contains(id) {
         return leave(id, nothing("a model with this id exists already"), out);
     }
@@ -71,6 +72,7 @@ pub(super) fn plan(
         "extra_args",
         "the configuration has no request parameters: runs send them as extra_args",
     );
+    // The provider's default is also the gateway's.
     if row.value("reasoning_config")["level"] != json!("provider_default") {
         entry.drop(
             "reasoning_config",

@@ -64,6 +64,7 @@ impl RequesterApi {
     /// Returns the base URL for the gateway, and the reason for a change.
     fn base_url(self, url: &str) -> (String, Option<&'static str>) {
         let plain = url.trim_end_matches('/');
+        // Both APIs differ in the part of the path that the client adds.
         match self {
             Self::Anthropic if plain.ends_with("/v1") => (
                 plain.trim_end_matches("/v1").to_owned(),
@@ -108,6 +109,7 @@ impl Providers {
         variables: &mut BTreeSet<String>,
     ) -> Option<String> {
         let id = row.text("provider_uuid");
+        // A provider that is not migrated is remembered as well, so that it is reported once.
         if let Some(known) = id.and_then(|id| self.known.get(id)) {
             return known.clone();
         }
@@ -163,6 +165,7 @@ impl Providers {
         };
         let prefix = match variable_part(&name) {
             part if part.is_empty() => "PROVIDER".to_owned(),
+            // The gateway reads variables with this prefix as its own settings; digits cannot begin a name.
             part if part.starts_with("RUNNEL")
                 || part.starts_with(|c: char| c.is_ascii_digit()) =>
             {

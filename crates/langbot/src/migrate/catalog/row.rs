@@ -65,6 +65,7 @@ pub(in crate::migrate) struct CatalogRow<'a> {
 impl<'a> CatalogRow<'a> {
     pub(super) fn new(file: &'a str, pointer: String, kind: RowKind, members: &JsonObject) -> Self {
         let mut members = members.clone();
+        // Decoded once here, so that all readers see the same type.
         for name in JSON {
             if let Some(value) = members.get_mut(name)
                 && let Some(held) = decoded(value)

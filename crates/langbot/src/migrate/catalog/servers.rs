@@ -42,6 +42,7 @@ pub(super) fn plan(
     if shown != name {
         note.why = Some("letters, digits, `-`, `_` and `.` make a name".to_owned());
     }
+    // Older rows have no mode; the settings show the transport.
     let is_child = row.text("mode") == Some("stdio")
         || (!settings.contains_key("url") && settings.contains_key("command"));
     let described = if is_child {
@@ -74,6 +75,7 @@ fn remote(
     settings: &JsonObject,
 ) -> Result<(), (MigrationOutcome, String)> {
     let url = settings.get("url").and_then(Value::as_str).map(str::trim);
+    // Other schemes, such as `file`, would read local resources.
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
     let url = url.ok_or_else(|| blocked("extra_args names no http or https url"))?;
     if has_credentials(url) {
@@ -83,6 +85,7 @@ fn remote(
     }
     entry.push("url", json!(url));
     entry.renamed("extra_args/url", "url");
+    // Servers of the older transport end with this path by convention.
     if row.text("mode") == Some("sse") || url.trim_end_matches('/').ends_with("/sse") {
         entry.warn(
             "extra_args",
@@ -119,6 +122,7 @@ fn child(
     if arguments.len() >= WORDS {
         return Err(blocked("its command has more than 63 arguments"));
     }
+    // The command is written into a file and visible in the list of processes.
     if let Some(at) = secret_argument(&arguments) {
         return Err(blocked(format!(
             "argument {at} of its command looks like a secret, and a command refers to no variable: pass it in env"
@@ -162,6 +166,7 @@ fn references(
     let at = member(&row.at("extra_args"), column);
     let mut references = JsonObject::new();
     for name in held.keys() {
+        // Header names ignore case, and the configuration requires lower case.
         let key = if column == "headers" {
             name.to_ascii_lowercase()
         } else {
@@ -183,9 +188,11 @@ fn secret_argument(arguments: &[String]) -> Option<usize> {
             Some((name, value)) if name.starts_with('-') => (flag(name), value),
             _ => (std::mem::take(&mut before), argument.as_str()),
         };
+        // A value that begins with a hyphen is the next flag.
         if !value.starts_with('-') && is_secret(&name, value) {
             return Some(at + 1);
         }
+        // The next argument may be the value of this flag.
         before = if argument.starts_with('-') {
             flag(argument)
         } else {
