@@ -56,7 +56,7 @@ fn validate_all(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     let (mut verdicts, mut ended, mut last) = (Vec::new(), false, 0);
     let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
     for line in lines {
-        let verdict = validator.judge(line, 0);
+        let verdict = validator.validate(line, 0);
         let mut over = false;
         match &verdict {
             Verdict::Accept(accepted) => {

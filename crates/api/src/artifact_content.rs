@@ -36,7 +36,7 @@ impl ServedRange {
         let is_same = same.is_none_or(|tag| tag == etag(artifact));
         // `If-Range` with another version: the client must get the complete new content, no part of it.
         match requested_range(range.filter(|_| is_same), artifact.size) {
-            RequestedRange::Whole => Ok(Self {
+            RequestedRange::Full => Ok(Self {
                 status: StatusCode::OK,
                 range: 0..artifact.size,
             }),

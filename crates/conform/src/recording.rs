@@ -316,7 +316,7 @@ impl RunReader<'_> {
             };
             match self
                 .validator
-                .judge(&raw, self.check_harness.clock.now_seconds())
+                .validate(&raw, self.check_harness.clock.now_seconds())
             {
                 Verdict::Accept(accepted) => self.accept(accepted),
                 Verdict::Duplicate => self.recording.duplicates += 1,

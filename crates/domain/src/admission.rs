@@ -42,13 +42,13 @@ impl ConversationLoad {
 pub struct Capacity {
     pub live: u64,
     /// `None`: unlimited.
-    pub most: Option<u64>,
+    pub limit: Option<u64>,
 }
 
 impl Capacity {
     /// Returns the limit if no further run may start.
     pub fn reached(&self) -> Option<u64> {
-        self.most.filter(|most| self.live >= *most)
+        self.limit.filter(|limit| self.live >= *limit)
     }
 }
 
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn reports_capacity_limit_only_when_reached() {
-        let reached = |live, most| Capacity { live, most }.reached();
+        let reached = |live, limit| Capacity { live, limit }.reached();
         assert_eq!(reached(1, Some(2)), None);
         assert_eq!(reached(2, Some(2)), Some(2));
         assert_eq!(reached(3, Some(2)), Some(2));

@@ -204,7 +204,7 @@ pub fn is_allowed(kind: &str, allowed: &[String]) -> bool {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RequestedRange {
     /// Everything: no range, several ranges, another unit, or an invalid header, which is ignored.
-    Whole,
+    Full,
     /// A range, never empty.
     Part(Range<u64>),
     /// A range outside the content.
@@ -215,7 +215,7 @@ pub enum RequestedRange {
 pub fn requested_range(header: Option<&str>, size: u64) -> RequestedRange {
     let spec = header.and_then(|header| header.trim().strip_prefix("bytes="));
     let Some((first, last)) = spec.and_then(|spec| spec.split_once('-')) else {
-        return RequestedRange::Whole;
+        return RequestedRange::Full;
     };
     let number = |text: &str| {
         let text = text.trim();
@@ -225,11 +225,11 @@ pub fn requested_range(header: Option<&str>, size: u64) -> RequestedRange {
     };
     let range = match (number(first), number(last), first.trim().is_empty()) {
         // RFC 9110: a range with last before first is invalid, and an invalid header is ignored.
-        (Some(first), Some(last), _) if first > last => return RequestedRange::Whole,
+        (Some(first), Some(last), _) if first > last => return RequestedRange::Full,
         (Some(first), Some(last), _) => first..last.saturating_add(1).min(size),
         (Some(first), None, _) if last.trim().is_empty() => first..size,
         (None, Some(count), true) => size.saturating_sub(count)..size,
-        _ => return RequestedRange::Whole,
+        _ => return RequestedRange::Full,
     };
     if range.start < range.end {
         RequestedRange::Part(range)
@@ -422,9 +422,9 @@ mod tests {
             "bytes=--1",
             "",
         ] {
-            check(header, 10, RequestedRange::Whole);
+            check(header, 10, RequestedRange::Full);
         }
-        assert_eq!(requested_range(None, 10), RequestedRange::Whole);
+        assert_eq!(requested_range(None, 10), RequestedRange::Full);
     }
 
     #[test]

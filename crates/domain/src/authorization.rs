@@ -726,8 +726,8 @@ mod tests {
                 serde_json::from_value(json!([{"type": "array", "name": "tools"}])).unwrap();
             let policy = json!({"tools": policy, "skills": "*"});
             let snapshot = snapshot_of(&manifest, &policy, &config, None);
-            let asked = snapshot.tool("register_skill", ToolOperation::Call);
-            assert_eq!(asked.is_ok(), layer.is_none(), "{policy}");
+            let found = snapshot.tool("register_skill", ToolOperation::Call);
+            assert_eq!(found.is_ok(), layer.is_none(), "{policy}");
             let decided = snapshot
                 .decisions
                 .iter()

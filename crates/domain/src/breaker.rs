@@ -187,14 +187,14 @@ impl EndpointBreaker {
 fn wait(probes: u32, jitter: f64, policy: &BreakerPolicy) -> i64 {
     // The cap of the shift prevents an overflow; `max_wait_ms` is reached long before.
     let grown = policy.wait_ms.saturating_mul(1 << probes.min(20));
-    let whole = grown.min(policy.max_wait_ms).max(1);
+    let delay = grown.min(policy.max_wait_ms).max(1);
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
         reason = "the waits of a configuration are far below 2^52 milliseconds"
     )]
     // Jitter keeps replicas from probing at the same time.
-    let part = (whole as f64 * (0.5 + jitter.clamp(0.0, 1.0) / 2.0)).ceil() as i64;
+    let part = (delay as f64 * (0.5 + jitter.clamp(0.0, 1.0) / 2.0)).ceil() as i64;
     part
 }
 

@@ -15,7 +15,7 @@ pub enum BudgetScope {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BudgetWindow {
     /// The lifetime of the subject. The only window for runs.
-    Whole,
+    Lifetime,
     Hour,
     Day,
     Month,
@@ -104,7 +104,7 @@ impl BudgetWindow {
         };
         let midnight = now.date_naive().and_time(NaiveTime::MIN).and_utc();
         let (begin, end) = match self {
-            Self::Whole => return (0, None),
+            Self::Lifetime => return (0, None),
             Self::Hour => {
                 let begin =
                     midnight + TimeDelta::hours(now.signed_duration_since(midnight).num_hours());
@@ -167,7 +167,7 @@ mod tests {
         ] {
             assert_eq!(window.around(now), (at(begin), Some(at(end))), "{window:?}");
         }
-        assert_eq!(BudgetWindow::Whole.around(now), (0, None));
+        assert_eq!(BudgetWindow::Lifetime.around(now), (0, None));
         let last = at("2026-12-31T23:59:59Z");
         assert_eq!(
             BudgetWindow::Month.around(last).1,
@@ -181,7 +181,7 @@ mod tests {
             name: "b".to_owned(),
             scope: BudgetScope::Run,
             only: None,
-            window: BudgetWindow::Whole,
+            window: BudgetWindow::Lifetime,
             calls: Some(3),
             tokens: Some(100),
             cost_micros: None,

@@ -112,8 +112,8 @@ impl<'a> SortedFormatter<'a> {
                 self.page.needs_fallback.set(true);
             }
             let end = text.len();
-            for (place, member) in members.iter().enumerate() {
-                if place > 0 {
+            for (index, member) in members.iter().enumerate() {
+                if index > 0 {
                     text.push(b',');
                 }
                 text.extend_from_within(member.from..member.to);

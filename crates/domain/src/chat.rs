@@ -64,11 +64,11 @@ pub fn chat_message(message: &Message, model: &str) -> Value {
 
 /// Removes the leading reasoning block that the gateway adds to the assistant's text.
 fn without_reasoning_block(text: &str) -> &str {
-    let Some(thoughts) = text.strip_prefix("<think>\n") else {
+    let Some(reasoning) = text.strip_prefix("<think>\n") else {
         // Only at the start: text that quotes the tag later belongs to the answer.
         return text;
     };
-    match thoughts.split_once("\n</think>\n") {
+    match reasoning.split_once("\n</think>\n") {
         Some((_, text)) => text,
         // An unclosed block is not the gateway's; keep the text.
         None => text,
@@ -128,8 +128,8 @@ fn kind_of(data: &str) -> Option<&'static str> {
         ("UklGR", "image/webp"),
         ("JVBERi0", "application/pdf"),
     ];
-    let known = KINDS.iter().find(|(begin, _)| data.starts_with(begin));
-    known.map(|(_, kind)| *kind)
+    let detected = KINDS.iter().find(|(begin, _)| data.starts_with(begin));
+    detected.map(|(_, kind)| *kind)
 }
 
 /// Converts a tool to its chat completion form.
@@ -157,14 +157,14 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
         .into_iter()
         .flatten()
         .enumerate()
-        .map(|(n, call)| whole_call(n, call))
+        .map(|(n, call)| complete_call(n, call))
         .collect();
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
-    let mut thoughts = carried::Reasoning::default();
+    let mut reasoning_members = carried::Reasoning::default();
     // Only messages with calls return their reasoning to the model.
-    thoughts.add(message);
-    fields.extend(thoughts.members(!calls.is_empty()));
+    reasoning_members.add(message);
+    fields.extend(reasoning_members.members(!calls.is_empty()));
     let message = Message {
         tool_calls: (!calls.is_empty()).then_some(calls),
         resp_message_id: completion
@@ -178,7 +178,7 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
     Some(LlmInvokeResult { message, usage })
 }
 
-fn whole_call(n: usize, call: &Value) -> ToolCall {
+fn complete_call(n: usize, call: &Value) -> ToolCall {
     let function = call.get("function").unwrap_or(&Value::Null);
     let id = text_of(call, "id").filter(|id| is_id(id));
     // A placeholder id would join unrelated calls.
@@ -216,8 +216,8 @@ pub fn call_input(arguments: &str) -> Value {
     }
     // Models sometimes write raw control characters into arguments.
     let text = repair_json_text(arguments.as_bytes());
-    let is_sound = check_json_text(&text).is_ok();
-    let input = is_sound.then(|| serde_json::from_slice(&text).ok());
+    let is_valid = check_json_text(&text).is_ok();
+    let input = is_valid.then(|| serde_json::from_slice(&text).ok());
     match input.flatten() {
         Some(Value::Object(input)) => Value::Object(input),
         _ => json!({"invalid_arguments": arguments}),

@@ -19,7 +19,7 @@ pub const MAX_CHANGED_FIELDS: usize = 200;
 
 /// A runner that the endpoint serves before the discovery.
 #[derive(Clone, Debug)]
-pub struct KnownRunner {
+pub struct RegisteredRunner {
     pub id: RunnerId,
     /// True if agents can bind it.
     pub bindable: bool,
@@ -30,15 +30,15 @@ pub struct KnownRunner {
 
 /// State before a discovery.
 #[derive(Clone, Debug, Default)]
-pub struct KnownState {
-    pub known: Vec<KnownRunner>,
+pub struct RegisteredState {
+    pub registered: Vec<RegisteredRunner>,
     /// Runners of the new list that other endpoints serve, with the endpoint names.
     pub elsewhere: BTreeMap<RunnerId, String>,
     /// Name of the endpoint whose runners may be taken over.
     pub replaces: Option<String>,
 }
 
-impl KnownState {
+impl RegisteredState {
     fn is_replaced(&self, holder: &str) -> bool {
         self.replaces.as_deref() == Some(holder)
     }
@@ -51,7 +51,7 @@ impl KnownState {
 }
 
 /// Compares the discovered runners with the known runners. [`affected_agents`] computes the agents of the diff.
-pub fn compare(before: &KnownState, found: &Discovered) -> DiscoveryDiff {
+pub fn compare(before: &RegisteredState, found: &Discovered) -> DiscoveryDiff {
     let mut diff = DiscoveryDiff {
         rejected: found.rejected.clone(),
         ..DiscoveryDiff::default()
@@ -78,9 +78,9 @@ pub fn compare(before: &KnownState, found: &Discovered) -> DiscoveryDiff {
         .chain(found.incompatible.iter().map(|one| &one.id))
         .collect();
     // A runner that the last discovery did not list was reported as removed before.
-    let gone = |one: &&KnownRunner| one.listed && !still_there.contains(&one.id);
+    let gone = |one: &&RegisteredRunner| one.listed && !still_there.contains(&one.id);
     diff.removed = before
-        .known
+        .registered
         .iter()
         .filter(gone)
         .map(|one| one.id.clone())
@@ -97,17 +97,17 @@ pub fn compare(before: &KnownState, found: &Discovered) -> DiscoveryDiff {
     diff
 }
 
-fn compare_runner(before: &KnownState, accepted: &AcceptedManifest, diff: &mut DiscoveryDiff) {
+fn compare_runner(before: &RegisteredState, accepted: &AcceptedManifest, diff: &mut DiscoveryDiff) {
     let id = &accepted.manifest.id;
     if before.stays_elsewhere(id) {
         return;
     }
     // Agents cannot bind it now, so its return is an addition.
-    let known = before
-        .known
+    let before_runner = before
+        .registered
         .iter()
         .find(|one| one.id == *id && one.bindable);
-    let Some(known) = known else {
+    let Some(before_runner) = before_runner else {
         diff.added.push(AcceptedRunner {
             id: id.clone(),
             warnings: accepted.warnings.clone(),
@@ -115,7 +115,7 @@ fn compare_runner(before: &KnownState, accepted: &AcceptedManifest, diff: &mut D
         return;
     };
     let new = serde_json::to_value(&accepted.manifest).unwrap_or_default();
-    let mut fields = changed_fields(&known.manifest, &new);
+    let mut fields = changed_fields(&before_runner.manifest, &new);
     if fields.is_empty() {
         diff.unchanged.push(id.clone());
         return;
@@ -263,8 +263,8 @@ mod tests {
         body
     }
 
-    fn known(name: &str, changes: &Value) -> KnownRunner {
-        KnownRunner {
+    fn registered(name: &str, changes: &Value) -> RegisteredRunner {
+        RegisteredRunner {
             id: id(name),
             bindable: true,
             listed: true,
@@ -319,26 +319,26 @@ mod tests {
             manifest("newer", &json!({"protocol_version": "2"})),
             json!({"id": id("faulty"), "name": "faulty"}),
         ]);
-        let back = KnownRunner {
+        let back = RegisteredRunner {
             bindable: false,
             listed: false,
-            ..known("back", &json!({}))
+            ..registered("back", &json!({}))
         };
-        let long_gone = KnownRunner {
+        let long_gone = RegisteredRunner {
             listed: false,
-            ..known("long-gone", &json!({}))
+            ..registered("long-gone", &json!({}))
         };
-        let before = KnownState {
-            known: vec![
-                known("same", &json!({})),
-                known("other", &json!({})),
-                known("gone", &json!({})),
-                known("newer", &json!({})),
-                known("faulty", &json!({})),
+        let before = RegisteredState {
+            registered: vec![
+                registered("same", &json!({})),
+                registered("other", &json!({})),
+                registered("gone", &json!({})),
+                registered("newer", &json!({})),
+                registered("faulty", &json!({})),
                 back,
                 long_gone,
             ],
-            ..KnownState::default()
+            ..RegisteredState::default()
         };
         let diff = compare(&before, &found);
         let added: Vec<_> = diff.added.iter().map(|one| one.id.clone()).collect();
@@ -363,10 +363,10 @@ mod tests {
     fn runners_stay_at_other_endpoints_unless_replaced() {
         let found =
             validate_manifests(&[manifest("taken", &json!({})), manifest("free", &json!({}))]);
-        let mut before = KnownState {
+        let mut before = RegisteredState {
             elsewhere: BTreeMap::from([(id("taken"), "holder".to_owned())]),
             replaces: Some("another".to_owned()),
-            ..KnownState::default()
+            ..RegisteredState::default()
         };
         let added = |diff: &DiscoveryDiff| diff.added.len();
         let diff = compare(&before, &found);
@@ -387,11 +387,11 @@ mod tests {
             manifest("same", &json!({})),
             manifest("newer", &json!({"protocol_version": "2"})),
         ]);
-        let before = KnownState {
-            known: ["formed", "same", "newer", "gone"]
-                .map(|name| known(name, &json!({})))
+        let before = RegisteredState {
+            registered: ["formed", "same", "newer", "gone"]
+                .map(|name| registered(name, &json!({})))
                 .into(),
-            ..KnownState::default()
+            ..RegisteredState::default()
         };
         let diff = compare(&before, &found);
         let agents = [
@@ -403,12 +403,12 @@ mod tests {
         ];
         let named = agents.iter().map(|spec| (AgentId(uuid::Uuid::nil()), spec));
         let affected = affected_agents(&diff, &found, named);
-        let told: Vec<_> = affected
+        let effects: Vec<_> = affected
             .iter()
             .map(|one| (one.name.as_str(), one.effect.as_str(), one.faults.len()))
             .collect();
         assert_eq!(
-            told,
+            effects,
             [
                 ("fits", "runner_changed", 0),
                 ("lacks", "config_invalid", 1),

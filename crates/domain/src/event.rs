@@ -125,15 +125,15 @@ fn check_ids(event: &EventEnvelope) -> Vec<Fault> {
         ),
     ];
     for (pointer, id) in ids {
-        let most = if pointer == "/subject/subject_id" {
+        let max = if pointer == "/subject/subject_id" {
             512
         } else {
             255
         };
-        if id.is_some_and(|id| id.is_empty() || id.len() > most) {
+        if id.is_some_and(|id| id.is_empty() || id.len() > max) {
             faults.push(Fault::new(
                 pointer,
-                format!("must have 1 to {most} bytes; leave it out or null when there is none"),
+                format!("must have 1 to {max} bytes; leave it out or null when there is none"),
             ));
         }
     }

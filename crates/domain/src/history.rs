@@ -62,10 +62,10 @@ fn check_names(pointer: &str, names: &[String], faults: &mut Vec<Fault>) {
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
         (1..=MAX_NAME_CHARS).contains(&name.len()) && name.bytes().all(plain)
     };
-    for (place, name) in names.iter().enumerate() {
+    for (index, name) in names.iter().enumerate() {
         if !is_name(name) {
             let message = format!("must be 1 to {MAX_NAME_CHARS} letters, digits or any of `._-`");
-            faults.push(Fault::new(format!("{pointer}/{place}"), message));
+            faults.push(Fault::new(format!("{pointer}/{index}"), message));
         }
     }
 }
@@ -77,11 +77,11 @@ mod tests {
     use super::*;
 
     fn check(search: serde_json::Value, expected: &[&str]) {
-        let told = search.to_string();
+        let json = search.to_string();
         let search: HistorySearch = serde_json::from_value(search).unwrap();
         let faults = check_search(&search).err().unwrap_or_default();
         let pointers: Vec<_> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
-        assert_eq!(pointers, expected, "{told}");
+        assert_eq!(pointers, expected, "{json}");
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub const MAX_SECONDS: i64 = 24 * 60 * 60;
 /// Returns all faults of a question. `now`: epoch seconds.
 pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Fault> {
     let mut faults = Faults::default();
-    faults.whole(request, REQUEST_BYTES);
+    faults.check_document(request, REQUEST_BYTES);
     faults.text("/interaction_id", &request.interaction_id, 1, 255);
     faults.text("/title", &request.title, 1, 1_000);
     faults.optional("/description", request.description.as_deref(), 10_000);
@@ -96,7 +96,7 @@ pub fn expires_at(request: &InteractionRequest, now: i64) -> i64 {
 /// Returns all faults of an answer without its question. [`check_answer`] compares it with the question.
 pub fn check_submission(submission: &InteractionSubmission) -> Vec<Fault> {
     let mut faults = Faults::default();
-    faults.whole(submission, SUBMISSION_BYTES);
+    faults.check_document(submission, SUBMISSION_BYTES);
     faults.text("/interaction_id", &submission.interaction_id, 1, 255);
     faults.optional("/action_id", submission.action_id.as_deref(), 128);
     faults.0
@@ -190,11 +190,11 @@ impl Faults {
         self.0.push(Fault::new(pointer, message));
     }
 
-    fn whole(&mut self, document: &impl Serialize, most_bytes: usize) {
+    fn check_document(&mut self, document: &impl Serialize, max_bytes: usize) {
         // Canonical, so that the white space of the client does not count.
         let json = canonical_json(document);
-        if json.len() > most_bytes {
-            self.add("", format!("is larger than {} KiB", most_bytes / 1024));
+        if json.len() > max_bytes {
+            self.add("", format!("is larger than {} KiB", max_bytes / 1024));
         }
         // PostgreSQL rejects U+0000 in text and JSON.
         if contains_nul(&json) {
@@ -203,25 +203,25 @@ impl Faults {
     }
 
     /// Lengths are in characters, like in the protocol's SDK.
-    fn text(&mut self, pointer: &str, text: &str, least: usize, most: usize) {
+    fn text(&mut self, pointer: &str, text: &str, least: usize, max: usize) {
         let length = text.chars().count();
-        if length < least || length > most {
+        if length < least || length > max {
             self.add(
                 pointer,
-                format!("must have {least} to {most} characters, not {length}"),
+                format!("must have {least} to {max} characters, not {length}"),
             );
         }
     }
 
-    fn optional(&mut self, pointer: &str, text: Option<&str>, most: usize) {
-        self.text(pointer, text.unwrap_or_default(), 0, most);
+    fn optional(&mut self, pointer: &str, text: Option<&str>, max: usize) {
+        self.text(pointer, text.unwrap_or_default(), 0, max);
     }
 
-    fn count(&mut self, pointer: &str, found: usize, most: usize) {
-        if found > most {
+    fn count(&mut self, pointer: &str, found: usize, max: usize) {
+        if found > max {
             self.add(
                 pointer,
-                format!("must have {most} entries at most, not {found}"),
+                format!("must have {max} entries at most, not {found}"),
             );
         }
     }

@@ -115,7 +115,7 @@ impl Pass<'_> {
             return at + 2;
         };
         let end = at + 6;
-        let is_kept = match unit {
+        let may_join = match unit {
             0 => false,
             // A complete pair stays as it is.
             0xD800..=0xDBFF => match code_unit(self.text, end) {
@@ -128,7 +128,7 @@ impl Pass<'_> {
             _ => return end,
         };
         let placeholder = char::from_u32(FIRST_HALF + u32::from(unit.wrapping_sub(0xD800)));
-        match placeholder.filter(|_| is_kept && self.keeps_halves) {
+        match placeholder.filter(|_| may_join && self.keeps_halves) {
             Some(placeholder) => {
                 self.has_halves = true;
                 self.replace(at, end, placeholder)
@@ -295,15 +295,15 @@ mod tests {
 
     fn increments(parts: &[&str]) -> String {
         let mut joiner = SurrogateJoiner::default();
-        let mut whole = String::new();
+        let mut joined = String::new();
         for part in parts {
             let JsonPart { text, has_halves } = repair_json_part(part.as_bytes());
             let mut text: String = serde_json::from_slice(&text).unwrap();
             joiner.push(&mut text, has_halves);
-            whole.push_str(&text);
+            joined.push_str(&text);
         }
-        whole.extend(joiner.finish());
-        whole
+        joined.extend(joiner.finish());
+        joined
     }
 
     #[test]

@@ -25,11 +25,11 @@ enum ScanLevel {
     List,
 }
 
-/// Returns the texts of at least `least` bytes at one of `places`, in document order, without quotes. The scan
+/// Returns the texts of at least `least` bytes at one of `paths`, in document order, without quotes. The scan
 /// ends at invalid JSON. A name with escapes matches no step.
 pub fn large_texts<P: AsRef<[PathStep]>>(
     json: &[u8],
-    places: &[P],
+    paths: &[P],
     least: usize,
 ) -> Vec<Range<usize>> {
     let mut levels: Vec<ScanLevel> = Vec::new();
@@ -46,7 +46,7 @@ pub fn large_texts<P: AsRef<[PathStep]>>(
                 }) = levels.last_mut()
                 {
                     *name = text;
-                } else if text.len() >= least && matches_path(json, &levels, places) {
+                } else if text.len() >= least && matches_path(json, &levels, paths) {
                     found.push(text);
                 }
                 continue;
@@ -88,7 +88,7 @@ fn end_of_text(json: &[u8], mut at: usize) -> usize {
     json.len()
 }
 
-fn matches_path<P: AsRef<[PathStep]>>(json: &[u8], levels: &[ScanLevel], places: &[P]) -> bool {
+fn matches_path<P: AsRef<[PathStep]>>(json: &[u8], levels: &[ScanLevel], paths: &[P]) -> bool {
     let is_step = |(level, step): (&ScanLevel, &PathStep)| match (level, step) {
         (ScanLevel::Object { name, .. }, PathStep::Member(member)) => {
             &json[name.clone()] == member.as_bytes()
@@ -96,9 +96,9 @@ fn matches_path<P: AsRef<[PathStep]>>(json: &[u8], levels: &[ScanLevel], places:
         (ScanLevel::List, PathStep::Each) => true,
         _ => false,
     };
-    let is_place =
-        |place: &[PathStep]| place.len() == levels.len() && levels.iter().zip(place).all(is_step);
-    places.iter().any(|place| is_place(place.as_ref()))
+    let is_path =
+        |path: &[PathStep]| path.len() == levels.len() && levels.iter().zip(path).all(is_step);
+    paths.iter().any(|path| is_path(path.as_ref()))
 }
 
 #[cfg(test)]
@@ -106,19 +106,19 @@ mod tests {
     use super::PathStep::{Each, Member};
     use super::*;
 
-    const PLACES: &[&[PathStep]] = &[
+    const PATHS: &[&[PathStep]] = &[
         &[Member("input"), Member("contents"), Each, Member("image")],
         &[Member("data")],
     ];
 
     fn check(json: &str, expected: &[&str]) {
-        let found = large_texts(json.as_bytes(), PLACES, 4);
+        let found = large_texts(json.as_bytes(), PATHS, 4);
         let found: Vec<_> = found.into_iter().map(|range| &json[range]).collect();
         assert_eq!(found, expected, "{json}");
     }
 
     #[test]
-    fn finds_large_texts_at_known_paths() {
+    fn finds_large_texts_at_given_paths() {
         check(
             r#"{"input": {"contents": [{"image": "AAAA"}, {"image":"BBBB", "x": 1}]}}"#,
             &["AAAA", "BBBB"],
@@ -150,7 +150,7 @@ mod tests {
             "}}]]{",
             &"[".repeat(1000),
         ] {
-            large_texts(json.as_bytes(), PLACES, 4);
+            large_texts(json.as_bytes(), PATHS, 4);
         }
     }
 }

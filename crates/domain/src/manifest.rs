@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::form::escape_pointer;
 use protocol::peer_text::shown;
 pub use words::mistyped_words;
-use words::{capabilities, known, permissions};
+use words::{capabilities, permissions, supported_words};
 
 mod flags;
 
@@ -79,30 +79,34 @@ pub fn validate_manifest_list(answer: &Value) -> Discovered {
 pub fn validate_manifests(runners: &[Value]) -> Discovered {
     let mut discovered = Discovered::default();
     for (index, raw) in runners.iter().enumerate() {
-        let place = format!("/runners/{index}");
+        let pointer = format!("/runners/{index}");
         // One fault for all surplus manifests, not one for each.
         if index >= MAX_RUNNERS {
             discovered.rejected.push(Fault::new(
-                place,
+                pointer,
                 "an endpoint may list at most 256 runners",
             ));
             break;
         }
-        match judge_manifest(index, raw) {
+        match validate_manifest(index, raw) {
             // The first of two runners with one id stays: a repetition must not replace it.
             Ok(ManifestResult::Accepted(accepted)) if discovered.has(&accepted.manifest.id) => {
                 let message = "is listed twice by this endpoint";
-                discovered.rejected.push(Fault::new(place + "/id", message));
+                discovered
+                    .rejected
+                    .push(Fault::new(pointer + "/id", message));
             }
             Ok(ManifestResult::Accepted(accepted)) => discovered.accepted.push(*accepted),
             Ok(ManifestResult::Incompatible(found)) if discovered.has(&found.id) => {
                 let message = "is listed twice by this endpoint";
-                discovered.rejected.push(Fault::new(place + "/id", message));
+                discovered
+                    .rejected
+                    .push(Fault::new(pointer + "/id", message));
             }
             Ok(ManifestResult::Incompatible(incompatible)) => {
                 discovered.incompatible.push(incompatible);
             }
-            Err(fault) => discovered.rejected.push(fault.under(&place)),
+            Err(fault) => discovered.rejected.push(fault.under(&pointer)),
         }
     }
     discovered
@@ -110,7 +114,7 @@ pub fn validate_manifests(runners: &[Value]) -> Discovered {
 
 impl Discovered {
     /// Returns the JSON pointer of a runner in the endpoint's answer.
-    pub fn place_of(&self, id: &RunnerId) -> String {
+    pub fn pointer_of(&self, id: &RunnerId) -> String {
         let accepted = self
             .accepted
             .iter()
@@ -121,7 +125,7 @@ impl Discovered {
             .map(|found| (found.index, &found.id));
         let mut all = accepted.chain(incompatible);
         let index = all
-            .find(|(_, known)| *known == id)
+            .find(|(_, listed)| *listed == id)
             .map_or(0, |(index, _)| index);
         format!("/runners/{index}/id")
     }
@@ -129,7 +133,7 @@ impl Discovered {
     fn has(&self, id: &RunnerId) -> bool {
         let accepted = self.accepted.iter().map(|found| &found.manifest.id);
         let incompatible = self.incompatible.iter().map(|found| &found.id);
-        accepted.chain(incompatible).any(|known| known == id)
+        accepted.chain(incompatible).any(|listed| listed == id)
     }
 }
 
@@ -138,7 +142,7 @@ enum ManifestResult {
     Incompatible(IncompatibleManifest),
 }
 
-fn judge_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
+fn validate_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault> {
     let object = raw
         .as_object()
         .ok_or_else(|| Fault::new("", "must be an object"))?;
@@ -281,7 +285,7 @@ fn usages(
 ) -> Result<Vec<RunnerUsage>, Fault> {
     let names: Option<Vec<String>> = optional(object, "usages", "must be a list of texts")?;
     let names = names.unwrap_or_default();
-    Ok(known(
+    Ok(supported_words(
         &names,
         &RunnerUsage::ALL,
         RunnerUsage::as_str,
@@ -294,7 +298,7 @@ fn context_policy(
     value: Option<&Value>,
     warnings: &mut Vec<Fault>,
 ) -> Result<ContextPolicy, Fault> {
-    const KNOWN: [&str; 5] = [
+    const MEMBERS: [&str; 5] = [
         "supports_history_pull",
         "supports_history_search",
         "supports_artifact_pull",
@@ -302,7 +306,7 @@ fn context_policy(
         "wants_static_context_refs",
     ];
     for (name, _) in mapping(value, "/context")? {
-        if !KNOWN.contains(&name) {
+        if !MEMBERS.contains(&name) {
             warnings.push(Fault::new(
                 format!("/context/{}", escape_pointer(&shown(name))),
                 "ignored: not of protocol 1",
@@ -410,10 +414,10 @@ mod tests {
         let found = validate_manifests(&[manifest(json!({"component_kind": "Runner"}))]);
         let accepted = &found.accepted[0];
         assert_eq!(accepted.warnings, []);
-        let told = serde_json::to_value(&accepted.manifest).unwrap();
-        assert_eq!(told["protocol_version"], "1");
+        let stored = serde_json::to_value(&accepted.manifest).unwrap();
+        assert_eq!(stored["protocol_version"], "1");
         let of = |part: &str, value: bool| {
-            let flags = told[part].as_object().unwrap().iter();
+            let flags = stored[part].as_object().unwrap().iter();
             let named = flags.filter(|(_, flag)| **flag == json!(value));
             let mut names: Vec<_> = named.map(|(name, _)| name.clone()).collect();
             names.sort();
@@ -426,13 +430,13 @@ mod tests {
         assert_eq!(of("capabilities", false).len(), 10);
         assert_eq!(of("context", false), ["supports_history_search"]);
         assert_eq!(of("context", true).len(), 4);
-        let nothing = told["permissions"].as_object().unwrap().values();
+        let nothing = stored["permissions"].as_object().unwrap().values();
         assert!(
             nothing.clone().all(|granted| *granted == json!([])),
-            "{told}"
+            "{stored}"
         );
         assert_eq!(
-            (&told["config_schema"], &told["metadata"]),
+            (&stored["config_schema"], &stored["metadata"]),
             (&json!([]), &json!({}))
         );
     }
@@ -475,14 +479,14 @@ mod tests {
             "context": {"ownership": "hybrid"}, "plugin_version": "7", "a/b": 1,
         }))]);
         let accepted = &found.accepted[0];
-        let mut places: Vec<_> = accepted
+        let mut pointers: Vec<_> = accepted
             .warnings
             .iter()
             .map(|w| w.pointer.as_str())
             .collect();
-        places.sort_unstable();
+        pointers.sort_unstable();
         assert_eq!(
-            places,
+            pointers,
             [
                 "/a~1b",
                 "/capabilities/flying",
@@ -499,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn suggests_known_words_for_mistyped_ones() {
+    fn suggests_protocol_words_for_mistyped_ones() {
         let found = validate_manifests(&[manifest(json!({
             "permissions": {"models": ["streem", "moon"], "knowledge_base": ["retrieve"], "state": ["conversations"]},
             "capabilities": {"stream": true}, "plugin_version": "7",
@@ -531,12 +535,12 @@ mod tests {
         }))]);
         let unknown = mistyped_words(&found.accepted[0].warnings).count();
         assert_eq!(unknown, 0, "{:?}", found.accepted[0].warnings);
-        for (words, known) in [
+        for (words, listed) in [
             (json!(Capabilities::default()), CAPABILITIES),
             (json!(Permissions::default()), PERMISSIONS),
         ] {
             let mut words = words.as_object().unwrap().keys();
-            assert!(words.all(|word| known.contains(&word.as_str())));
+            assert!(words.all(|word| listed.contains(&word.as_str())));
         }
     }
 

@@ -4,12 +4,12 @@
 const SIMILARITY: f64 = 0.84;
 
 /// Returns the known name that is most similar to `name`, if it is similar enough. Ignores ASCII case.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let name = name.to_ascii_lowercase();
-    let rated = known.into_iter().map(|known| {
+    let rated = names.into_iter().map(|names| {
         // Lower case only for the comparison: the suggestion keeps the registered spelling.
-        let similarity = strsim::jaro_winkler(&name, &known.to_ascii_lowercase());
-        (known, similarity)
+        let similarity = strsim::jaro_winkler(&name, &names.to_ascii_lowercase());
+        (names, similarity)
     });
     let best = rated.max_by(|(_, a), (_, b)| a.total_cmp(b))?;
     // A distant suggestion would mislead more than none.
@@ -32,8 +32,8 @@ mod tests {
             ("vendor.thing", None),
             ("", None),
         ] {
-            let known = ResultType::ALL.iter().map(|kind| kind.as_str());
-            assert_eq!(nearest(name, known), expected, "{name}");
+            let names = ResultType::ALL.iter().map(|kind| kind.as_str());
+            assert_eq!(nearest(name, names), expected, "{name}");
         }
     }
 }

@@ -59,7 +59,7 @@ pub struct ResultValidator<'a> {
     strikes: u32,
     refused: Option<rejection::FirstRejection>,
     unknown: Option<rejection::UnknownTypes>,
-    asked: HashSet<String>,
+    question_ids: HashSet<String>,
     ended: bool,
     /// True after the gateway accepted a cancel of the run.
     cancelled: bool,
@@ -92,7 +92,7 @@ impl<'a> ResultValidator<'a> {
             strikes: 0,
             refused: None,
             unknown: None,
-            asked: HashSet::new(),
+            question_ids: HashSet::new(),
             ended: false,
             cancelled: false,
             messages: text::Messages::new(delta_mode, limits.event_bytes),
@@ -103,15 +103,15 @@ impl<'a> ResultValidator<'a> {
         }
     }
 
-    /// Restricts announcements to artifacts from [`Self::know_artifact`].
+    /// Restricts announcements to artifacts from [`Self::add_artifact`].
     #[must_use]
-    pub fn with_known_artifacts(mut self) -> Self {
+    pub fn with_uploaded_artifacts(mut self) -> Self {
         self.artifacts = Some(HashSet::new());
         self
     }
 
     /// Adds an artifact that the run has uploaded.
-    pub fn know_artifact(&mut self, id: Uuid) {
+    pub fn add_artifact(&mut self, id: Uuid) {
         self.artifacts.get_or_insert_default().insert(id);
     }
 
@@ -126,13 +126,13 @@ impl<'a> ResultValidator<'a> {
     }
 
     /// Returns the complete messages, for the transcript of a run that the gateway ends.
-    pub fn said(&self) -> RunMessages {
-        self.messages.said().clone()
+    pub fn completed_messages(&self) -> RunMessages {
+        self.messages.completed_messages().clone()
     }
 
     /// Validates one event: the bytes of one JSON document. `now`: epoch seconds.
-    pub fn judge<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
-        let verdict = self.judge_event(raw, Some(now));
+    pub fn validate<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
+        let verdict = self.validate_event(raw, Some(now));
         self.count(&verdict);
         verdict
     }
@@ -149,7 +149,7 @@ impl<'a> ResultValidator<'a> {
         }
     }
 
-    fn judge_envelope<'r>(
+    fn validate_envelope<'r>(
         &mut self,
         envelope: ResultEnvelope<'r>,
         (raw, now): (&[u8], Option<i64>),
@@ -173,7 +173,7 @@ impl<'a> ResultValidator<'a> {
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
-        let gap = match self.taken.place(number, raw) {
+        let gap = match self.taken.accept(number, raw) {
             SequencePosition::Next { gap } => gap,
             SequencePosition::Duplicate => return Verdict::Duplicate,
             SequencePosition::Refused(reason, message) => {
@@ -185,17 +185,17 @@ impl<'a> ResultValidator<'a> {
                 return Verdict::Reject(Rejection::new(reason, number, raw, message));
             }
         };
-        self.judge_payload(envelope, (number, gap), raw, now)
+        self.validate_payload(envelope, (number, gap), raw, now)
     }
 
-    fn judge_payload<'r>(
+    fn validate_payload<'r>(
         &mut self,
         envelope: ResultEnvelope<'r>,
         (number, gap): (Option<u64>, bool),
         raw: &[u8],
         now: Option<i64>,
     ) -> Verdict<'r> {
-        let known = ResultType::parse(&envelope.kind);
+        let result_type = ResultType::parse(&envelope.kind);
         let data = envelope.data.map_or("{}", RawValue::get);
         if !data.starts_with('{')
             || envelope
@@ -203,11 +203,11 @@ impl<'a> ResultValidator<'a> {
                 .is_some_and(|usage| !usage.get().starts_with('{'))
         {
             let message = "a result's data and usage must be objects";
-            return self.refuse(known, (Reason::InvalidEnvelope, message), number, raw);
+            return self.refuse(result_type, (Reason::InvalidEnvelope, message), number, raw);
         }
-        let payload = if let Some(kind) = known {
-            let most = self.limits.state_value_bytes;
-            payload::check(kind, data, self.snapshot, most, now)
+        let payload = if let Some(kind) = result_type {
+            let max_bytes = self.limits.state_value_bytes;
+            payload::check(kind, data, self.snapshot, max_bytes, now)
         } else {
             if !is_extension(&envelope.kind) {
                 self.note_unknown(&envelope.kind);
@@ -216,7 +216,9 @@ impl<'a> ResultValidator<'a> {
         };
         let mut checked = match payload {
             Ok(checked) => checked,
-            Err(fault) => return self.refuse(known, (fault.reason, fault.message), number, raw),
+            Err(fault) => {
+                return self.refuse(result_type, (fault.reason, fault.message), number, raw);
+            }
         };
         if let payload::CheckedPayload::Artifact(id) = checked
             && !self.may_announce(id)
@@ -232,21 +234,21 @@ impl<'a> ResultValidator<'a> {
         }
         let mut shortened = Vec::new();
         bounds::cut_ending(&mut checked, &mut shortened);
-        let (effect, told) = match self.apply(checked, data.len()) {
+        let (effect, client_form) = match self.apply(checked, data.len()) {
             Ok(applied) => applied,
             Err((reason, failure)) => {
                 return Verdict::fail(reason, number, raw, failure);
             }
         };
         let message_omitted = matches!(
-            told,
+            client_form,
             ClientForm::WithoutMessage
                 | ClientForm::AsStopped {
                     without_message: true,
                     ..
                 }
         );
-        let data = match told {
+        let data = match client_form {
             ClientForm::AsSent => envelope
                 .data
                 .map_or_else(|| Cow::Owned(text::nothing()), text::one_line),
@@ -272,8 +274,8 @@ impl<'a> ResultValidator<'a> {
     }
 
     fn may_announce(&self, id: Option<Uuid>) -> bool {
-        let known = self.artifacts.as_ref();
-        known.is_none_or(|known| id.is_some_and(|id| known.contains(&id)))
+        let uploaded = self.artifacts.as_ref();
+        uploaded.is_none_or(|uploaded| id.is_some_and(|id| uploaded.contains(&id)))
     }
 
     /// `bytes`: size of its data.
@@ -282,12 +284,12 @@ impl<'a> ResultValidator<'a> {
         checked: payload::CheckedPayload<'_>,
         bytes: usize,
     ) -> Result<(ResultEffect, ClientForm), Unfinished> {
-        let mut told = ClientForm::AsSent;
+        let mut client_form = ClientForm::AsSent;
         let effect = match checked {
             payload::CheckedPayload::Plain => ResultEffect::None,
             payload::CheckedPayload::Delta(delta) => {
                 if let Some(shown) = self.messages.add_delta(delta) {
-                    told = ClientForm::Snapshot(shown);
+                    client_form = ClientForm::Snapshot(shown);
                 }
                 ResultEffect::None
             }
@@ -307,18 +309,20 @@ impl<'a> ResultValidator<'a> {
                 message,
                 outcome,
             } => {
-                if message.is_some() && self.messages.said().last() == message.as_ref() {
-                    told = ClientForm::WithoutMessage;
+                if message.is_some()
+                    && self.messages.completed_messages().last() == message.as_ref()
+                {
+                    client_form = ClientForm::WithoutMessage;
                 }
-                let said = self.final_messages(message)?;
+                let completed_messages = self.final_messages(message)?;
                 // `cancelled` is correct for a run whose cancel was accepted.
                 let is_cancel = self.cancelled && finish_reason == FailureCode::Cancelled.as_str();
                 let is_reserved = !is_cancel && is_reserved_code(&finish_reason);
                 let mut reason = finish_reason;
                 if is_reserved {
                     let own = std::mem::replace(&mut reason, DEFAULT_FINISH_REASON.to_owned());
-                    let without_message = matches!(told, ClientForm::WithoutMessage);
-                    told = ClientForm::AsStopped {
+                    let without_message = matches!(client_form, ClientForm::WithoutMessage);
+                    client_form = ClientForm::AsStopped {
                         own,
                         without_message,
                     };
@@ -328,7 +332,7 @@ impl<'a> ResultValidator<'a> {
                     reason,
                     outcome,
                     error: Value::Null,
-                    said,
+                    completed_messages,
                 }))
             }
             payload::CheckedPayload::Failed {
@@ -344,7 +348,7 @@ impl<'a> ResultValidator<'a> {
                     let as_code = if is_cancel { cancelled } else { RUNNER_ERROR };
                     error["code"] = json!(as_code);
                     error["details"] = json!({"code": code});
-                    told = ClientForm::AsFailure {
+                    client_form = ClientForm::AsFailure {
                         code: as_code,
                         own: code,
                     };
@@ -358,15 +362,16 @@ impl<'a> ResultValidator<'a> {
                     reason: error["code"].as_str().unwrap_or_default().to_owned(),
                     outcome: None,
                     error,
-                    said: self.said(),
+                    completed_messages: self.completed_messages(),
                 }))
             }
         };
-        Ok((effect, told))
+        Ok((effect, client_form))
     }
 
     fn is_new(&mut self, question: &RunQuestion) -> bool {
-        self.asked.len() < payload::QUESTIONS && self.asked.insert(question.interaction_id.clone())
+        self.question_ids.len() < payload::QUESTIONS
+            && self.question_ids.insert(question.interaction_id.clone())
     }
 }
 

@@ -23,12 +23,12 @@ pub enum RetryDecision {
 /// Decides after attempt number `attempt` (from 1). `left`: time until the deadline; `jitter`: 0 to 1.
 pub fn after_failure(
     attempt: u32,
-    most_retries: u32,
+    max_retries: u32,
     failure: AttemptFailure,
     left: Duration,
     jitter: f64,
 ) -> RetryDecision {
-    if attempt > most_retries {
+    if attempt > max_retries {
         return RetryDecision::Fail;
     }
     let wait = match failure {

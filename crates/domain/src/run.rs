@@ -159,10 +159,10 @@ pub fn is_reserved_code(code: &str) -> bool {
         .filter(char::is_ascii_graphic)
         .map(|letter| letter.to_ascii_lowercase())
         .collect();
-    let is_own = |known: &FailureCode| {
-        let status = known.status();
+    let is_own = |reserved: &FailureCode| {
+        let status = reserved.status();
         // A status as a code would contradict the status of the run.
-        plain == known.as_str() || (status != RunStatus::Failed && plain == status.as_str())
+        plain == reserved.as_str() || (status != RunStatus::Failed && plain == status.as_str())
     };
     plain.starts_with(RESERVED_PREFIX)
         || plain == DENIED_CALLS
@@ -171,7 +171,7 @@ pub fn is_reserved_code(code: &str) -> bool {
 
 /// Returns a run's deadline in epoch milliseconds, from the agent's `config.timeout` in seconds. An absent or
 /// invalid timeout is 300 seconds. 0 or null selects the maximum.
-pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
+pub fn deadline(timeout: Option<&Value>, now_ms: i64, max_ms: i64) -> i64 {
     const DEFAULT_SECONDS: f64 = 300.0;
     let seconds = if timeout.is_some_and(Value::is_null) {
         0.0
@@ -188,9 +188,9 @@ pub fn deadline(timeout: Option<&Value>, now_ms: i64, most_ms: i64) -> i64 {
     let wanted_ms = if seconds > 0.0 {
         (seconds * 1000.0).ceil() as i64
     } else {
-        most_ms
+        max_ms
     };
-    now_ms.saturating_add(wanted_ms.clamp(1, most_ms))
+    now_ms.saturating_add(wanted_ms.clamp(1, max_ms))
 }
 
 #[cfg(test)]
@@ -223,19 +223,19 @@ mod tests {
 
     #[test]
     fn deadlines_are_always_set_and_capped() {
-        let most = 86_400_000;
+        let max_ms = 86_400_000;
         let check = |timeout: Option<Value>, expected| {
             assert_eq!(
-                deadline(timeout.as_ref(), 1_000, most),
+                deadline(timeout.as_ref(), 1_000, max_ms),
                 expected,
                 "{timeout:?}"
             );
         };
         check(None, 301_000);
         check(Some(json!(1.5)), 2_500);
-        check(Some(json!(0)), 1_000 + most);
-        check(Some(Value::Null), 1_000 + most);
-        check(Some(json!(1e300)), 1_000 + most);
+        check(Some(json!(0)), 1_000 + max_ms);
+        check(Some(Value::Null), 1_000 + max_ms);
+        check(Some(json!(1e300)), 1_000 + max_ms);
         for none in [json!("5m"), json!(-1), json!({})] {
             check(Some(none), 301_000);
         }

@@ -157,8 +157,8 @@ pub fn plan_rotation(
             let withdrawn = keys.iter().map(|key| key.kid.clone()).collect();
             return RotationPlan::Replace { withdrawn };
         }
-        RotationCause::Age(most) => {
-            let is_young = |key: &KeyTimes| now < key.created_at.saturating_add(most);
+        RotationCause::Age(max_age_ms) => {
+            let is_young = |key: &KeyTimes| now < key.created_at.saturating_add(max_age_ms);
             // Without a signing key, even a young newest key is replaced at once.
             if signing.is_some() && keys.last().is_some_and(is_young) {
                 return RotationPlan::NotDue;

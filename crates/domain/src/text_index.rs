@@ -50,9 +50,9 @@ impl TextQuery {
         }
         let parts: Vec<&str> = text.split(is_quote).collect();
         let mut phrases = Vec::new();
-        for (place, part) in parts.iter().enumerate() {
+        for (index, part) in parts.iter().enumerate() {
             // An odd part is inside of quotes, except after an unclosed quote.
-            if place % 2 == 1 && place + 1 < parts.len() {
+            if index % 2 == 1 && index + 1 < parts.len() {
                 phrases.push(units(part));
             } else {
                 phrases.extend(part.split_whitespace().flat_map(words));
@@ -156,7 +156,7 @@ impl TermScope {
         const LETTERS: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
         // 20 bits of the scope and 40 of the parts: twelve letters of 5 bits.
         let number = self.0 << 40 | fingerprint(parts) >> 24;
-        let digits = (0..12).rev().map(|place| number >> (place * 5) & 31);
+        let digits = (0..12).rev().map(|position| number >> (position * 5) & 31);
         digits
             .filter_map(|digit| LETTERS.get(usize::try_from(digit).ok()?))
             .map(|&letter| char::from(letter))

@@ -73,8 +73,8 @@ impl TraceParent {
         let span_id = SpanId::new(hex(parts.next()?)?)?;
         let [flags] = hex(parts.next()?)?;
         // The standard forbids the all-zero id.
-        let is_whole = parts.next().is_none() && trace_id != [0; 16];
-        is_whole.then_some(Self {
+        let is_valid = parts.next().is_none() && trace_id != [0; 16];
+        is_valid.then_some(Self {
             trace_id: TraceId(trace_id),
             span_id,
             is_sampled: flags & 1 == 1,
@@ -99,11 +99,11 @@ impl RunTrace {
         /// The standard defines the last seven bytes as random.
         const ALL: u32 = 1 << 28;
         let [.., a, b, c, d, _, _, _] = self.trace_id.0;
-        let place = u32::from_be_bytes([a, b, c, d]) >> 4;
+        let random = u32::from_be_bytes([a, b, c, d]) >> 4;
         match self.parent {
             // The sender has decided for its complete trace; another decision would leave gaps.
             Some(parent) => parent.is_sampled,
-            None => f64::from(place) < ratio * f64::from(ALL),
+            None => f64::from(random) < ratio * f64::from(ALL),
         }
     }
 
@@ -118,10 +118,10 @@ impl RunTrace {
 
     /// Returns the parent span of a call from the run's runner. This is the runner's own span if it belongs to
     /// this trace, or the run's.
-    pub fn parent_of_call(&self, told: Option<TraceParent>) -> SpanId {
+    pub fn parent_of_call(&self, traceparent: Option<TraceParent>) -> SpanId {
         // A runner may trace on its own; its span is foreign to this trace.
-        let told = told.filter(|told| told.trace_id == self.trace_id);
-        told.map_or(self.span_id, |told| told.span_id)
+        let traceparent = traceparent.filter(|traceparent| traceparent.trace_id == self.trace_id);
+        traceparent.map_or(self.span_id, |traceparent| traceparent.span_id)
     }
 }
 
@@ -247,11 +247,11 @@ mod tests {
     fn samples_given_ratio_of_traces() {
         // Evenly distributed over the random part of an id.
         let run = |n: u128| RunId(Uuid::from_u128(1 << 120 | n << 48));
-        let kept = |ratio: f64| {
+        let sampled = |ratio: f64| {
             let runs = (0..256).map(|n| RunTrace::of(run(n), None));
             runs.filter(|run| run.is_sampled(ratio)).count()
         };
-        assert_eq!([0.0, 0.25, 0.5, 1.0].map(kept), [0, 64, 128, 256]);
+        assert_eq!([0.0, 0.25, 0.5, 1.0].map(sampled), [0, 64, 128, 256]);
     }
 
     proptest! {

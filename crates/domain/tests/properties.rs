@@ -9,7 +9,7 @@ use proptest::prelude::*;
 #[path = "../../../fuzz/src/event.rs"]
 mod event;
 #[path = "../../../fuzz/src/judge.rs"]
-mod judge;
+mod results;
 
 fn split(data: &[u8]) -> (u8, &[u8]) {
     data.split_first()
@@ -115,7 +115,7 @@ proptest! {
         kind in any::<u8>(),
         lines in prop::collection::vec(line(), 0..12),
     ) {
-        judge::check(&[&[kind], lines.join("\n").as_bytes()].concat());
+        results::check(&[&[kind], lines.join("\n").as_bytes()].concat());
     }
 
     #[test]
@@ -133,7 +133,7 @@ proptest! {
 #[test]
 fn fuzz_seeds_pass() {
     for (target, check) in [
-        ("judge", judge::check as fn(&[u8])),
+        ("judge", results::check as fn(&[u8])),
         ("event", event::check),
     ] {
         let seeds = format!("{}/../../fuzz/seeds/{target}", env!("CARGO_MANIFEST_DIR"));

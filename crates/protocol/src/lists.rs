@@ -12,9 +12,9 @@ pub const MAX_ITEMS: usize = 10_000;
 /// A set of known names in order of first occurrence. Deserialization drops repeated names, so the set never
 /// holds more names than are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KnownSet<T>(Vec<T>);
+pub struct NameSet<T>(Vec<T>);
 
-impl<T> Deref for KnownSet<T> {
+impl<T> Deref for NameSet<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -22,13 +22,13 @@ impl<T> Deref for KnownSet<T> {
     }
 }
 
-impl<T, const N: usize> From<[T; N]> for KnownSet<T> {
+impl<T, const N: usize> From<[T; N]> for NameSet<T> {
     fn from(names: [T; N]) -> Self {
         Self(names.into())
     }
 }
 
-impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for KnownSet<T> {
+impl<'de, T: Deserialize<'de> + PartialEq> Deserialize<'de> for NameSet<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         each_once(deserializer).map(Self)
     }
@@ -123,11 +123,11 @@ mod tests {
     use crate::resources::StorageArea;
 
     #[test]
-    fn keeps_known_names_once() {
+    fn stores_each_name_once() {
         let list = format!("[{}\"plugin\"]", "\"workspace\",".repeat(90_000));
-        let set: KnownSet<StorageArea> = serde_json::from_str(&list).unwrap();
+        let set: NameSet<StorageArea> = serde_json::from_str(&list).unwrap();
         assert_eq!(*set, [StorageArea::Workspace, StorageArea::Plugin]);
-        assert!(serde_json::from_str::<KnownSet<StorageArea>>("[\"other\"]").is_err());
+        assert!(serde_json::from_str::<NameSet<StorageArea>>("[\"other\"]").is_err());
         let policy: ResourcePolicy =
             serde_json::from_str(&format!("{{\"storage\":{list}}}")).unwrap();
         assert_eq!(policy.storage.len(), 2);

@@ -64,7 +64,7 @@ pub enum Identifier {
 
 impl Identifier {
     /// Returns the id as text. -1 and an empty text mean no id.
-    pub fn known(&self) -> Option<String> {
+    pub fn as_id(&self) -> Option<String> {
         match self {
             // LangBot sends -1 for an unset number.
             Self::Number(-1) => None,

@@ -54,7 +54,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 /// Fields of an event that the decoder stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KeptFields {
+enum StoredFields {
     All,
     Data,
 }
@@ -73,7 +73,7 @@ enum ObjectBoundary {
 #[derive(Debug)]
 pub struct Decoder {
     limits: SseLimits,
-    keep: KeptFields,
+    keep: StoredFields,
     objects: ObjectBoundary,
     line: Vec<u8>,
     at_start: bool,
@@ -92,7 +92,7 @@ impl Decoder {
     pub fn new(limits: SseLimits) -> Self {
         Self {
             limits,
-            keep: KeptFields::All,
+            keep: StoredFields::All,
             objects: ObjectBoundary::InOneEvent,
             line: Vec::new(),
             at_start: true,
@@ -109,7 +109,7 @@ impl Decoder {
     pub fn of_data(limits: SseLimits) -> Self {
         // Ids only serve resumption, which model streams do not have.
         Self {
-            keep: KeptFields::Data,
+            keep: StoredFields::Data,
             ..Self::new(limits)
         }
     }
@@ -223,7 +223,7 @@ impl Decoder {
         let value = value.strip_prefix(b" ").unwrap_or(value);
         if self.objects == ObjectBoundary::Split
             && self.has_data
-            && self.is_whole()
+            && self.is_complete()
             && begins_event(name, value)
         {
             // Ends the event as a blank line would; the current line then starts the next event.
@@ -234,7 +234,7 @@ impl Decoder {
     }
 
     /// Returns true if the data ends with `}` or is the end mark.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         let data = &self.event.data;
         match self.last_byte {
             Some(b'}') => true,
@@ -259,7 +259,7 @@ impl Decoder {
                 // White space at the end of a line does not change the last significant byte.
                 self.last_byte = value.trim_ascii_end().last().copied().or(self.last_byte);
             }
-            b"id" if self.keep == KeptFields::Data => {}
+            b"id" if self.keep == StoredFields::Data => {}
             // Invalid UTF-8 in a name is treated as no name; the data decides.
             b"event" => self.event.event = std::str::from_utf8(value).ok().map(str::to_owned),
             // The specification ignores ids with U+0000.

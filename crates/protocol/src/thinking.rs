@@ -63,7 +63,7 @@ const MARKS: [ReasoningMarks; 9] = [
 /// opening mark themselves. A mark directly after a backtick is text.
 #[derive(Debug, Default)]
 pub struct ThinkFilter {
-    place: FilterState,
+    state: FilterState,
     /// Buffered end of the text that may be the start of a mark.
     held: String,
     /// True if a backtick precedes `held`.
@@ -75,7 +75,7 @@ pub struct ThinkFilter {
 pub struct FilteredText {
     pub text: String,
     /// Reasoning that the piece adds. Excludes text that a later closing mark turns into reasoning.
-    pub thoughts: String,
+    pub reasoning: String,
     /// True if all earlier text was reasoning: `text` is then the complete text so far.
     pub starts_over: bool,
 }
@@ -93,11 +93,11 @@ enum FilterState {
 
 /// Result of the search for the next mark.
 enum MarkSearch {
-    /// A mark from `at` to `end`; the text after it is in `place`.
+    /// A mark from `at` to `end`; the text after it is in `state`.
     Mark {
         at: usize,
         end: usize,
-        place: FilterState,
+        state: FilterState,
     },
     /// A possible start of a mark at this offset.
     Incomplete(usize),
@@ -110,45 +110,45 @@ impl ThinkFilter {
         // The buffered end of the last piece may be the start of a mark.
         let text = std::mem::take(&mut self.held) + piece;
         let mut rest = text.as_str();
-        let mut said = FilteredText::default();
+        let mut output = FilteredText::default();
         loop {
-            if self.place == FilterState::AfterReasoning {
+            if self.state == FilterState::AfterReasoning {
                 rest = rest.trim_start();
                 // White space after reasoning belongs to neither; the text starts with its first visible character.
                 if rest.is_empty() {
-                    return said;
+                    return output;
                 }
-                self.place = FilterState::Outside;
+                self.state = FilterState::Outside;
             }
-            let (before, next) = match find(rest, self.place, self.is_quoted) {
-                MarkSearch::Mark { at, end, place } => (at, Some((end, place))),
+            let (before, next) = match find(rest, self.state, self.is_quoted) {
+                MarkSearch::Mark { at, end, state } => (at, Some((end, state))),
                 MarkSearch::Incomplete(at) => (at, None),
                 MarkSearch::Nothing => (rest.len(), None),
             };
-            if self.place == FilterState::Outside {
-                said.text.push_str(&rest[..before]);
+            if self.state == FilterState::Outside {
+                output.text.push_str(&rest[..before]);
                 // Text inside of a tag or of reasoning is not visible.
                 if let Some(last) = rest[..before].chars().next_back() {
                     self.is_quoted = last == '`';
                     // The next mark may be at the start of the next piece, after a backtick in this one.
                 }
-            } else if matches!(self.place, FilterState::Inside(_)) {
-                said.thoughts.push_str(&rest[..before]);
+            } else if matches!(self.state, FilterState::Inside(_)) {
+                output.reasoning.push_str(&rest[..before]);
             }
-            let Some((end, place)) = next else {
+            let Some((end, state)) = next else {
                 // Undecided text waits for the next piece, or for the end.
                 rest[before..].clone_into(&mut self.held);
-                return said;
+                return output;
             };
             // A closing mark without its opening mark: the chat template wrote that one.
-            if self.place == FilterState::Outside && place == FilterState::AfterReasoning {
+            if self.state == FilterState::Outside && state == FilterState::AfterReasoning {
                 // The caller has shown this text already, so it must start over.
-                said.thoughts.push_str(&std::mem::take(&mut said.text));
-                said.starts_over = true;
+                output.reasoning.push_str(&std::mem::take(&mut output.text));
+                output.starts_over = true;
             }
             // A mark separates the next text from an earlier backtick.
             self.is_quoted = false;
-            self.place = place;
+            self.state = state;
             rest = &rest[end..];
         }
     }
@@ -158,7 +158,7 @@ impl ThinkFilter {
         let held = std::mem::take(&mut self.held);
         // Outside of reasoning, an incomplete mark is plain text. Inside, the rest is reasoning, which the caller does
         // not want.
-        if self.place == FilterState::Outside {
+        if self.state == FilterState::Outside {
             held
         } else {
             String::new()
@@ -176,11 +176,11 @@ enum MarkMatch {
 }
 
 /// Finds the first mark in `text` that is valid in this state.
-fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
+fn find(text: &str, state: FilterState, is_quoted: bool) -> MarkSearch {
     let mut is_quoted = is_quoted;
     for (at, letter) in text.char_indices() {
         let rest = &text[at..];
-        let found = match place {
+        let found = match state {
             // Attributes of an opening tag are ignored up to `>`.
             FilterState::Tag(marks) if letter == '>' => {
                 MarkMatch::Mark(1, FilterState::Inside(marks))
@@ -193,9 +193,9 @@ fn find(text: &str, place: FilterState, is_quoted: bool) -> MarkSearch {
             FilterState::Outside | FilterState::AfterReasoning => any_mark(rest),
         };
         match found {
-            MarkMatch::Mark(length, place) => {
+            MarkMatch::Mark(length, state) => {
                 let end = at + length;
-                return MarkSearch::Mark { at, end, place };
+                return MarkSearch::Mark { at, end, state };
             }
             // Later letters cannot decide earlier ones, so the search stops here.
             MarkMatch::Incomplete => return MarkSearch::Incomplete(at),
@@ -283,7 +283,7 @@ mod tests {
 
     #[test]
     fn removes_reasoning_and_keeps_text() {
-        for (text, said) in [
+        for (text, expected) in [
             ("plain", "plain"),
             ("<think>a</think>\n\nb", "b"),
             ("a <think x=1>b</think>c", "a c"),
@@ -307,25 +307,25 @@ mod tests {
             ("[think]a[/think]b", "b"),
             ("[a](b) [THIN", "[a](b) [THIN"),
         ] {
-            assert_eq!(without_thinking(text), said, "{text}");
+            assert_eq!(without_thinking(text), expected, "{text}");
         }
     }
 
     #[test]
     fn returns_reasoning_separately() {
         let mut filter = ThinkFilter::default();
-        let (mut text, mut thoughts) = (String::new(), String::new());
+        let (mut text, mut reasoning) = (String::new(), String::new());
         for piece in ["<think>a", "b</thi", "nk>c", "<thinking>d</thinking>"] {
             let filtered = filter.push(piece);
             text += &filtered.text;
-            thoughts += &filtered.thoughts;
+            reasoning += &filtered.reasoning;
         }
-        assert_eq!((text.as_str(), thoughts.as_str()), ("c", "abd"));
+        assert_eq!((text.as_str(), reasoning.as_str()), ("c", "abd"));
     }
 
     #[test]
     fn lone_closing_mark_ends_reasoning() {
-        for (text, said) in [
+        for (text, expected) in [
             ("thoughts</think>answer", "answer"),
             ("thoughts\n</THINK>\n\nanswer", "answer"),
             ("</think>a", "a"),
@@ -336,7 +336,7 @@ mod tests {
             ("write `</think>` after it", "write `</think>` after it"),
             ("write `<think>` before it", "write `<think>` before it"),
         ] {
-            assert_eq!(without_thinking(text), said, "{text}");
+            assert_eq!(without_thinking(text), expected, "{text}");
         }
         let mut filter = ThinkFilter::default();
         assert_eq!(filter.push("thoughts</thi").text, "thoughts");

@@ -91,7 +91,7 @@ impl Relayer {
             prepared.delta_mode,
             prepared.expects_message,
         )
-        .with_known_artifacts();
+        .with_uploaded_artifacts();
         let mut relay = RelayState {
             parts: self,
             live,

@@ -37,12 +37,12 @@ impl Capacities {
     }
 
     fn is_bounded(&self) -> bool {
-        self.workspace.most.is_some() || !self.endpoints.is_empty()
+        self.workspace.limit.is_some() || !self.endpoints.is_empty()
     }
 
     fn is_tight(&self) -> bool {
         let tight = |capacity: &Capacity| {
-            let max_runs = capacity.most.unwrap_or(u64::MAX);
+            let max_runs = capacity.limit.unwrap_or(u64::MAX);
             max_runs.saturating_sub(capacity.live) <= MARGIN
         };
         tight(&self.workspace) || self.endpoints.values().any(tight)
@@ -75,7 +75,7 @@ pub(crate) async fn count_live(
     max_runs: Option<u64>,
 ) -> Result<Capacities, StoreError> {
     let mut capacities = Capacities::default();
-    capacities.workspace.most = max_runs;
+    capacities.workspace.limit = max_runs;
     let bounded =
         "SELECT id, max_runs FROM runner_endpoints WHERE workspace_id = $1 AND max_runs > 0";
     let own = || vec![workspace.as_str().into()];
@@ -84,7 +84,7 @@ pub(crate) async fn count_live(
         let max_runs = unsigned("runner_endpoints.max_runs", &id, row.number("max_runs")?)?;
         let capacity = Capacity {
             live: 0,
-            most: Some(max_runs),
+            limit: Some(max_runs),
         };
         let id = parsed("runner_endpoints.id", &id, &id)?;
         capacities.endpoints.insert(id, capacity);

@@ -26,7 +26,7 @@ fn line(bench: &StoreFixture, name: &str, calls: Option<u64>, tokens: Option<u64
             name: name.to_owned(),
             scope: BudgetScope::Workspace,
             only: None,
-            window: BudgetWindow::Whole,
+            window: BudgetWindow::Lifetime,
             calls,
             tokens,
             cost_micros: None,

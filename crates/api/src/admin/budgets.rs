@@ -120,7 +120,7 @@ impl BudgetView {
             },
             only: budget.only.clone(),
             window: match budget.window {
-                BudgetWindow::Whole => "whole",
+                BudgetWindow::Lifetime => "whole",
                 BudgetWindow::Hour => "hour",
                 BudgetWindow::Day => "day",
                 BudgetWindow::Month => "month",

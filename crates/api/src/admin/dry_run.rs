@@ -151,7 +151,7 @@ pub(crate) struct CapacityView {
 }
 
 impl From<Capacity> for CapacityView {
-    fn from(Capacity { live, most: limit }: Capacity) -> Self {
+    fn from(Capacity { live, limit }: Capacity) -> Self {
         let live = limit.map(|_| live);
         Self { live, most: limit }
     }

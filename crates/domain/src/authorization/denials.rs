@@ -17,11 +17,11 @@ pub enum DenialOutcome {
     End,
 }
 
-/// `count`: denied calls of the run including this one. `most`: the count that ends the run.
-pub fn after_denial(count: u64, most: u64) -> DenialOutcome {
+/// `count`: denied calls of the run including this one. `max`: the count that ends the run.
+pub fn after_denial(count: u64, max: u64) -> DenialOutcome {
     match count {
         // The last denial ends the run without an entry of its own.
-        _ if count >= most => DenialOutcome::End,
+        _ if count >= max => DenialOutcome::End,
         // A loop of denied calls must not fill the audit log.
         0..=ENTRY_EACH => DenialOutcome::Entry,
         _ => DenialOutcome::SharedEntry,
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn shares_entries_then_ends_the_run() {
-        for (count, most, expected) in [
+        for (count, max, expected) in [
             (1, 10_000, DenialOutcome::Entry),
             (1_000, 10_000, DenialOutcome::Entry),
             (1_001, 10_000, DenialOutcome::SharedEntry),
@@ -44,7 +44,7 @@ mod tests {
             (9, 10, DenialOutcome::Entry),
             (10, 10, DenialOutcome::End),
         ] {
-            assert_eq!(after_denial(count, most), expected, "{count} of {most}");
+            assert_eq!(after_denial(count, max), expected, "{count} of {max}");
         }
     }
 }

@@ -68,8 +68,11 @@ const LAYER_ENTRIES: &[(&str, &str, &[&str])] = &[
     ),
 ];
 
-fn sayings() -> usize {
-    LAYER_ENTRIES.iter().map(|(_, _, said)| said.len()).sum()
+fn entry_count() -> usize {
+    LAYER_ENTRIES
+        .iter()
+        .map(|(_, _, entries)| entries.len())
+        .sum()
 }
 
 /// Layers with the selected entries.
@@ -80,9 +83,10 @@ impl Layers<'_> {
         let mut bits = self.0.iter();
         let all = LAYER_ENTRIES
             .iter()
-            .flat_map(|(part, name, said)| said.iter().map(move |one| (*part, *name, *one)));
-        let said = all.filter(|_| *bits.next().expect("one bit for each"));
-        said.filter(|(its, of, _)| (*its, *of) == (part, name))
+            .flat_map(|(part, name, entries)| entries.iter().map(move |one| (*part, *name, *one)));
+        let entries = all.filter(|_| *bits.next().expect("one bit for each"));
+        entries
+            .filter(|(its, of, _)| (*its, *of) == (part, name))
             .map(|(_, _, one)| one)
             .collect()
     }
@@ -254,7 +258,7 @@ fn opened(snapshot: &AuthorizationSnapshot) -> BTreeSet<String> {
 
 #[test]
 fn full_layers_grant_everything() {
-    let all = opened(&Layers(&vec![true; sayings()]).authorized());
+    let all = opened(&Layers(&vec![true; entry_count()]).authorized());
     for line in [
         "models:stream",
         "storage:binding",
@@ -305,27 +309,28 @@ fn grants() -> impl Strategy<Value = Option<ChildGrants>> {
 }
 
 /// The same layers for the event of a child run.
-fn in_child(said: &[bool]) -> Vec<bool> {
+fn in_child(entries: &[bool]) -> Vec<bool> {
     let names = LAYER_ENTRIES
         .iter()
-        .flat_map(|(part, _, said)| said.iter().map(move |one| (*part, *one)));
+        .flat_map(|(part, _, entries)| entries.iter().map(move |one| (*part, *one)));
     let are_of_child = ["actor", "subject"];
-    said.iter()
+    entries
+        .iter()
         .zip(names)
-        .map(|(said, (part, one))| *said && (part != "event" || are_of_child.contains(&one)))
+        .map(|(entries, (part, one))| *entries && (part != "event" || are_of_child.contains(&one)))
         .collect()
 }
 
 #[test]
 fn child_at_depth_three_starts_no_child() {
-    let said = vec![true; sayings()];
-    let mut snapshot = Layers(&said).authorized();
+    let entries = vec![true; entry_count()];
+    let mut snapshot = Layers(&entries).authorized();
     for depth in 1..=3_usize {
         let parent = ParentGrant {
             snapshot: &snapshot,
             grants: None,
         };
-        let (child, _) = Layers(&in_child(&said)).of_parent(Some(&parent));
+        let (child, _) = Layers(&in_child(&entries)).of_parent(Some(&parent));
         assert_eq!(child.ancestors.len(), depth);
         assert_eq!(child.resources.agents.is_empty(), depth == 3, "{depth}");
         assert_eq!(child.available_apis.child_runs, depth < 3);
@@ -339,8 +344,8 @@ fn child_at_depth_three_starts_no_child() {
 proptest! {
     #[test]
     fn child_grants_are_subset_of_parent_grants(
-        above in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
-        below in proptest::collection::vec(proptest::bool::weighted(0.9), sayings()),
+        above in proptest::collection::vec(proptest::bool::weighted(0.8), entry_count()),
+        below in proptest::collection::vec(proptest::bool::weighted(0.9), entry_count()),
         grants in grants(),
     ) {
         let snapshot = Layers(&above).authorized();
@@ -365,19 +370,19 @@ proptest! {
 
     #[test]
     fn stored_snapshot_text_is_canonical(
-        said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
+        entries in proptest::collection::vec(proptest::bool::weighted(0.8), entry_count()),
     ) {
-        let (snapshot, text) = Layers(&said).with_text();
+        let (snapshot, text) = Layers(&entries).with_text();
         prop_assert_eq!(text, canonical_json(&snapshot));
     }
 
     #[test]
     fn removing_entries_never_adds_grants(
-        said in proptest::collection::vec(proptest::bool::weighted(0.8), sayings()),
-        kept in proptest::collection::vec(proptest::bool::weighted(0.9), sayings()),
+        entries in proptest::collection::vec(proptest::bool::weighted(0.8), entry_count()),
+        retained in proptest::collection::vec(proptest::bool::weighted(0.9), entry_count()),
     ) {
-        let less: Vec<bool> = said.iter().zip(&kept).map(|(said, kept)| *said && *kept).collect();
-        let (before, after) = (Layers(&said).authorized(), Layers(&less).authorized());
+        let less: Vec<bool> = entries.iter().zip(&retained).map(|(entries, retained)| *entries && *retained).collect();
+        let (before, after) = (Layers(&entries).authorized(), Layers(&less).authorized());
         let (before, after) = (opened(&before), opened(&after));
         let more: Vec<_> = after.difference(&before).collect();
         prop_assert!(more.is_empty(), "{more:?}");

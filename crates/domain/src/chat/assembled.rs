@@ -76,10 +76,12 @@ impl AssembledChoice {
         match (self.message.get_mut(name), delta) {
             // Null means no change.
             (_, Value::Null) => {}
-            (Some(Value::String(known)), Value::String(delta)) if TEXTS.contains(&name) => {
-                known.push_str(delta);
+            (Some(Value::String(existing)), Value::String(delta)) if TEXTS.contains(&name) => {
+                existing.push_str(delta);
             }
-            (Some(Value::Array(known)), Value::Array(delta)) => known.extend(delta.iter().cloned()),
+            (Some(Value::Array(existing)), Value::Array(delta)) => {
+                existing.extend(delta.iter().cloned())
+            }
             _ => {
                 self.message.insert(name.to_owned(), delta.clone());
             }

@@ -122,7 +122,7 @@ impl CallTracker {
         let last = self.calls.len().saturating_sub(MAX_OPEN_CALLS);
         let open = delta.find_open_call(&self.calls[last..]);
         let mut begins = open.is_none();
-        let mut place = open.map_or(self.calls.len(), |place| last + place);
+        let mut position = open.map_or(self.calls.len(), |position| last + position);
         if begins {
             self.begin(&delta);
         }
@@ -131,16 +131,16 @@ impl CallTracker {
         let mut pieces = Vec::new();
         let mut rest = delta.arguments.as_str();
         loop {
-            let call = &mut self.calls[place];
+            let call = &mut self.calls[position];
             // A second object in the arguments is a second call with the same id and index.
             let cut = call.arguments.feed(rest);
             // Past the limit, objects stay together instead of starting ever more calls.
-            let cut = cut.filter(|_| place.max(self.calls.len()) < last + 2 * MAX_OPEN_CALLS);
+            let cut = cut.filter(|_| position.max(self.calls.len()) < last + 2 * MAX_OPEN_CALLS);
             let (arguments, behind) = rest.split_at(cut.unwrap_or(rest.len()));
             // A call that a delta ends without arguments of its own gets no empty piece.
-            let is_said = begins || !arguments.is_empty() || cut.is_none();
-            if is_said {
-                pieces.push(self.piece(place, begins, &delta.name, arguments));
+            let has_piece = begins || !arguments.is_empty() || cut.is_none();
+            if has_piece {
+                pieces.push(self.piece(position, begins, &delta.name, arguments));
             }
             if cut.is_none() {
                 if let Some(first) = pieces.first_mut() {
@@ -149,18 +149,18 @@ impl CallTracker {
                 return pieces;
             }
             // A second object without a name of its own repeats the same function.
-            let name = self.calls[place].name.clone();
-            place = self.calls.len();
+            let name = self.calls[position].name.clone();
+            position = self.calls.len();
             self.begin(&delta);
             if delta.name.is_empty() {
-                self.calls[place].name = name;
+                self.calls[position].name = name;
             }
             (begins, rest) = (true, behind);
         }
     }
 
-    fn piece(&mut self, place: usize, begins: bool, name: &str, arguments: &str) -> CallPiece {
-        let call = &mut self.calls[place];
+    fn piece(&mut self, position: usize, begins: bool, name: &str, arguments: &str) -> CallPiece {
+        let call = &mut self.calls[position];
         let is_new = call.name.is_empty();
         if is_new {
             name.clone_into(&mut call.name);
@@ -254,8 +254,8 @@ impl CallDelta {
         // A delta with another id at the same index is a new call, unless it has no name.
         let at_index = |call: &OpenCall| {
             let is_meant = self.id.is_none() || call.provider_id.is_none() || self.name.is_empty();
-            let has_place = call.index == self.index && (self.is_numbered || self.id.is_none());
-            is_meant && has_place && !is_another(call)
+            let is_at_index = call.index == self.index && (self.is_numbered || self.id.is_none());
+            is_meant && is_at_index && !is_another(call)
         };
         // The newest call first: older ones are complete in most streams.
         open.iter()
@@ -267,7 +267,7 @@ impl CallDelta {
 /// Finds the end of a JSON object whose text arrives in pieces.
 #[derive(Debug, Default)]
 struct ObjectScan {
-    place: ScanState,
+    state: ScanState,
     depth: usize,
     is_in_string: bool,
     is_escaped: bool,
@@ -291,13 +291,13 @@ impl ObjectScan {
         // Bytes suffice: all structural characters are ASCII.
         for (at, byte) in text.bytes().enumerate() {
             // `take` also resets the flag, so that exactly one character is escaped.
-            match (self.place, byte) {
+            match (self.state, byte) {
                 (ScanState::Other, _) => return None,
                 (ScanState::Inside, byte) => self.inside(byte),
                 (_, b' ' | b'\t' | b'\r' | b'\n') => {}
-                (ScanState::Before, b'{') => (self.place, self.depth) = (ScanState::Inside, 1),
+                (ScanState::Before, b'{') => (self.state, self.depth) = (ScanState::Inside, 1),
                 (ScanState::After, b'{') => return Some(at),
-                _ => self.place = ScanState::Other,
+                _ => self.state = ScanState::Other,
             }
         }
         None
@@ -319,7 +319,7 @@ impl ObjectScan {
             b'}' | b']' => {
                 self.depth -= 1;
                 if self.depth == 0 {
-                    self.place = ScanState::After;
+                    self.state = ScanState::After;
                 }
             }
             _ => {}

@@ -60,15 +60,15 @@ fn carried_member(name: &str, value: &Value) -> Option<Value> {
     is_carried.then(|| value.clone())
 }
 
-/// Returns the non-empty members that are not in `known`.
+/// Returns the non-empty members that are not in `standard`.
 fn unknown_of<'a>(
     object: &'a Value,
-    known: &'a [&str],
+    standard: &'a [&str],
 ) -> impl Iterator<Item = (String, Value)> + 'a {
     let members = object.as_object().into_iter().flatten();
     // Empty members carry nothing, and some providers reject them in requests.
     members
-        .filter(|(name, value)| !known.contains(&name.as_str()) && !is_empty(value))
+        .filter(|(name, value)| !standard.contains(&name.as_str()) && !is_empty(value))
         .map(|(name, value)| (name.clone(), value.clone()))
 }
 
@@ -87,16 +87,16 @@ fn bytes_of(members: &JsonObject) -> usize {
 }
 
 /// Merges members of later deltas of a call. Members of `function` are added; other members keep the last value.
-pub fn merge_provider_members(known: &mut Option<JsonObject>, more: JsonObject) {
-    let known = known.get_or_insert_default();
+pub fn merge_provider_members(merged: &mut Option<JsonObject>, more: JsonObject) {
+    let merged = merged.get_or_insert_default();
     for (name, value) in more {
-        match (known.get_mut(&name), value) {
+        match (merged.get_mut(&name), value) {
             // Only `function` has members of its own; a merge of others could mix two signatures.
-            (Some(Value::Object(known)), Value::Object(more)) if name == FUNCTION => {
-                known.extend(more);
+            (Some(Value::Object(merged)), Value::Object(more)) if name == FUNCTION => {
+                merged.extend(more);
             }
             (_, value) => {
-                known.insert(name, value);
+                merged.insert(name, value);
             }
         }
     }
@@ -172,20 +172,20 @@ impl Reasoning {
     fn add_unknown(&mut self, name: String, value: Value) {
         match (self.unknown.get_mut(&name), value) {
             // Lists arrive as increments.
-            (Some(Value::Array(known)), Value::Array(more)) => known.extend(more),
+            (Some(Value::Array(existing)), Value::Array(more)) => existing.extend(more),
             (_, value) => {
                 self.unknown.insert(name, value);
             }
         }
     }
 
-    /// Returns the members of the message. `with_thoughts`: include the reasoning, for messages with calls.
-    pub(super) fn members(self, with_thoughts: bool) -> JsonObject {
+    /// Returns the members of the message. `with_reasoning`: include the reasoning, for messages with calls.
+    pub(super) fn members(self, with_reasoning: bool) -> JsonObject {
         let mut members = JsonObject::new();
         if self.unknown_bytes <= MEMBER_BYTES {
             members = self.unknown;
         }
-        if !with_thoughts || self.bytes > REASONING_BYTES {
+        if !with_reasoning || self.bytes > REASONING_BYTES {
             return members;
         }
         for (text, name) in self.texts.into_iter().zip(TEXTS) {
@@ -293,8 +293,8 @@ mod tests {
                     .and_then(|calls| calls.first_mut())
                 {
                     None => message.tool_calls = Some(vec![call]),
-                    Some(known) => merge_provider_members(
-                        &mut known.provider_specific_fields,
+                    Some(stored) => merge_provider_members(
+                        &mut stored.provider_specific_fields,
                         call.provider_specific_fields.unwrap_or_default(),
                     ),
                 }
@@ -384,11 +384,11 @@ mod tests {
         let large = "x".repeat(MEMBER_BYTES);
         assert_eq!(of_call(&json!({"id": "c", "sig": large})), None);
         assert!(of_call(&json!({"id": "c", "sig": "S"})).is_some());
-        let mut thoughts = Reasoning::default();
-        thoughts.add(&json!({"reasoning": "x".repeat(REASONING_BYTES)}));
-        thoughts.add(&json!({"reasoning": "y"}));
-        thoughts.add(&json!({"extra_content": "x".repeat(MEMBER_BYTES)}));
-        assert!(thoughts.members(true).is_empty());
+        let mut reasoning = Reasoning::default();
+        reasoning.add(&json!({"reasoning": "x".repeat(REASONING_BYTES)}));
+        reasoning.add(&json!({"reasoning": "y"}));
+        reasoning.add(&json!({"extra_content": "x".repeat(MEMBER_BYTES)}));
+        assert!(reasoning.members(true).is_empty());
     }
 
     #[test]

@@ -13,16 +13,16 @@ use super::parts::{add_chat_details, cached_beside, reasoning};
 )]
 pub fn count(value: &Value) -> Option<i64> {
     const EXACT: f64 = 9_007_199_254_740_992.0;
-    let whole = value.as_i64().or_else(|| {
+    let integer = value.as_i64().or_else(|| {
         let number = value
             .as_f64()
             .filter(|number| number.fract() == 0.0 && number.abs() < EXACT);
         number.map(|number| number as i64)
     });
     // Some gateways send counts as text.
-    let whole = whole.or_else(|| value.as_str()?.trim().parse().ok());
+    let integer = integer.or_else(|| value.as_str()?.trim().parse().ok());
     // A negative count would reduce what budgets have used.
-    whole.filter(|count| *count >= 0)
+    integer.filter(|count| *count >= 0)
 }
 
 /// Reads token usage. `None`: absent or invalid.
@@ -41,11 +41,11 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
         further.remove(name);
     }
     let total_tokens = of(["total_tokens", "total_tokens"]);
-    let prompt_tokens = whole_prompt(provider_usage, of(["prompt_tokens", "input_tokens"]));
+    let prompt_tokens = total_prompt(provider_usage, of(["prompt_tokens", "input_tokens"]));
     let completion_tokens = of(["completion_tokens", "output_tokens"]);
     let mut read = LlmTokenUsage {
         prompt_tokens,
-        completion_tokens: whole_completion(
+        completion_tokens: total_completion(
             provider_usage,
             prompt_tokens,
             completion_tokens,
@@ -65,7 +65,7 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
 
 /// All prompt tokens. Anthropic counts cached tokens separately from `input_tokens`, and so do some servers under
 /// OpenAI's names.
-fn whole_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64> {
+fn total_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64> {
     let cached = cached_beside(provider_usage);
     // OpenAI's count includes cached tokens, so a smaller count cannot.
     let is_beside = !provider_usage.contains_key("prompt_tokens") || cached > prompt;
@@ -76,7 +76,7 @@ fn whole_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64>
 }
 
 /// All completion tokens. Some providers count reasoning separately from the completion, which only the total shows.
-fn whole_completion(
+fn total_completion(
     provider_usage: &JsonObject,
     prompt: Option<i64>,
     completion: Option<i64>,
@@ -100,54 +100,54 @@ pub fn usage_of(answer: &JsonObject) -> Option<LlmTokenUsage> {
     // Groq sends usage in a member of its own.
     let of_groq = |answer: &JsonObject| answer.get("x_groq")?.get("usage").and_then(usage);
     // Several positions may be present; the largest counts win.
-    let mut known = answer.get("usage").and_then(usage);
+    let mut merged = answer.get("usage").and_then(usage);
     for provider_usage in [in_choice(answer), of_groq(answer)].into_iter().flatten() {
-        add_usage(&mut known, provider_usage);
+        add_usage(&mut merged, provider_usage);
     }
-    known
+    merged
 }
 
 /// Merges later usage. Smaller numbers are ignored.
-pub fn add_usage(known: &mut Option<LlmTokenUsage>, provider_usage: LlmTokenUsage) {
-    let Some(known) = known else {
-        *known = Some(provider_usage);
+pub fn add_usage(merged: &mut Option<LlmTokenUsage>, provider_usage: LlmTokenUsage) {
+    let Some(merged) = merged else {
+        *merged = Some(provider_usage);
         return;
         // Providers report running totals; a late chunk may have older counts.
     };
-    known.prompt_tokens = known.prompt_tokens.max(provider_usage.prompt_tokens);
-    known.completion_tokens = known
+    merged.prompt_tokens = merged.prompt_tokens.max(provider_usage.prompt_tokens);
+    merged.completion_tokens = merged
         .completion_tokens
         .max(provider_usage.completion_tokens);
     // A total below the sum would hide tokens from the budgets.
-    let sum = known
+    let sum = merged
         .prompt_tokens
         .unwrap_or(0)
-        .saturating_add(known.completion_tokens.unwrap_or(0));
-    let total = known.total_tokens.max(provider_usage.total_tokens);
-    known.total_tokens = total.map(|total| total.max(sum));
+        .saturating_add(merged.completion_tokens.unwrap_or(0));
+    let total = merged.total_tokens.max(provider_usage.total_tokens);
+    merged.total_tokens = total.map(|total| total.max(sum));
     for (name, value) in provider_usage.further {
-        merge_details(&mut known.further, name, value);
+        merge_details(&mut merged.further, name, value);
     }
 }
 
 /// Merges a provider's later usage of the same answer. Smaller numbers are ignored.
-pub fn merge_usage(known: &mut JsonObject, provider_usage: &Value) {
+pub fn merge_usage(merged: &mut JsonObject, provider_usage: &Value) {
     for (name, value) in provider_usage.as_object().into_iter().flatten() {
-        merge_details(known, name.clone(), value.clone());
+        merge_details(merged, name.clone(), value.clone());
     }
 }
 
 /// Details are counts or objects of counts.
-fn merge_details(known: &mut JsonObject, name: String, update: Value) {
-    match (known.get_mut(&name), update) {
-        (Some(Value::Object(known)), Value::Object(update)) => {
+fn merge_details(merged: &mut JsonObject, name: String, update: Value) {
+    match (merged.get_mut(&name), update) {
+        (Some(Value::Object(merged)), Value::Object(update)) => {
             for (name, value) in update {
-                merge_details(known, name, value);
+                merge_details(merged, name, value);
             }
         }
-        (Some(known), update) if update.is_null() || count(known) > count(&update) => {}
+        (Some(merged), update) if update.is_null() || count(merged) > count(&update) => {}
         (_, update) => {
-            known.insert(name, update);
+            merged.insert(name, update);
         }
     }
 }
@@ -211,18 +211,18 @@ mod tests {
 
     #[test]
     fn ignores_smaller_later_counts() {
-        let mut known = None;
+        let mut merged = None;
         for provider_usage in [
             json!({"prompt_tokens": 1200, "completion_tokens": 1, "total_tokens": 1201, "d": {"cached": 4}}),
             json!({"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0, "d": {"cached": 0, "a": 1}}),
             json!({"completion_tokens": 9}),
         ] {
-            add_usage(&mut known, usage(&provider_usage).unwrap());
+            add_usage(&mut merged, usage(&provider_usage).unwrap());
         }
         assert_eq!(
-            counts(known.clone()),
+            counts(merged.clone()),
             Some([Some(1200), Some(9), Some(1209)])
         );
-        assert_eq!(known.unwrap().further["d"], json!({"cached": 4, "a": 1}));
+        assert_eq!(merged.unwrap().further["d"], json!({"cached": 4, "a": 1}));
     }
 }

@@ -10,7 +10,7 @@ mod input;
 mod item;
 mod parts;
 mod passthrough;
-mod places;
+mod pointers;
 mod tools;
 mod unknown;
 
@@ -22,7 +22,7 @@ pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
 pub use ask::{ProviderApi, ResponsesRequest, keeps_items, read_request, wants_stream};
 pub use head::ResponseHead;
 pub use passthrough::{
-    AnswerEnd, ResponsesPassthrough, passthrough_body, rewrite_response, said_bytes,
+    AnswerEnd, ResponsesPassthrough, output_bytes, passthrough_body, rewrite_response,
 };
 
 /// Converts token usage to the names of the Responses API. Null: the provider did not count tokens.

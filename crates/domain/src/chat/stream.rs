@@ -17,7 +17,7 @@ pub struct ChunkReader {
     filter: Option<ThinkFilter>,
     /// True while separate reasoning is open and not closed yet.
     is_thinking: bool,
-    thoughts: Reasoning,
+    reasoning_members: Reasoning,
     /// The granted model, recorded in the fields that must return to it.
     model: String,
     calls: CallTracker,
@@ -31,7 +31,7 @@ impl ChunkReader {
         Self {
             filter: remove_think.then(ThinkFilter::default),
             is_thinking: false,
-            thoughts: Reasoning::default(),
+            reasoning_members: Reasoning::default(),
             model: String::new(),
             calls: CallTracker::default(),
             response_id: None,
@@ -62,7 +62,7 @@ impl ChunkReader {
             self.finish_reason = Some(reason.to_owned());
         }
         let delta = choice.get("delta")?;
-        self.thoughts.add(delta);
+        self.reasoning_members.add(delta);
         // Separate reasoning is buffered for the last chunk, since it returns only with calls.
         let (text, starts_over) = self.text(delta);
         let mut calls = self.calls(delta);
@@ -96,9 +96,9 @@ impl ChunkReader {
         }
         let reason = self.finish_reason.take();
         let mut fields = reason.as_deref().map(reason_fields).unwrap_or_default();
-        let thoughts = std::mem::take(&mut self.thoughts);
+        let reasoning_members = std::mem::take(&mut self.reasoning_members);
         // Only now it is certain whether the answer has calls.
-        fields.extend(thoughts.members(self.calls.has_calls()));
+        fields.extend(reasoning_members.members(self.calls.has_calls()));
         carried::mark_model(Some(&mut fields), None, &self.model);
         let last = MessageChunk {
             content: (!rest.is_empty()).then_some(MessageContent::Text(rest)),
@@ -209,13 +209,13 @@ mod tests {
             let chunk = json!({"choices": [{"delta": {"tool_calls": delta}}]});
             let delta = reader.read(chunk.as_object().unwrap()).unwrap();
             for call in delta.tool_calls.unwrap() {
-                let place = calls.iter().position(|(id, ..)| *id == call.id);
-                let place = place.unwrap_or_else(|| {
+                let index = calls.iter().position(|(id, ..)| *id == call.id);
+                let index = index.unwrap_or_else(|| {
                     calls.push((call.id.clone(), String::new(), String::new()));
                     calls.len() - 1
                 });
-                calls[place].1.push_str(&call.function.name);
-                calls[place].2.push_str(&call.function.arguments);
+                calls[index].1.push_str(&call.function.name);
+                calls[index].2.push_str(&call.function.arguments);
             }
         }
         calls

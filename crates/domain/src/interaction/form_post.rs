@@ -9,8 +9,8 @@ use serde_json::Value;
 pub const ACTION: &str = "action";
 
 /// Returns the name of the form control for the field at this index.
-pub fn control_name(place: usize) -> String {
-    format!("field-{place}")
+pub fn control_name(index: usize) -> String {
+    format!("field-{index}")
 }
 
 /// Converts the name-value pairs of a posted form, in order. Pairs with other names are ignored.
@@ -19,12 +19,12 @@ pub fn submission_of_form(
     pairs: &[(String, String)],
 ) -> InteractionSubmission {
     let named = |name: &str| -> Vec<&str> {
-        let of_name = pairs.iter().filter(|(known, _)| known == name);
+        let of_name = pairs.iter().filter(|(sent_name, _)| sent_name == name);
         of_name.map(|(_, value)| value.as_str()).collect()
     };
     let fields = request.fields.iter().enumerate();
-    let values = fields.filter_map(|(place, field)| {
-        let value = value_of(field, &named(&control_name(place)))?;
+    let values = fields.filter_map(|(index, field)| {
+        let value = value_of(field, &named(&control_name(index)))?;
         Some((field.id.clone(), value))
     });
     InteractionSubmission {
@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use crate::interaction::check_answer;
 
-    fn check(kind: &str, sent: &[&str], expected: &Value, is_sound: bool) {
+    fn check(kind: &str, sent: &[&str], expected: &Value, is_valid: bool) {
         let request = json!({
             "interaction_id": "q", "title": "t", "fallback_text": "t",
             "fields": [{"id": "f", "label": "F", "type": kind,
@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(answer.action_id.as_deref(), Some("go"));
         assert_eq!(
             check_answer(&request, &answer).is_empty(),
-            is_sound,
+            is_valid,
             "{kind}"
         );
     }

@@ -33,32 +33,32 @@ fn check(faults: Vec<Fault>, pointers: &[&str]) {
 }
 
 #[track_caller]
-fn check_asked(changes: Value, pointers: &[&str]) {
+fn check_question(changes: Value, pointers: &[&str]) {
     check(check_request(&request(changes), Some(NOW)), pointers);
 }
 
 #[test]
 fn limits_question_lengths_in_characters() {
-    for (name, least, most) in [
+    for (name, least, max) in [
         ("interaction_id", 1, 255),
         ("title", 1, 1_000),
         ("description", 0, 10_000),
         ("fallback_text", 1, 20_000),
     ] {
         let pointer = format!("/{name}");
-        for (length, fits) in [(least, true), (most, true), (most + 1, false)] {
+        for (length, fits) in [(least, true), (max, true), (max + 1, false)] {
             let pointers: &[&str] = if fits { &[] } else { &[&pointer] };
-            check_asked(json!({name: "é".repeat(length)}), pointers);
+            check_question(json!({name: "é".repeat(length)}), pointers);
         }
         let pointers: &[&str] = if least == 0 { &[] } else { &[&pointer] };
-        check_asked(json!({name: ""}), pointers);
+        check_question(json!({name: ""}), pointers);
     }
 }
 
 #[test]
 fn limits_lengths_of_question_parts() {
     let long = |length: usize| "x".repeat(length);
-    check_asked(
+    check_question(
         json!({
             "fields": [{
                 "id": long(129), "label": long(513), "type": "text", "placeholder": long(1_001),
@@ -77,7 +77,7 @@ fn limits_lengths_of_question_parts() {
             "/actions/0/label",
         ],
     );
-    check_asked(
+    check_question(
         json!({
             "fields": [{
                 "id": long(128), "label": long(512), "type": "text", "placeholder": long(1_000),
@@ -100,16 +100,16 @@ fn limits_lists_of_questions() {
         field["options"] = json!(options);
         json!([field])
     };
-    check_asked(json!({"fields": fields(50), "actions": actions(20)}), &[]);
-    check_asked(json!({"fields": fields(51)}), &["/fields"]);
-    check_asked(json!({"actions": actions(21)}), &["/actions"]);
-    check_asked(json!({"fields": select(100)}), &[]);
-    check_asked(json!({"fields": select(101)}), &["/fields/0/options"]);
+    check_question(json!({"fields": fields(50), "actions": actions(20)}), &[]);
+    check_question(json!({"fields": fields(51)}), &["/fields"]);
+    check_question(json!({"actions": actions(21)}), &["/actions"]);
+    check_question(json!({"fields": select(100)}), &[]);
+    check_question(json!({"fields": select(101)}), &["/fields/0/options"]);
 }
 
 #[test]
 fn rejects_duplicate_ids_and_options() {
-    check_asked(
+    check_question(
         json!({
             "fields": [
                 field("a", "text"),
@@ -130,7 +130,7 @@ fn select_fields_need_options() {
         ("text", &[]),
         ("file", &[]),
     ] {
-        check_asked(json!({"fields": [field("f", kind)]}), pointers);
+        check_question(json!({"fields": [field("f", kind)]}), pointers);
     }
 }
 
@@ -145,7 +145,7 @@ fn questions_expire_within_a_day() {
         (i64::MAX, false),
     ] {
         let pointers: &[&str] = if fits { &[] } else { &["/expires_at"] };
-        check_asked(json!({"expires_at": expires_at}), pointers);
+        check_question(json!({"expires_at": expires_at}), pointers);
     }
     assert_eq!(expires_at(&request(json!({})), NOW), NOW + 1_800);
     assert_eq!(
@@ -158,9 +158,9 @@ fn questions_expire_within_a_day() {
 fn limits_question_size_and_rejects_nul() {
     let large =
         json!({"id": "f", "label": "L", "type": "text", "default": "x".repeat(REQUEST_BYTES)});
-    check_asked(json!({"fields": [large]}), &[""]);
-    check_asked(json!({"title": "a\u{0}b"}), &[""]);
-    check_asked(json!({"title": "a\\u0000b"}), &[]);
+    check_question(json!({"fields": [large]}), &[""]);
+    check_question(json!({"title": "a\u{0}b"}), &[""]);
+    check_question(json!({"title": "a\\u0000b"}), &[]);
 }
 
 fn submission(body: Value) -> InteractionSubmission {
@@ -261,7 +261,7 @@ fn requires_fields_unless_several_actions_exist() {
 }
 
 #[test]
-fn answers_need_known_question_and_action() {
+fn answers_need_existing_question_and_action() {
     let values = json!({"text": "x"});
     for (actions, action_id, pointers) in [
         (&[][..], Value::Null, &[][..]),

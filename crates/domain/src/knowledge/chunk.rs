@@ -65,8 +65,8 @@ pub fn join(chunks: impl IntoIterator<Item = Chunk>) -> (String, Vec<Heading>) {
             text.push('\n');
         }
         // The overlap repeats the end of the previous chunk.
-        let known = end.saturating_sub(chunk.start);
-        let new: String = chunk.text.chars().skip(known).collect();
+        let overlap = end.saturating_sub(chunk.start);
+        let new: String = chunk.text.chars().skip(overlap).collect();
         let title = chunk.heading.unwrap_or_default();
         if headings.last().map_or("", |last| last.title.as_str()) != title {
             headings.push(Heading {
@@ -205,8 +205,8 @@ fn cut_section(
     }
 }
 
-fn first_characters(text: &str, most: usize) -> &str {
-    match text.char_indices().nth(most) {
+fn first_characters(text: &str, max: usize) -> &str {
+    match text.char_indices().nth(max) {
         Some((end, _)) => text.split_at(end).0,
         None => text,
     }
@@ -233,11 +233,11 @@ fn best_boundary(text: &str, least: usize) -> usize {
     best.0
 }
 
-/// Returns the end of a text that the next chunk repeats: at most `most` characters, starting at a boundary.
-fn overlap_of(text: &str, most: usize) -> &str {
+/// Returns the end of a text that the next chunk repeats: at most `max` characters, starting at a boundary.
+fn overlap_of(text: &str, max: usize) -> &str {
     let length = text.chars().count();
     // Each chunk has at least one new character.
-    let skipped = length.saturating_sub(most).max(1);
+    let skipped = length.saturating_sub(max).max(1);
     let from = first_characters(text, skipped).len();
     let mut best = (from, Boundary::None);
     let begins_well = |at: usize| !text.split_at(at).1.starts_with(char::is_whitespace);
@@ -334,12 +334,12 @@ mod tests {
             heading(text, "End", 1),
         ];
         let chunks = chunk(text, &headings, SIZE).unwrap();
-        let told: Vec<_> = chunks
+        let contents: Vec<_> = chunks
             .iter()
             .map(|chunk| (chunk.heading.as_deref(), chunk.text.as_str()))
             .collect();
         assert_eq!(
-            told,
+            contents,
             [
                 (None, "intro\n\n"),
                 (
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(joined, text);
         let again = chunk(&joined, &headings, SIZE).unwrap();
         let headings: Vec<_> = again.iter().map(|chunk| chunk.heading.as_deref()).collect();
-        let told: Vec<_> = told.iter().map(|(heading, _)| *heading).collect();
-        assert_eq!(headings, told);
+        let contents: Vec<_> = contents.iter().map(|(heading, _)| *heading).collect();
+        assert_eq!(headings, contents);
     }
 
     #[test]
@@ -364,9 +364,9 @@ mod tests {
             characters: 2,
             overlap: 0,
         };
-        let most = "ab".repeat(MAX_CHUNKS);
-        assert_eq!(chunk(&most, &[], size).unwrap().len(), MAX_CHUNKS);
-        assert_eq!(chunk(&(most + "c"), &[], size), Err(TooManyChunks));
+        let full = "ab".repeat(MAX_CHUNKS);
+        assert_eq!(chunk(&full, &[], size).unwrap().len(), MAX_CHUNKS);
+        assert_eq!(chunk(&(full + "c"), &[], size), Err(TooManyChunks));
     }
 
     proptest! {

@@ -149,8 +149,8 @@ fn some_values(value: &Value) -> Option<Vec<Value>> {
         Value::Number(_) | Value::Bool(_) => true,
         Value::Null | Value::Array(_) | Value::Object(_) => false,
     };
-    let sound = (1..=MAX_VALUES).contains(&values.len()) && values.iter().all(is_value);
-    sound.then(|| values.to_vec())
+    let is_valid = (1..=MAX_VALUES).contains(&values.len()) && values.iter().all(is_value);
+    is_valid.then(|| values.to_vec())
 }
 
 #[cfg(test)]
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn accepts_value_and_list_filters_only() {
-        let sound =
+        let valid =
             object(json!({"a": 1, "b": ["x", true], "c": {"$eq": "y"}, "d": {"$in": [1, 2]}}));
-        let Filters(filters) = check_filters(&sound).unwrap();
+        let Filters(filters) = check_filters(&valid).unwrap();
         assert_eq!(
             filters,
             [
@@ -195,11 +195,11 @@ mod tests {
 
     #[test]
     fn rejects_nested_large_and_reserved_metadata() {
-        let sound = object(json!({"year": 2026, "tags": ["b", "a", "b"], "none": []}));
-        check_metadata(&sound).unwrap();
+        let valid = object(json!({"year": 2026, "tags": ["b", "a", "b"], "none": []}));
+        check_metadata(&valid).unwrap();
         let expected = [("tags", "\"a\""), ("tags", "\"b\""), ("year", "2026")];
         let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
-        assert_eq!(entries(&sound), expected);
+        assert_eq!(entries(&valid), expected);
         for (metadata, pointer) in [
             (json!({"document_id": "x"}), "/metadata/document_id"),
             (json!({"deep": {"er": 1}}), "/metadata/deep"),

@@ -65,9 +65,9 @@ impl TermWeights {
         };
         let reached: f64 = self.0.iter().zip(&found.counts).map(worth).sum();
         // The limit of BM25 for endless repetitions of every term.
-        let most: f64 = self.0.iter().sum::<f64>() * (K1 + 1.0);
-        if most > 0.0 {
-            (reached / most).min(1.0)
+        let max_score: f64 = self.0.iter().sum::<f64>() * (K1 + 1.0);
+        if max_score > 0.0 {
+            (reached / max_score).min(1.0)
         } else {
             0.0
         }
@@ -128,37 +128,37 @@ pub fn dot_bytes(vector: &[f32], bytes: &[u8]) -> Option<f64> {
 /// Bounded collection of the best entries. Of entries with equal score, the lower id wins.
 #[derive(Clone, Debug)]
 pub struct TopK {
-    most: usize,
-    kept: Vec<(f64, i64)>,
+    capacity: usize,
+    entries: Vec<(f64, i64)>,
 }
 
 impl TopK {
-    pub fn new(most: usize) -> Self {
+    pub fn new(capacity: usize) -> Self {
         Self {
-            most,
-            kept: Vec::with_capacity(most + 1),
+            capacity,
+            entries: Vec::with_capacity(capacity + 1),
         }
     }
 
     pub fn offer(&mut self, score: f64, id: i64) {
         let new = (score, id);
         // The buffer stays sorted: a worse entry is rejected without a search.
-        if self.kept.len() == self.most
+        if self.entries.len() == self.capacity
             && self
-                .kept
+                .entries
                 .last()
                 .is_none_or(|last| order(last, &new).is_lt())
         {
             return;
         }
-        let place = self.kept.partition_point(|one| order(one, &new).is_lt());
-        self.kept.insert(place, new);
-        self.kept.truncate(self.most);
+        let index = self.entries.partition_point(|one| order(one, &new).is_lt());
+        self.entries.insert(index, new);
+        self.entries.truncate(self.capacity);
     }
 
     /// Returns the entries, best first.
     pub fn into_sorted(self) -> Vec<(f64, i64)> {
-        self.kept
+        self.entries
     }
 }
 
@@ -171,9 +171,9 @@ fn order(one: &(f64, i64), other: &(f64, i64)) -> Ordering {
 pub fn fuse(lists: &[Vec<i64>]) -> HashMap<i64, f64> {
     let mut scores = HashMap::new();
     for list in lists {
-        for (place, id) in (1..).zip(list) {
+        for (rank, id) in (1..).zip(list) {
             // Ranks fuse, not scores: BM25 and cosine have different scales.
-            let share = (RANK_CONSTANT + 1.0) / (RANK_CONSTANT + number(place));
+            let share = (RANK_CONSTANT + 1.0) / (RANK_CONSTANT + number(rank));
             *scores.entry(*id).or_insert(0.0) += share / number(lists.len() as u64);
         }
     }

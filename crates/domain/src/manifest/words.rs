@@ -93,7 +93,7 @@ pub(super) fn permissions(
         let names: Vec<String> = typed(value, &at, "must be a list of texts")?;
         macro_rules! read {
             ($operation:ident) => {
-                known(&names, $operation::ALL, $operation::as_str, &at, warnings)
+                supported_words(&names, $operation::ALL, $operation::as_str, &at, warnings)
             };
         }
         match name {
@@ -122,7 +122,7 @@ pub(super) fn permissions(
     Ok(found)
 }
 
-pub(super) fn known<T: PartialEq + Copy>(
+pub(super) fn supported_words<T: PartialEq + Copy>(
     names: &[String],
     all: &[T],
     as_str: fn(T) -> &'static str,
@@ -152,11 +152,11 @@ pub(super) fn known<T: PartialEq + Copy>(
 const UNKNOWN: &str = "unknown ";
 
 /// Warning about a word of a manifest, with the known word that is meant, or all of them.
-fn unknown_word(at: String, noun: &str, word: &str, effect: &str, known: &[&str]) -> Fault {
+fn unknown_word(at: String, noun: &str, word: &str, effect: &str, valid_words: &[&str]) -> Fault {
     let word = shown(word);
-    let advice = match nearest(&word, known.iter().copied()) {
+    let advice = match nearest(&word, valid_words.iter().copied()) {
         Some(meant) => format!("did you mean {meant}?"),
-        None => format!("known are {}", known.join(", ")),
+        None => format!("known are {}", valid_words.join(", ")),
     };
     Fault::new(at, format!("{UNKNOWN}{noun} {word:?}, {effect}; {advice}"))
 }

@@ -92,11 +92,11 @@ pub(super) fn stop_of(
     };
     // vLLM and similar servers report the sequence here.
     let sequence = text(choice, "stop_reason");
-    let is_asked = list(request.get("stop_sequences"))
+    let is_requested = list(request.get("stop_sequences"))
         .iter()
         .any(|stop| stop == sequence);
     // Only a sequence of the request: the member holds other values on other servers.
-    if reason == "end_turn" && is_asked && !sequence.is_empty() {
+    if reason == "end_turn" && is_requested && !sequence.is_empty() {
         return AnthropicStopReason {
             reason: "stop_sequence",
             sequence: Some(sequence.to_owned()),

@@ -158,12 +158,12 @@ fn check_content(content: &Value, within: Within) -> Result<(), Fault> {
 fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
     let kind = text_or_fault(block, "type")?;
     // The rule depends on the position: a user cannot send a call.
-    let known = BLOCKS
+    let rule = BLOCKS
         .iter()
-        .find(|known| known.kind == kind && known.within.contains(&within));
-    let Some(known) = known else {
-        let taken = BLOCKS.iter().filter(|known| known.within.contains(&within));
-        let taken: Vec<_> = taken.map(|known| known.kind).collect();
+        .find(|rule| rule.kind == kind && rule.within.contains(&within));
+    let Some(rule) = rule else {
+        let taken = BLOCKS.iter().filter(|rule| rule.within.contains(&within));
+        let taken: Vec<_> = taken.map(|rule| rule.kind).collect();
         let message = format!(
             "must be one of {} here: blocks of tools that a provider runs itself are not granted",
             taken.join(", ")
@@ -171,13 +171,13 @@ fn check_block(block: &Value, within: Within) -> Result<(), Fault> {
         return Err(Fault::new("/type", message));
     };
     let beside = ["type", "cache_control"];
-    let members: Vec<_> = known.members.iter().chain(&beside).copied().collect();
+    let members: Vec<_> = rule.members.iter().chain(&beside).copied().collect();
     check_members(block, &members)?;
     // Only texts that are required; others may be absent or null.
-    for name in known.texts {
+    for name in rule.texts {
         text_or_fault(block, name)?;
     }
-    match known.kind {
+    match rule.kind {
         "image" => check_source(&block["source"], &["base64", "url"]),
         "document" => check_source(&block["source"], &["base64", "text", "url", "content"]),
         "search_result" => {
@@ -279,9 +279,9 @@ fn is_client_tool(kind: &str) -> bool {
 
 fn check_kind(value: &Value, kinds: &[&str]) -> Result<(), Fault> {
     let kind = text_or_fault(value, "type")?;
-    let is_known = kinds.contains(&kind);
+    let is_allowed = kinds.contains(&kind);
     require(
-        is_known,
+        is_allowed,
         "/type",
         &format!("must be one of {}", kinds.join(", ")),
     )

@@ -53,7 +53,7 @@ enum BlockKind {
     Thinking,
     Call {
         /// Index among the calls of the completion.
-        place: u64,
+        index: u64,
         id: String,
         name: String,
         end: JsonEnd,
@@ -179,15 +179,15 @@ impl MessageEventWriter {
     }
 
     fn add_call(&mut self, call: &Value) {
-        let place = call["index"].as_u64().unwrap_or_default();
+        let index = call["index"].as_u64().unwrap_or_default();
         // Calls may arrive interleaved, so the index decides, not the order.
-        let is_it = |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { place: of, .. } if *of == place);
+        let is_it = |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { index: of, .. } if *of == index);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
             self.calls += 1;
             self.blocks.push_back(OutputBlock {
                 kind: BlockKind::Call {
-                    place,
+                    index,
                     id: text(call, "id").to_owned(),
                     name: String::new(),
                     end: JsonEnd::default(),
@@ -237,7 +237,7 @@ impl MessageEventWriter {
             }
             // Calls may interleave: the first must end before the next starts.
             let is_complete =
-                !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_whole());
+                !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_complete());
             let has_next = self.blocks.len() > 1;
             // A last block stays open for further deltas.
             if !(all || has_next && (is_complete || is_full)) {

@@ -33,7 +33,7 @@ impl JsonEnd {
     }
 
     /// Returns true if all brackets are closed.
-    pub(super) fn is_whole(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         // Before its first bracket, nothing is complete.
         self.has_begun && self.depth == 0 && !self.in_string
     }
@@ -45,7 +45,7 @@ mod tests {
 
     #[test]
     fn an_object_ends_with_its_last_bracket() {
-        for (pieces, is_whole) in [
+        for (pieces, is_complete) in [
             (&[][..], false),
             (&["{}"], true),
             (&["{\"a\":", "[1,{}", "]}"], true),
@@ -58,7 +58,7 @@ mod tests {
             for piece in pieces {
                 end.read(piece);
             }
-            assert_eq!(end.is_whole(), is_whole, "{pieces:?}");
+            assert_eq!(end.is_complete(), is_complete, "{pieces:?}");
         }
     }
 }

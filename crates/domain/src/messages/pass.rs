@@ -37,18 +37,18 @@ const MIN_THINKING_BUDGET: u64 = 1024;
 
 /// Returns the known betas of an `anthropic-beta` header without duplicates, and the number of unknown names.
 pub fn betas(header: &str) -> (Vec<&'static str>, usize) {
-    let (mut known, mut unknown) = (Vec::new(), 0);
+    let (mut supported, mut unknown) = (Vec::new(), 0);
     let names = header.split(',').map(str::trim);
     for name in names.filter(|name| !name.is_empty()) {
         match BETAS.iter().find(|beta| **beta == name) {
             // Some clients repeat a name, which the provider rejects.
-            Some(beta) if known.contains(beta) => {}
-            Some(beta) => known.push(*beta),
+            Some(beta) if supported.contains(beta) => {}
+            Some(beta) => supported.push(*beta),
             // Only counted: the names are the client's.
             None => unknown += 1,
         }
     }
-    (known, unknown)
+    (supported, unknown)
 }
 
 /// Prepares a validated request: limits `max_tokens` to `limit`. Removes content that the provider rejects
@@ -227,7 +227,7 @@ mod tests {
         let signed = json!({"type": "thinking", "thinking": "", "signature": "EqMD"});
         let edits = json!({"edits": [{"type": "clear_thinking_20251015"}]});
         let thinks = json!({"type": "enabled", "budget_tokens": 2000});
-        for (block, thinking, is_kept) in [
+        for (block, thinking, is_retained) in [
             (
                 json!({"type": "thinking", "thinking": "a", "signature": ""}),
                 &thinks,
@@ -268,12 +268,12 @@ mod tests {
                 {"role": "assistant", "content": content}, {"role": "user", "content": result}]});
             let passed = passed(&body, None);
             let is_signed = passed["messages"][0]["content"] == content;
-            assert_eq!(is_signed, is_kept && *thinking == thinks, "{block}");
+            assert_eq!(is_signed, is_retained && *thinking == thinks, "{block}");
             let still_thinks = passed.get("thinking").is_some();
-            assert_eq!(still_thinks, is_kept, "{block}");
+            assert_eq!(still_thinks, is_retained, "{block}");
             assert_eq!(
                 passed.get("context_management").is_some(),
-                is_kept,
+                is_retained,
                 "{block}"
             );
         }
@@ -314,10 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn passes_known_betas_and_counts_unknown() {
+    fn passes_supported_betas_and_counts_unknown() {
         let header = "interleaved-thinking-2025-05-14, context-1m-2025-08-07,,pdfs-2024-09-25,pdfs-2024-09-25,x";
-        let known = vec!["interleaved-thinking-2025-05-14", "pdfs-2024-09-25"];
-        assert_eq!(betas(header), (known, 2));
+        let supported = vec!["interleaved-thinking-2025-05-14", "pdfs-2024-09-25"];
+        assert_eq!(betas(header), (supported, 2));
         assert_eq!(betas(""), (Vec::new(), 0));
     }
 }

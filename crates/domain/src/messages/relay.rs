@@ -30,7 +30,7 @@ impl MessageRelay {
     /// Reads a complete message and returns the bytes of the model's output. `None`: it is not a message.
     pub fn message(&mut self, message: &mut JsonObject) -> Option<usize> {
         let content = message.get("content").and_then(Value::as_array)?;
-        let bytes = content.iter().map(said_bytes).sum();
+        let bytes = content.iter().map(output_bytes).sum();
         message.insert("model".to_owned(), json!(self.model));
         self.count(message.get("usage"));
         Some(bytes)
@@ -54,8 +54,8 @@ impl MessageRelay {
                 self.count(usage.as_ref());
                 0
             }
-            "content_block_start" => event.get("content_block").map_or(0, said_bytes),
-            "content_block_delta" => event.get("delta").map_or(0, said_bytes),
+            "content_block_start" => event.get("content_block").map_or(0, output_bytes),
+            "content_block_delta" => event.get("delta").map_or(0, output_bytes),
             "message_delta" => {
                 self.count(event.get("usage"));
                 let reason = event.get("delta").map(|delta| &delta["stop_reason"]);
@@ -98,7 +98,7 @@ impl MessageRelay {
 }
 
 /// Returns the bytes of texts, reasoning and arguments in a block or delta.
-fn said_bytes(block: &Value) -> usize {
+fn output_bytes(block: &Value) -> usize {
     let texts = ["text", "thinking", "partial_json", "name"];
     let texts = texts.iter().filter_map(|name| block[*name].as_str());
     let texts: usize = texts.map(str::len).sum();

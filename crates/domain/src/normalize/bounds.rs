@@ -75,10 +75,10 @@ pub(super) fn cut_ending(checked: &mut CheckedPayload<'_>, shortened: &mut Vec<T
         ],
         _ => return,
     };
-    for (text, most, part) in parts {
-        if text.len() > most {
+    for (text, max, part) in parts {
+        if text.len() > max {
             // A cut within a character would be invalid UTF-8.
-            text.truncate(text.floor_char_boundary(most));
+            text.truncate(text.floor_char_boundary(max));
             // The runner may have sent megabytes, and the text stays in memory with the run.
             text.shrink_to_fit();
             shortened.push(part);
@@ -192,15 +192,15 @@ impl<'de> Visitor<'de> for FittingMembers {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<FittedMembers, A::Error> {
-        let mut plain = UsageRoom::default();
-        let mut nested = UsageRoom::default();
+        let mut plain = MemberLimits::default();
+        let mut nested = MemberLimits::default();
         while let Some((name, value)) = members.next_entry::<Cow<'de, str>, &RawValue>()? {
             // Sums are more useful than their details, so scalars get the limits first.
-            let room = match value.get().as_bytes().first() {
+            let limits = match value.get().as_bytes().first() {
                 Some(b'{' | b'[') => &mut nested,
                 _ => &mut plain,
             };
-            room.take(&name, value.get());
+            limits.take(&name, value.get());
         }
         // Objects and lists get what the scalars left.
         for (member, values) in nested.taken {
@@ -212,13 +212,13 @@ impl<'de> Visitor<'de> for FittingMembers {
 }
 
 /// Members with their number of values, within the common limits.
-struct UsageRoom {
+struct MemberLimits {
     taken: Vec<(String, usize)>,
     bytes: usize,
     values: usize,
 }
 
-impl Default for UsageRoom {
+impl Default for MemberLimits {
     fn default() -> Self {
         Self {
             taken: Vec::new(),
@@ -229,7 +229,7 @@ impl Default for UsageRoom {
     }
 }
 
-impl UsageRoom {
+impl MemberLimits {
     fn take(&mut self, name: &str, value: &str) {
         // A cheap bound before values are counted.
         if name.len() + value.len() > self.bytes {
@@ -262,11 +262,11 @@ impl UsageRoom {
 mod tests {
     use super::*;
 
-    fn kept(json: &str) -> (String, Vec<TruncatedPart>) {
+    fn stored(json: &str) -> (String, Vec<TruncatedPart>) {
         let raw = RawValue::from_string(json.to_owned()).unwrap();
         let mut shortened = Vec::new();
-        let kept = usage(&raw, &mut shortened).get().to_owned();
-        (kept, shortened)
+        let stored = usage(&raw, &mut shortened).get().to_owned();
+        (stored, shortened)
     }
 
     #[test]
@@ -278,7 +278,7 @@ mod tests {
             values(63),
             format!("{{\"x\":\"{}\"}}", "y".repeat(4096 - 8)),
         ] {
-            assert_eq!(kept(&json), (json, Vec::new()));
+            assert_eq!(stored(&json), (json, Vec::new()));
         }
     }
 
@@ -298,17 +298,17 @@ mod tests {
             (format!(r#"{{"{long}":1}}"#), "{}"),
         ] {
             assert_eq!(
-                kept(&json),
+                stored(&json),
                 (expected.to_owned(), vec![TruncatedPart::Usage])
             );
         }
         let many: Vec<_> = (0..100_000).map(|n| format!("\"k{n}\":{n}")).collect();
-        let (left, _) = kept(&format!("{{{}}}", many.join(",")));
+        let (left, _) = stored(&format!("{{{}}}", many.join(",")));
         assert_eq!(values_in(&left), Some(USAGE_VALUES));
         let text: Vec<_> = (0..100)
             .map(|n| format!("\"{n}\":\"{}\"", "\\n".repeat(40)))
             .collect();
-        let (left, _) = kept(&format!("{{{}}}", text.join(",")));
+        let (left, _) = stored(&format!("{{{}}}", text.join(",")));
         assert!(left.len() <= USAGE_BYTES && values_in(&left).is_some());
     }
 

@@ -24,8 +24,8 @@ impl ResultValidator<'_> {
             return Err((Reason::NoOutput, failure));
         }
         // Complete messages win over deltas, whose text they repeat.
-        if self.messages.said().count > 0 {
-            return Ok(self.said());
+        if self.messages.completed_messages().count > 0 {
+            return Ok(self.completed_messages());
         }
         if let Some(message) = of_terminal {
             return Ok(message.into());

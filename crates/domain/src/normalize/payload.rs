@@ -75,7 +75,7 @@ pub(super) enum CheckedPayload<'r> {
 /// The text of one delta.
 pub(super) struct Delta<'r> {
     pub(super) increment: Cow<'r, str>,
-    pub(super) whole: Option<Cow<'r, str>>,
+    pub(super) full_text: Option<Cow<'r, str>>,
 }
 
 /// Reason of an invalid payload.
@@ -144,8 +144,8 @@ fn parse_owned<T: DeserializeOwned>(data: &str, message: &'static str) -> Result
     let mut payload: JsonObject = parse(data, message)?;
     // SDKs serialize unset members as null.
     payload.retain(|_, value| !value.is_null());
-    if let Some(Value::Object(said)) = payload.get_mut("message") {
-        said.retain(|_, value| !value.is_null());
+    if let Some(Value::Object(message_members)) = payload.get_mut("message") {
+        message_members.retain(|_, value| !value.is_null());
     }
     serde_json::from_value(Value::Object(payload)).map_err(|_| invalid(message))
 }
@@ -194,7 +194,7 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
     };
     Ok(CheckedPayload::Delta(Delta {
         increment,
-        whole: chunk.all_content,
+        full_text: chunk.all_content,
     }))
 }
 
@@ -243,11 +243,11 @@ fn within(value: &RawValue, max_bytes: usize) -> Option<String> {
 fn state_updated(
     data: &str,
     snapshot: &AuthorizationSnapshot,
-    most_bytes: usize,
+    max_bytes: usize,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
     let StateData { scope, key, value } = parse(data, "state.updated needs scope, key and value")?;
     let scope = StateScope::parse(&scope).ok_or(invalid("state.updated needs a known scope"))?;
-    let value = within(value, most_bytes).ok_or(invalid(
+    let value = within(value, max_bytes).ok_or(invalid(
         "a state value is larger than limits.state_value_bytes; store larger data by PUT /host/v1/storage/{area}/{key} \
          or as an artifact, and its name in the state",
     ))?;
@@ -292,12 +292,12 @@ fn action_requested(
     snapshot: &AuthorizationSnapshot,
     now: Option<i64>,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
-    let asked: ActionRequestedPayload = parse_owned(data, "action.requested needs an action")?;
+    let action: ActionRequestedPayload = parse_owned(data, "action.requested needs an action")?;
     // A run without the grant may still log its actions.
-    if asked.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
+    if action.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
         return Ok(CheckedPayload::Plain);
     }
-    let request: InteractionRequest = serde_json::from_value(asked.payload)
+    let request: InteractionRequest = serde_json::from_value(action.payload)
         .map_err(|_| invalid("interaction.requested needs a payload that is a question"))?;
     if !check_request(&request, now).is_empty() {
         return Err(invalid(

@@ -65,7 +65,7 @@ fn read(text: &[u8]) -> Result<ResultEnvelope<'_>, ReadFault> {
 
 impl ResultValidator<'_> {
     /// `now`: `None` if times were checked before.
-    pub(super) fn judge_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
+    pub(super) fn validate_event<'r>(&mut self, raw: &'r [u8], now: Option<i64>) -> Verdict<'r> {
         self.events += 1;
         // Counted before any check, so that rejected events cannot evade the limits.
         self.bytes = self.bytes.saturating_add(raw.len());
@@ -81,7 +81,7 @@ impl ResultValidator<'_> {
         let unread = match read(raw) {
             // A buffered surrogate half continues at the start of this delta.
             Ok(envelope) if self.halves.is_waiting() && continues_text(&envelope) => None,
-            Ok(envelope) => return self.judge_envelope(envelope, (raw, now)),
+            Ok(envelope) => return self.validate_envelope(envelope, (raw, now)),
             Err(unread) => Some(unread),
         };
         // Snapshots are complete texts, so halves are never joined across them.
@@ -97,7 +97,7 @@ impl ResultValidator<'_> {
         match (unread, &part.text) {
             // Nothing to repair, so the first fault is the cause.
             (Some(unread), Cow::Borrowed(_)) => self.refuse_unread(&unread, raw),
-            (unread, _) => self.judge_repaired(part, unread, (raw, now)),
+            (unread, _) => self.validate_repaired(part, unread, (raw, now)),
         }
     }
 
@@ -113,7 +113,7 @@ impl ResultValidator<'_> {
         }
     }
 
-    fn judge_repaired(
+    fn validate_repaired(
         &mut self,
         part: JsonPart<'_>,
         as_sent: Option<ReadFault>,
@@ -125,7 +125,7 @@ impl ResultValidator<'_> {
         let text = self.joined(part);
         let verdict = match read(&text) {
             // The sequence compares the original bytes, and rejections quote them.
-            Ok(envelope) => self.judge_envelope(envelope, (raw, now)).into_owned(),
+            Ok(envelope) => self.validate_envelope(envelope, (raw, now)).into_owned(),
             Err(unread) => {
                 // Bytes of another encoding: the fault of the original bytes is more specific.
                 let is_other = |sent: &ReadFault| {

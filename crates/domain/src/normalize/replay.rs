@@ -17,7 +17,7 @@ impl ResultValidator<'_> {
             self.events += 1;
             self.bytes = self.bytes.saturating_add(raw.len());
             // The number stays taken, so that a repetition is a duplicate as before.
-            self.taken.place(Some(number), raw);
+            self.taken.accept(Some(number), raw);
             self.tally.rejected += 1;
             return None;
         }
@@ -25,7 +25,7 @@ impl ResultValidator<'_> {
         // The first validation checked the limits and uploads; both may have changed since.
         let artifacts = self.artifacts.take();
         let strikes = self.strikes;
-        let verdict = self.judge_event(raw, None);
+        let verdict = self.validate_event(raw, None);
         (self.limits, self.artifacts, self.strikes) = (limits, artifacts, strikes);
         self.count(&verdict);
         match verdict {

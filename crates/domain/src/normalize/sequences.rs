@@ -22,7 +22,7 @@ pub(super) struct AcceptedSequences {
 
 impl AcceptedSequences {
     /// Accepts the number of an event if its position is valid. An event without a number is always next.
-    pub(super) fn place(&mut self, number: Option<u64>, raw: &[u8]) -> SequencePosition {
+    pub(super) fn accept(&mut self, number: Option<u64>, raw: &[u8]) -> SequencePosition {
         let Some(number) = number else {
             return SequencePosition::Next { gap: false };
         };

@@ -43,10 +43,10 @@ fn delta(text: &str, sequence: u64) -> String {
 /// Validates the lines and names each verdict.
 fn verdicts(lines: &[String]) -> Vec<String> {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     lines
         .iter()
-        .map(|line| name(judge.judge(line.as_bytes(), NOW)))
+        .map(|line| name(validator.validate(line.as_bytes(), NOW)))
         .collect()
 }
 
@@ -90,9 +90,13 @@ fn accepts_question_once_from_permitted_run() {
     assert_eq!(verdicts(&[other]), ["ok"]);
     let mut snapshot = snapshot();
     snapshot.operations = Arc::default();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let bad = ask("a", &json!({"title": ""}), 1);
-    assert_eq!(name(judge.judge(bad.as_bytes(), NOW)), "ok", "telemetry");
+    assert_eq!(
+        name(validator.validate(bad.as_bytes(), NOW)),
+        "ok",
+        "telemetry"
+    );
 }
 
 #[test]
@@ -132,8 +136,8 @@ fn accepts_messages_of_assistant_and_tool_only() {
     let says = |role: &str| json!({"message": {"role": role, "content": "x"}});
     let shows = |role: &str| json!({"chunk": {"role": role, "content": "x"}});
     let check = |role: &str, expected: &str| {
-        let whole = result("message.completed", &says(role), &json!(1));
-        assert_eq!(verdicts(&[whole]), [expected], "{role:?}");
+        let complete = result("message.completed", &says(role), &json!(1));
+        assert_eq!(verdicts(&[complete]), [expected], "{role:?}");
         let piece = result("message.delta", &shows(role), &json!(1));
         assert_eq!(verdicts(&[piece]), [expected], "{role:?}");
     };
@@ -199,15 +203,15 @@ fn rejects_artifact_references_without_an_id() {
 #[test]
 fn missing_message_failure_names_first_rejection() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let bad = result(
         "message.completed",
         &json!({"message": {"content": "x"}}),
         &json!(1),
     );
-    judge.judge(bad.as_bytes(), NOW);
+    validator.validate(bad.as_bytes(), NOW);
     let done = result("run.completed", &json!({}), &json!(2));
-    let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
+    let Verdict::Fail(_, failure) = validator.validate(done.as_bytes(), NOW) else {
         panic!("no violation of the protocol");
     };
     assert_eq!(
@@ -231,13 +235,13 @@ fn missing_message_failure_names_first_rejection() {
 #[test]
 fn missing_message_failure_names_unknown_type() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     for n in 1..3 {
         let part = result("message.part", &json!({"text": "hi"}), &json!(n));
-        judge.judge(part.as_bytes(), NOW);
+        validator.validate(part.as_bytes(), NOW);
     }
     let done = result("run.completed", &json!({}), &json!(3));
-    let Verdict::Fail(_, failure) = judge.judge(done.as_bytes(), NOW) else {
+    let Verdict::Fail(_, failure) = validator.validate(done.as_bytes(), NOW) else {
         panic!("no violation of the protocol");
     };
     assert_eq!(
@@ -250,23 +254,23 @@ fn missing_message_failure_names_unknown_type() {
 #[test]
 fn failures_name_no_extension_types() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let shown = result("x.graph.projection", &json!({"form": "whole"}), &json!(1));
-    judge.judge(shown.as_bytes(), NOW);
+    validator.validate(shown.as_bytes(), NOW);
     let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
-    assert_eq!(judge.explain(broken()), broken());
+    assert_eq!(validator.explain(broken()), broken());
 }
 
 #[test]
 fn broken_stream_with_rejections_is_final() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
-    assert_eq!(judge.explain(broken()), broken());
+    assert_eq!(validator.explain(broken()), broken());
     for line in [r#"{"choices":[]}"#, "[DONE]"] {
-        judge.judge(line.as_bytes(), NOW);
+        validator.validate(line.as_bytes(), NOW);
     }
-    let failure = judge.explain(broken());
+    let failure = validator.explain(broken());
     assert!(!failure.retryable);
     let expected = "the stream broke; 2 of its results were rejected (first event 1: an event is not an \
                     AgentRunResult, an object with `run_id`, `type` and `data`): see GET /v1/runs/";
@@ -316,10 +320,10 @@ fn third_rejection_quotes_the_event() {
         (&long, format!("\"{}\"", "x".repeat(80))),
     ] {
         let snapshot = snapshot();
-        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
-        judge.judge(b"first", NOW);
-        judge.judge(event.as_bytes(), NOW);
-        let Verdict::Fail(rejection, failure) = judge.judge(event.as_bytes(), NOW) else {
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        validator.validate(b"first", NOW);
+        validator.validate(event.as_bytes(), NOW);
+        let Verdict::Fail(rejection, failure) = validator.validate(event.as_bytes(), NOW) else {
             panic!("{event} was the third");
         };
         let expected = format!(
@@ -346,9 +350,9 @@ fn rejected_terminal_result_fails_run() {
     ] {
         for kind in ["run.completed", "run.failed"] {
             let terminal = format!(r#"{{"run_id":"{id}","type":"{kind}",{rest}}}"#);
-            let told = verdicts(&[delta("a", 1), terminal]);
+            let outcomes = verdicts(&[delta("a", 1), terminal]);
             assert_eq!(
-                told,
+                outcomes,
                 ["ok", "fail runner.protocol_violation"],
                 "{kind} {rest}"
             );
@@ -415,8 +419,8 @@ fn state_needs_granted_scope_valid_key_small_value() {
 fn reports_exact_reason_of_malformed_bytes() {
     let snapshot = snapshot();
     let check = |raw: &[u8], expected: &str| {
-        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
-        assert_eq!(name(judge.judge(raw, NOW)), expected, "{raw:?}");
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        assert_eq!(name(validator.validate(raw, NOW)), expected, "{raw:?}");
     };
     check(b"\"\xff\"", "invalid_utf8");
     check(b"{", "invalid_json");
@@ -432,11 +436,11 @@ fn reports_exact_reason_of_malformed_bytes() {
     }
     let huge = format!(r#"{{"type":"x","n":{}}}"#, "9".repeat(310));
     check(huge.as_bytes(), "invalid_json");
-    for sound in [
+    for valid in [
         r#""\ud83c\udf89 \\ud800 \\u0000 \u00e9""#,
         "[1e308,-0.0,1e-400,18446744073709551616]",
     ] {
-        let result = format!(r#"{{"type":"x","data":{{"a":{sound}}}}}"#);
+        let result = format!(r#"{{"type":"x","data":{{"a":{valid}}}}}"#);
         check(result.as_bytes(), "invalid_envelope");
     }
     check(
@@ -458,13 +462,13 @@ fn limits_run_events_and_bytes() {
 
 fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, bool) {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, delta_mode, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, delta_mode, true);
     let mut last = None;
     for line in lines {
-        if let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW)
+        if let Verdict::Accept(accepted) = validator.validate(line.as_bytes(), NOW)
             && let ResultEffect::End(ending) = accepted.effect
         {
-            let message = ending.said.last().map(Message::plain_text);
+            let message = ending.completed_messages.last().map(Message::plain_text);
             last = Some((
                 message,
                 accepted.data.get().to_owned(),
@@ -478,7 +482,7 @@ fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, b
 #[test]
 fn output_prefers_complete_message_over_terminal_over_deltas() {
     let message = |text: &str| json!({"message": {"role": "assistant", "content": text}});
-    let whole = |text: &str| result("message.completed", &message(text), &Value::Null);
+    let complete = |text: &str| result("message.completed", &message(text), &Value::Null);
     let done = |data: &Value| result("run.completed", data, &Value::Null);
     let bare = done(&json!({}));
     let increments = [delta("a", 1), delta("b", 2), bare.clone()];
@@ -486,12 +490,12 @@ fn output_prefers_complete_message_over_terminal_over_deltas() {
     let snapshots = [delta("a", 1), delta("ab", 2), bare.clone()];
     assert_eq!(ending(DeltaMode::Snapshot, &snapshots).0.unwrap(), "ab");
     assert_eq!(
-        ending(DeltaMode::Increment, &[delta("a", 1), whole("w"), bare])
+        ending(DeltaMode::Increment, &[delta("a", 1), complete("w"), bare])
             .0
             .unwrap(),
         "w"
     );
-    let (text, data, omitted) = ending(DeltaMode::Increment, &[whole("w"), done(&message("w"))]);
+    let (text, data, omitted) = ending(DeltaMode::Increment, &[complete("w"), done(&message("w"))]);
     assert_eq!(
         (text.as_deref(), data.as_str(), omitted),
         (Some("w"), "{}", true)
@@ -511,43 +515,46 @@ fn oversized_deltas_fail_run_without_complete_message() {
             ..LIMITS
         };
         let snapshot = snapshot();
-        let mut judge = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true);
         // Five bytes above four mebibytes.
         let large = "x".repeat(MIB + 1);
         for sequence in 1..=5 {
             let text = if sequence == 5 { "!" } else { &large };
             assert_eq!(
-                name(judge.judge(delta(text, sequence).as_bytes(), NOW)),
+                name(validator.validate(delta(text, sequence).as_bytes(), NOW)),
                 "ok"
             );
         }
         let (end, before) = last.split_last().unwrap();
         for line in before {
-            assert_eq!(name(judge.judge(line.as_bytes(), NOW)), "ok");
+            assert_eq!(name(validator.validate(line.as_bytes(), NOW)), "ok");
         }
-        match judge.judge(end.as_bytes(), NOW) {
+        match validator.validate(end.as_bytes(), NOW) {
             Verdict::Accept(AcceptedResult {
                 effect: ResultEffect::End(ending),
                 ..
-            }) => format!("{} bytes", ending.said.last().unwrap().plain_text().len()),
+            }) => format!(
+                "{} bytes",
+                ending.completed_messages.last().unwrap().plain_text().len()
+            ),
             other => name(other),
         }
     };
     let end = |data: &Value| result("run.completed", data, &Value::Null);
     let message = json!({"message": {"role": "assistant", "content": "in short"}});
-    let whole = result("message.completed", &message, &Value::Null);
+    let complete = result("message.completed", &message, &Value::Null);
     let snapshot =
         json!({"chunk": {"role": "assistant", "content": "", "all_content": "all of it"}});
     let snapshot = result("message.delta", &snapshot, &Value::Null);
     let bare = end(&json!({}));
-    let most = 2 * MIB;
+    let max = 2 * MIB;
     assert_eq!(
-        check(most, std::slice::from_ref(&bare)),
+        check(max, std::slice::from_ref(&bare)),
         "fail runner.output_limit"
     );
-    assert_eq!(check(most, &[end(&message)]), "8 bytes");
-    assert_eq!(check(most, &[whole, bare.clone()]), "8 bytes");
-    assert_eq!(check(most, &[snapshot, bare.clone()]), "9 bytes");
+    assert_eq!(check(max, &[end(&message)]), "8 bytes");
+    assert_eq!(check(max, &[complete, bare.clone()]), "8 bytes");
+    assert_eq!(check(max, &[snapshot, bare.clone()]), "9 bytes");
     // The limit of one event also applies to the sum of many.
     assert_eq!(check(5 * MIB, &[bare]), format!("{} bytes", 4 * MIB + 5));
 }
@@ -556,34 +563,34 @@ fn oversized_deltas_fail_run_without_complete_message() {
 fn snapshots_reach_clients_as_increment_and_full_text() {
     let snapshot = snapshot();
     let chunks = |mode, sent: &[Value]| -> Vec<Value> {
-        let mut judge = ResultValidator::new(&snapshot, LIMITS, mode, true);
-        let told = sent.iter().map(|chunk| {
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, true);
+        let chunks = sent.iter().map(|chunk| {
             let line = result("message.delta", &json!({"chunk": chunk}), &Value::Null);
-            let Verdict::Accept(accepted) = judge.judge(line.as_bytes(), NOW) else {
+            let Verdict::Accept(accepted) = validator.validate(line.as_bytes(), NOW) else {
                 panic!("{chunk} is a delta");
             };
             let data: Value = serde_json::from_str(accepted.data.get()).unwrap();
             data["chunk"].clone()
         });
-        told.collect()
+        chunks.collect()
     };
-    let said = |content: &str| json!({"role": "assistant", "content": content});
-    let told = |content: &str, whole: &str| json!({"role": "assistant", "content": content, "all_content": whole});
+    let content_only = |content: &str| json!({"role": "assistant", "content": content});
+    let with_full_text = |content: &str, full_text: &str| json!({"role": "assistant", "content": content, "all_content": full_text});
     let sent = [
-        said("a"),
-        said("a b"),
-        said(""),
-        told("a b c", "a b c"),
-        said("new"),
+        content_only("a"),
+        content_only("a b"),
+        content_only(""),
+        with_full_text("a b c", "a b c"),
+        content_only("new"),
     ];
     assert_eq!(
         chunks(DeltaMode::Snapshot, &sent),
         [
-            told("a", "a"),
-            told(" b", "a b"),
-            said(""),
-            told(" c", "a b c"),
-            told("new", "new"),
+            with_full_text("a", "a"),
+            with_full_text(" b", "a b"),
+            content_only(""),
+            with_full_text(" c", "a b c"),
+            with_full_text("new", "new"),
         ]
     );
     assert_eq!(chunks(DeltaMode::Increment, &sent), sent);
@@ -596,22 +603,22 @@ fn snapshots_reach_clients_as_increment_and_full_text() {
 #[test]
 fn data_is_written_on_one_line() {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
     let raw = format!(
         "{{\"run_id\":\"{}\",\"type\":\"x\",\"data\":{{\n\"a\":\r\n1}}}}",
         Uuid::nil()
     );
-    let Verdict::Accept(accepted) = judge.judge(raw.as_bytes(), NOW) else {
+    let Verdict::Accept(accepted) = validator.validate(raw.as_bytes(), NOW) else {
         panic!("accepted")
     };
     assert_eq!(accepted.data.get(), "{ \"a\":  1}");
 }
 
 #[test]
-fn accepts_announcements_of_known_artifacts_only() {
+fn accepts_announcements_of_uploaded_artifacts_only() {
     let snapshot = snapshot();
-    let mut judge =
-        ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true).with_known_artifacts();
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true)
+        .with_uploaded_artifacts();
     let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let announce = |sequence: u64, id: &str| {
         let run = snapshot.run_id;
@@ -620,21 +627,21 @@ fn accepts_announcements_of_known_artifacts_only() {
         )
     };
     let first = announce(1, id);
-    let Verdict::Reject(rejection) = judge.judge(first.as_bytes(), NOW) else {
+    let Verdict::Reject(rejection) = validator.validate(first.as_bytes(), NOW) else {
         panic!("accepts an artifact without an upload");
     };
     assert_eq!(rejection.reason, Reason::UnknownArtifact);
     let named = announced_artifact(first.as_bytes()).unwrap();
     assert_eq!(named.to_string(), id);
-    judge.know_artifact(named);
+    validator.add_artifact(named);
     let second = announce(2, id);
-    let Verdict::Accept(accepted) = judge.judge(second.as_bytes(), NOW) else {
+    let Verdict::Accept(accepted) = validator.validate(second.as_bytes(), NOW) else {
         panic!("it is known");
     };
     assert_eq!(accepted.effect, ResultEffect::BindArtifact(named));
     let upper = announce(3, &id.to_uppercase());
     assert!(matches!(
-        judge.judge(upper.as_bytes(), NOW),
+        validator.validate(upper.as_bytes(), NOW),
         Verdict::Reject(_)
     ));
     assert_eq!(announced_artifact(upper.as_bytes()), None);
@@ -655,7 +662,7 @@ fn replay_ignores_time_and_limits() {
             "fields": [{"id": "a", "label": "A", "type": "text"}]}});
         result("action.requested", &data, &json!(sequence))
     };
-    let known = [
+    let results = [
         delta("one ", 1),
         question(2),
         result(
@@ -667,18 +674,18 @@ fn replay_ignores_time_and_limits() {
         delta("two", 5),
     ];
     let recalled = |limits| {
-        let mut judge = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true)
-            .with_known_artifacts();
-        for (line, number) in known.iter().zip(1..) {
-            judge.replay(number, line.as_bytes(), number == 4);
+        let mut validator = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true)
+            .with_uploaded_artifacts();
+        for (line, number) in results.iter().zip(1..) {
+            validator.replay(number, line.as_bytes(), number == 4);
         }
-        judge
+        validator
     };
     assert_eq!(recalled(small).tally().rejected, 1);
-    let mut judge = recalled(LIMITS);
+    let mut validator = recalled(LIMITS);
     // The replayed results contain the same question.
     assert_eq!(
-        name(judge.judge(question(6).as_bytes(), NOW)),
+        name(validator.validate(question(6).as_bytes(), NOW)),
         "invalid_payload"
     );
     let late = NOW + 1_000_000;
@@ -687,20 +694,23 @@ fn replay_ignores_time_and_limits() {
         &json!({"chunk": {"role": "assistant", "content": "!"}}),
         &json!(7),
     );
-    assert_eq!(name(judge.judge(again.as_bytes(), late)), "ok");
+    assert_eq!(name(validator.validate(again.as_bytes(), late)), "ok");
     let end = result(
         "run.completed",
         &json!({"finish_reason": "stop"}),
         &json!(8),
     );
-    let Verdict::Accept(accepted) = judge.judge(end.as_bytes(), late) else {
+    let Verdict::Accept(accepted) = validator.validate(end.as_bytes(), late) else {
         panic!("it ends");
     };
     let ResultEffect::End(ending) = accepted.effect else {
         panic!("it ends");
     };
-    assert_eq!(ending.said.last().unwrap().plain_text(), "one two!");
-    assert_eq!(judge.tally().rejected, 2);
+    assert_eq!(
+        ending.completed_messages.last().unwrap().plain_text(),
+        "one two!"
+    );
+    assert_eq!(validator.tally().rejected, 2);
 }
 
 #[test]
@@ -709,18 +719,18 @@ fn replaces_reserved_codes_and_those_after_cancel() {
         let data = json!({"code": code, "message": "m", "details": {"try": 2}});
         let line = result("run.failed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
         if was_cancelled {
-            judge.note_cancelled();
+            validator.note_cancelled();
         }
-        match judge.judge(line.as_bytes(), NOW) {
+        match validator.validate(line.as_bytes(), NOW) {
             Verdict::Accept(AcceptedResult {
                 data,
                 effect: ResultEffect::End(ending),
                 ..
             }) => {
-                let told: Value = serde_json::from_str(data.get()).unwrap();
-                (told, *ending)
+                let client_data: Value = serde_json::from_str(data.get()).unwrap();
+                (client_data, *ending)
             }
             other => panic!("{other:?}"),
         }
@@ -737,17 +747,17 @@ fn replaces_reserved_codes_and_those_after_cancel() {
         let after = [(true, "cancelled", RunStatus::Cancelled)];
         let alone = (!is_own).then_some((false, "runner.error", RunStatus::Failed));
         for (was_cancelled, expected, status) in after.into_iter().chain(alone) {
-            let (told, ending) = ended(code, was_cancelled);
-            assert_eq!(told["code"], expected, "{code}");
-            assert_eq!(told["details"], json!({"try": 2, "code": code}));
+            let (client_data, ending) = ended(code, was_cancelled);
+            assert_eq!(client_data["code"], expected, "{code}");
+            assert_eq!(client_data["details"], json!({"try": 2, "code": code}));
             assert_eq!((ending.status, ending.reason.as_str()), (status, expected));
             assert_eq!(ending.error["code"], expected);
             assert_eq!(ending.error["details"]["code"], code);
         }
     }
-    let (told, ending) = ended("quota", false);
+    let (client_data, ending) = ended("quota", false);
     assert_eq!(
-        (&told["code"], &told["details"]),
+        (&client_data["code"], &client_data["details"]),
         (&json!("quota"), &json!({"try": 2}))
     );
     assert_eq!(ending.error.get("details"), None);
@@ -756,8 +766,8 @@ fn replaces_reserved_codes_and_those_after_cancel() {
         (ending.status, ending.reason.as_str()),
         (RunStatus::Failed, "runner.error")
     );
-    let (told, ending) = ended("cancelled", true);
-    assert_eq!(told["code"], "cancelled");
+    let (client_data, ending) = ended("cancelled", true);
+    assert_eq!(client_data["code"], "cancelled");
     assert_eq!(
         (ending.status, ending.reason.as_str()),
         (RunStatus::Cancelled, "cancelled")
@@ -771,18 +781,18 @@ fn replaces_reserved_finish_reasons_by_stop() {
             "message": {"role": "assistant", "content": "hi"}});
         let line = result("run.completed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut judge = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
         if was_cancelled {
-            judge.note_cancelled();
+            validator.note_cancelled();
         }
-        match judge.judge(line.as_bytes(), NOW) {
+        match validator.validate(line.as_bytes(), NOW) {
             Verdict::Accept(AcceptedResult {
                 data,
                 effect: ResultEffect::End(ending),
                 ..
             }) => {
-                let told: Value = serde_json::from_str(data.get()).unwrap();
-                (told, ending.status, ending.reason)
+                let client_data: Value = serde_json::from_str(data.get()).unwrap();
+                (client_data, ending.status, ending.reason)
             }
             other => panic!("{other:?}"),
         }
@@ -793,16 +803,22 @@ fn replaces_reserved_finish_reasons_by_stop() {
         "runner.denied_calls",
         "cancelled",
     ] {
-        let (told, status, kept) = ended(reason, false);
-        assert_eq!(told["finish_reason"], "stop");
-        assert_eq!(told["details"], json!({"try": 2, "finish_reason": reason}));
-        assert_eq!(told["message"]["content"], "hi");
-        assert_eq!((status, kept.as_str()), (RunStatus::Completed, "stop"));
+        let (client_data, status, stored_reason) = ended(reason, false);
+        assert_eq!(client_data["finish_reason"], "stop");
+        assert_eq!(
+            client_data["details"],
+            json!({"try": 2, "finish_reason": reason})
+        );
+        assert_eq!(client_data["message"]["content"], "hi");
+        assert_eq!(
+            (status, stored_reason.as_str()),
+            (RunStatus::Completed, "stop")
+        );
     }
     for (reason, was_cancelled) in [("length", false), ("cancelled", true)] {
-        let (told, _, kept) = ended(reason, was_cancelled);
+        let (client_data, _, stored_reason) = ended(reason, was_cancelled);
         assert_eq!(
-            (&told["finish_reason"], kept.as_str()),
+            (&client_data["finish_reason"], stored_reason.as_str()),
             (&json!(reason), reason)
         );
     }
@@ -811,21 +827,21 @@ fn replaces_reserved_finish_reasons_by_stop() {
 /// Validates lines of bytes. Returns the verdicts and the texts that clients see.
 fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
     let snapshot = snapshot();
-    let mut judge = ResultValidator::new(&snapshot, LIMITS, mode, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, true);
     let mut shown = Vec::new();
-    let told = lines.iter().map(|line| {
-        let verdict = judge.judge(line, NOW);
+    let outcomes = lines.iter().map(|line| {
+        let verdict = validator.validate(line, NOW);
         if let Verdict::Accept(accepted) = &verdict {
             shown.push(serde_json::from_str(accepted.data.get()).unwrap());
             if let ResultEffect::End(ending) = &accepted.effect
-                && let Some(message) = ending.said.last()
+                && let Some(message) = ending.completed_messages.last()
             {
                 shown.push(json!({"output": message.plain_text()}));
             }
         }
         name(verdict)
     });
-    (told.collect(), shown)
+    (outcomes.collect(), shown)
 }
 
 fn bare(kind: &str, data: &str) -> Vec<u8> {
@@ -845,15 +861,15 @@ fn repairs_invalid_characters_in_strings() {
             let at = line.iter().position(|byte| *byte == b'@').unwrap();
             [&line[..at], &quoted, &line[at + 1..]].concat()
         };
-        let whole = message("message.completed", r#""message":{"#, "}");
+        let complete = message("message.completed", r#""message":{"#, "}");
         let done = bare("run.completed", "{}");
-        let (told, shown) = judged(&[&whole, &done], DeltaMode::Increment);
-        assert_eq!(told, ["ok", "end stop"], "{content:?}");
+        let (outcomes, shown) = judged(&[&complete, &done], DeltaMode::Increment);
+        assert_eq!(outcomes, ["ok", "end stop"], "{content:?}");
         assert_eq!(shown[0]["message"]["content"], expected);
         assert_eq!(shown[2]["output"], expected);
         let last = message("run.completed", r#""message":{"#, "}");
-        let (told, shown) = judged(&[&last], DeltaMode::Increment);
-        assert_eq!(told, ["end stop"]);
+        let (outcomes, shown) = judged(&[&last], DeltaMode::Increment);
+        assert_eq!(outcomes, ["end stop"]);
         assert_eq!(shown[1]["output"], expected);
     };
     check(br"a\ud83d", "a\u{FFFD}");
@@ -862,8 +878,8 @@ fn repairs_invalid_characters_in_strings() {
     check(b"a\xFFb", "a\u{FFFD}b");
     check(b"a\nb", "a\nb");
     let failed = bare("run.failed", r#"{"code":"quota","message":"\ud83d"}"#);
-    let (told, _) = judged(&[&failed], DeltaMode::Increment);
-    assert_eq!(told, ["end quota"]);
+    let (outcomes, _) = judged(&[&failed], DeltaMode::Increment);
+    assert_eq!(outcomes, ["end quota"]);
 }
 
 #[test]
@@ -891,8 +907,8 @@ fn joins_surrogate_halves_of_consecutive_deltas() {
     joins(&[r#""\ud83d""#, r#""x""#], &["", "\u{FFFD}x"], "\u{FFFD}x");
     joins(&[r#""x""#, r#""\ud83d""#], &["x", ""], "x\u{FFFD}");
     let snapshots = [r#""a\ud83d""#, r#""a\ud83d\ude00""#];
-    let whole = &["a\u{FFFD}", "a😀"];
-    check(DeltaMode::Snapshot, &snapshots, whole, "a😀");
+    let replaced = &["a\u{FFFD}", "a😀"];
+    check(DeltaMode::Snapshot, &snapshots, replaced, "a😀");
 }
 
 #[test]
@@ -904,52 +920,52 @@ fn fails_runs_whose_message_cannot_be_read() {
     let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
     let data = format!(r#"{{"message":{{"role":"assistant","content":"b"}},"x":{deep}}}"#);
     let lost = bare("message.completed", &data);
-    let whole = bare(
+    let complete = bare(
         "message.completed",
         r#"{"message":{"role":"assistant","content":"c"}}"#,
     );
     let done = bare("run.completed", "{}");
-    let (told, _) = judged(&[&delta, &lost, &done], DeltaMode::Increment);
+    let (outcomes, _) = judged(&[&delta, &lost, &done], DeltaMode::Increment);
     assert_eq!(
-        told,
+        outcomes,
         ["ok", "invalid_json", "fail runner.protocol_violation"]
     );
     let cut = &lost[..lost.len() - 2];
-    let (told, _) = judged(&[&delta, cut, &done], DeltaMode::Increment);
-    assert_eq!(told[2], "fail runner.protocol_violation");
-    let (told, _) = judged(&[&lost, &whole, &done], DeltaMode::Increment);
-    assert_eq!(told, ["invalid_json", "ok", "end stop"]);
+    let (outcomes, _) = judged(&[&delta, cut, &done], DeltaMode::Increment);
+    assert_eq!(outcomes[2], "fail runner.protocol_violation");
+    let (outcomes, _) = judged(&[&lost, &complete, &done], DeltaMode::Increment);
+    assert_eq!(outcomes, ["invalid_json", "ok", "end stop"]);
 }
 
 #[test]
 fn keeps_complete_messages_in_order() {
-    let whole = |text: &str| {
+    let complete = |text: &str| {
         let data = json!({"message": {"role": "assistant", "content": text}});
         bare("message.completed", &data.to_string())
     };
-    let said = |lines: &[Vec<u8>]| {
+    let messages_of = |lines: &[Vec<u8>]| {
         let snapshot = snapshot();
         let wide = ResultLimits {
             run_bytes: 1_000_000,
             run_events: 1000,
             ..LIMITS
         };
-        let mut judge = ResultValidator::new(&snapshot, wide, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(&snapshot, wide, DeltaMode::Increment, true);
         for line in lines {
-            judge.judge(line, NOW);
+            validator.validate(line, NOW);
         }
-        let said = judge.said();
-        let texts = said.messages.iter().map(Message::plain_text);
-        (texts.collect::<Vec<_>>(), said.count)
+        let stored = validator.completed_messages();
+        let texts = stored.messages.iter().map(Message::plain_text);
+        (texts.collect::<Vec<_>>(), stored.count)
     };
-    assert_eq!(said(&[]), (vec![], 0));
-    let three = ["one", "two", "two"].map(whole);
+    assert_eq!(messages_of(&[]), (vec![], 0));
+    let three = ["one", "two", "two"].map(complete);
     assert_eq!(
-        said(&three),
+        messages_of(&three),
         (vec!["one".into(), "two".into(), "two".into()], 3)
     );
-    let many: Vec<_> = (1..=150).map(|n| whole(&n.to_string())).collect();
-    let (texts, count) = said(&many);
+    let many: Vec<_> = (1..=150).map(|n| complete(&n.to_string())).collect();
+    let (texts, count) = messages_of(&many);
     assert_eq!((texts.len(), count), (100, 150));
     assert_eq!((texts[98].as_str(), texts[99].as_str()), ("99", "150"));
 }

@@ -71,7 +71,7 @@ fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str)
 pub(super) struct SnapshotDelta {
     /// New text, or the complete text if it does not continue the previous text.
     increment: String,
-    whole: String,
+    full_text: String,
 }
 
 /// Returns the same delta with the increment as `content` and the complete text as `all_content`.
@@ -85,7 +85,7 @@ pub(super) fn with_snapshot(json: &str, shown: SnapshotDelta) -> Box<RawValue> {
         {
             chunk.insert("content".to_owned(), shown.increment.into());
         }
-        chunk.insert("all_content".to_owned(), shown.whole.into());
+        chunk.insert("all_content".to_owned(), shown.full_text.into());
     }
     RawValue::from_string(data.to_string()).expect("a value serialises to JSON")
 }
@@ -94,7 +94,7 @@ pub(super) fn with_snapshot(json: &str, shown: SnapshotDelta) -> Box<RawValue> {
 const GATHERED_BYTES: usize = 4 * 1024 * 1024;
 
 /// Maximum complete messages kept for the transcript. The last is always kept.
-const KEPT_MESSAGES: usize = 100;
+const MAX_STORED_MESSAGES: usize = 100;
 
 /// The complete messages of a run, in order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -122,12 +122,12 @@ impl From<Message> for RunMessages {
 /// Messages of the runner so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
-    said: RunMessages,
+    completed_messages: RunMessages,
     /// Bytes of each kept message.
     bytes: Vec<usize>,
     /// `None`: the text exceeded its limit.
     text: Option<String>,
-    most: usize,
+    max_bytes: usize,
 }
 
 /// The deltas exceed the size of a message.
@@ -137,10 +137,10 @@ impl Messages {
     pub(super) fn new(delta_mode: DeltaMode, event_bytes: usize) -> Self {
         Self {
             delta_mode,
-            said: RunMessages::default(),
+            completed_messages: RunMessages::default(),
             bytes: Vec::new(),
             text: Some(String::new()),
-            most: GATHERED_BYTES.max(event_bytes),
+            max_bytes: GATHERED_BYTES.max(event_bytes),
         }
     }
 
@@ -148,8 +148,8 @@ impl Messages {
     /// complete. Returns the delta for clients in these cases.
     pub(super) fn add_delta(&mut self, delta: Delta<'_>) -> Option<SnapshotDelta> {
         let is_snapshot = self.delta_mode == DeltaMode::Snapshot;
-        let whole = match delta.whole {
-            Some(whole) => whole.into_owned(),
+        let full_text = match delta.full_text {
+            Some(full_text) => full_text.into_owned(),
             // An empty snapshot is a chunk with calls only and must not erase the text.
             None if is_snapshot && !delta.increment.is_empty() => delta.increment.into_owned(),
             None => {
@@ -159,23 +159,23 @@ impl Messages {
         };
         if !is_snapshot {
             // An increment endpoint may correct its text once; later deltas continue the corrected text.
-            self.text = Some(whole);
+            self.text = Some(full_text);
             return None;
         }
-        let before = self.text.replace(whole.clone()).unwrap_or_default();
+        let before = self.text.replace(full_text.clone()).unwrap_or_default();
         Some(SnapshotDelta {
             // A changed snapshot has no common increment; clients replace their text.
-            increment: whole
+            increment: full_text
                 .strip_prefix(before.as_str())
-                .unwrap_or(&whole)
+                .unwrap_or(&full_text)
                 .to_owned(),
-            whole,
+            full_text,
         })
     }
 
     fn gather(&mut self, increment: &str) {
         let Some(text) = &mut self.text else { return };
-        if text.len() + increment.len() > self.most {
+        if text.len() + increment.len() > self.max_bytes {
             // Dropped as soon as it is too long, to bound the memory of each run.
             self.text = None;
         } else {
@@ -185,24 +185,24 @@ impl Messages {
 
     /// `bytes`: size of the message as JSON.
     pub(super) fn complete(&mut self, message: Message, bytes: usize) {
-        let is_full = |kept: &[usize]| {
-            let all = kept.iter().sum::<usize>().saturating_add(bytes);
-            !kept.is_empty() && (kept.len() == KEPT_MESSAGES || all > self.most)
+        let is_full = |stored: &[usize]| {
+            let all = stored.iter().sum::<usize>().saturating_add(bytes);
+            !stored.is_empty() && (stored.len() == MAX_STORED_MESSAGES || all > self.max_bytes)
         };
         while is_full(&self.bytes) {
             // The last kept message gives way, since the newest is the answer of the run.
             self.bytes.pop();
-            self.said.messages.pop();
+            self.completed_messages.messages.pop();
         }
         self.bytes.push(bytes);
-        self.said.messages.push(message);
+        self.completed_messages.messages.push(message);
         // Counts removed messages as well.
-        self.said.count += 1;
+        self.completed_messages.count += 1;
     }
 
     /// Returns the messages of `message.completed`.
-    pub(super) fn said(&self) -> &RunMessages {
-        &self.said
+    pub(super) fn completed_messages(&self) -> &RunMessages {
+        &self.completed_messages
     }
 
     pub(super) fn delta_mode(&self) -> DeltaMode {

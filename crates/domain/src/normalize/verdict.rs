@@ -106,7 +106,7 @@ pub struct RunnerEnding {
     /// `{code, message, retryable}`; null for a completed run.
     pub error: Value,
     /// Messages of the run, for transcript and output.
-    pub said: RunMessages,
+    pub completed_messages: RunMessages,
 }
 
 /// Verdict on one event.

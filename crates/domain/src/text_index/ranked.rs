@@ -41,10 +41,10 @@ impl RankedQuery {
     /// Parses any text. A query without letters, digits and signs finds nothing.
     pub fn parse(text: &str) -> Self {
         let units = stemmed(text);
-        let (mut terms, mut known) = (Vec::new(), HashSet::new());
+        let (mut terms, mut seen) = (Vec::new(), HashSet::new());
         let mut add = |first: &Unit, second: Option<&Unit>, share: f64| {
             let (first, second) = (first.text.clone(), second.map(|unit| unit.text.clone()));
-            if known.insert((first.clone(), second.clone())) {
+            if seen.insert((first.clone(), second.clone())) {
                 terms.push(Term {
                     first,
                     second,
@@ -68,10 +68,10 @@ impl RankedQuery {
         let all = terms.len();
         if all > MAX_CANDIDATES {
             // Samples evenly over the text: its end may matter as much as its start.
-            let mut place = 0;
+            let mut index = 0;
             terms.retain(|_| {
-                place += 1;
-                place * MAX_CANDIDATES / all > (place - 1) * MAX_CANDIDATES / all
+                index += 1;
+                index * MAX_CANDIDATES / all > (index - 1) * MAX_CANDIDATES / all
             });
         }
         Self { terms }
@@ -87,18 +87,18 @@ impl RankedQuery {
     #[must_use]
     pub fn narrowed(self, worth: &[f64]) -> Self {
         // A weight of 0 marks a term that no passage contains.
-        let mut places: Vec<(usize, f64)> = worth
+        let mut candidates: Vec<(usize, f64)> = worth
             .iter()
             .copied()
             .enumerate()
             .filter(|(_, worth)| *worth > 0.0)
             .collect();
-        places.sort_by(|(_, one), (_, other)| other.total_cmp(one));
-        places.truncate(MAX_TERMS);
+        candidates.sort_by(|(_, one), (_, other)| other.total_cmp(one));
+        candidates.truncate(MAX_TERMS);
         // A set keeps the order of the terms, which the counts of passages follow.
-        let kept: HashSet<usize> = places.into_iter().map(|(place, _)| place).collect();
+        let selected: HashSet<usize> = candidates.into_iter().map(|(index, _)| index).collect();
         let terms = self.terms.into_iter().enumerate();
-        let terms = terms.filter(|(place, _)| kept.contains(place));
+        let terms = terms.filter(|(index, _)| selected.contains(index));
         Self {
             terms: terms.map(|(_, term)| term).collect(),
         }
@@ -121,24 +121,24 @@ impl RankedQuery {
 
     /// Counts each term in a text.
     pub fn count_in(&self, text: &str) -> TermCounts {
-        let places: HashMap<(&str, Option<&str>), usize> = (0..)
+        let indexes: HashMap<(&str, Option<&str>), usize> = (0..)
             .zip(&self.terms)
-            .map(|(place, term)| ((term.first.as_str(), term.second.as_deref()), place))
+            .map(|(index, term)| ((term.first.as_str(), term.second.as_deref()), index))
             .collect();
         // Same stemming as in the index; otherwise counts would miss plurals.
         let units = stemmed(text);
         let mut counts = vec![0; self.terms.len()];
         let mut count = |first: &Unit, second: Option<&Unit>| {
             let second = second.map(|unit| unit.text.as_str());
-            if let Some(place) = places.get(&(first.text.as_str(), second))
-                && let Some(count) = counts.get_mut(*place)
+            if let Some(index) = indexes.get(&(first.text.as_str(), second))
+                && let Some(count) = counts.get_mut(*index)
             {
                 *count += 1;
             }
         };
-        for (place, unit) in units.iter().enumerate() {
+        for (index, unit) in units.iter().enumerate() {
             count(unit, None);
-            if let Some(next) = units.get(place + 1) {
+            if let Some(next) = units.get(index + 1) {
                 count(unit, Some(next));
             }
         }

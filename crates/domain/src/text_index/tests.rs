@@ -2,14 +2,18 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn told(text: &str) -> String {
-    let mut told = String::new();
+fn joined_units(text: &str) -> String {
+    let mut joined_units = String::new();
     for unit in units(text) {
         let follows_gap = if unit.follows_gap { "/" } else { " " };
-        told.push_str(if told.is_empty() { "" } else { follows_gap });
-        told.push_str(&unit.text);
+        joined_units.push_str(if joined_units.is_empty() {
+            ""
+        } else {
+            follows_gap
+        });
+        joined_units.push_str(&unit.text);
     }
-    told
+    joined_units
 }
 
 #[test]
@@ -41,7 +45,7 @@ fn splits_text_into_words_and_signs() {
         ("… !?。、", ""),
         ("a\0b", "a b"),
     ] {
-        assert_eq!(told(text), expected, "{text}");
+        assert_eq!(joined_units(text), expected, "{text}");
     }
 }
 
@@ -114,9 +118,9 @@ const GOLDEN: [&str; 3] = ["bxpn6lkl5ewr", "bxpnu3h7v4ug", "bxpnxywsb4gb"];
 
 #[test]
 fn limits_number_of_index_terms() {
-    let most = "\u{fdfa}".repeat(100_000) + &"天地玄黄".repeat(100_000);
-    assert_eq!(units(&most).len(), 8000);
-    assert!(index_terms("c", &most).len() <= 16_000);
+    let text = "\u{fdfa}".repeat(100_000) + &"天地玄黄".repeat(100_000);
+    assert_eq!(units(&text).len(), 8000);
+    assert!(index_terms("c", &text).len() <= 16_000);
 }
 
 proptest! {

@@ -63,7 +63,7 @@ pub fn check_query(query: &PipelineQuery, event: &EventEnvelope) -> Vec<Fault> {
     if !matches!(query.launcher_type.len(), 1..=64) {
         fault("/launcher_type", "must have 1 to 64 bytes");
     }
-    if query.launcher_id.known().is_none() {
+    if query.launcher_id.as_id().is_none() {
         fault("/launcher_id", "must name the launcher");
     }
     if query.message_chain.len() > CHAIN_ELEMENTS {
@@ -121,7 +121,7 @@ fn named_in(query: &PipelineQuery, fault: Fault) -> Fault {
 pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
     let (conversation_id, _) = conversation_id(query);
     let message = message_id(query);
-    let launcher = query.launcher_id.known();
+    let launcher = query.launcher_id.as_id();
     EventEnvelope {
         event_type: MESSAGE_RECEIVED.to_owned(),
         source: "host_adapter".to_owned(),
@@ -145,7 +145,7 @@ pub fn to_event(query: &PipelineQuery, event_id: String) -> EventEnvelope {
             data: object(json!({
                 "launcher_type": query.launcher_type,
                 "launcher_id": launcher,
-                "sender_id": query.sender_id.as_ref().and_then(Identifier::known),
+                "sender_id": query.sender_id.as_ref().and_then(Identifier::as_id),
                 "bot_uuid": query.bot_uuid,
             })),
         }),
@@ -192,7 +192,7 @@ fn conversation_id(query: &PipelineQuery) -> (String, &'static str) {
     if let Some(id) = present(variable) {
         return (id, "/variables/conversation_id");
     }
-    let launcher = query.launcher_id.known().unwrap_or_default();
+    let launcher = query.launcher_id.as_id().unwrap_or_default();
     (
         format!("{}_{launcher}", query.launcher_type),
         "/launcher_id",
@@ -208,7 +208,7 @@ fn message_id(query: &PipelineQuery) -> Option<String> {
         .find(is_source)?
         .id
         .as_ref()?
-        .known()
+        .as_id()
 }
 
 fn sender<'a>(query: &'a PipelineQuery, member: &str) -> Option<&'a Value> {
@@ -223,7 +223,7 @@ fn actor(query: &PipelineQuery) -> Option<ActorContext> {
     let id = match sender(query, "id") {
         Some(Value::Number(number)) => Some(number.to_string()),
         Some(Value::String(id)) if !id.is_empty() => Some(id.clone()),
-        _ => query.sender_id.as_ref().and_then(Identifier::known),
+        _ => query.sender_id.as_ref().and_then(Identifier::as_id),
     };
     let names = ["nickname", "member_name", "display_name", "remark"];
     Some(ActorContext {

@@ -83,13 +83,13 @@ pub(super) fn plan(
     for row in of(&[RowKind::Provider]) {
         providers.plan(row, &mut out, variables);
     }
-    let mut known = BTreeSet::new();
+    let mut model_ids = BTreeSet::new();
     for row in of(RowKind::MODELS) {
         models::plan(
             row,
             rankers,
             &mut providers,
-            &mut known,
+            &mut model_ids,
             &mut out,
             variables,
         );
@@ -101,7 +101,7 @@ pub(super) fn plan(
     // Documents are only counted: their vectors belong to another store.
     let files: Vec<_> = of(&[RowKind::File]).collect();
     for row in of(&[RowKind::Base]) {
-        bases::plan(row, &known, &files, &mut out, variables);
+        bases::plan(row, &model_ids, &files, &mut out, variables);
     }
     sort(&mut out);
     out
@@ -115,8 +115,8 @@ fn sort(out: &mut Migration) {
         "mcp_servers",
         "knowledge_bases",
     ];
-    let place = |name: &str| order.iter().position(|one| *one == name);
-    out.tables.sort_by_key(|table| place(table.kind.array()));
+    let rank = |name: &str| order.iter().position(|one| *one == name);
+    out.tables.sort_by_key(|table| rank(table.kind.array()));
 }
 
 fn list(value: &Value) -> Option<Vec<Value>> {

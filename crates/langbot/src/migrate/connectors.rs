@@ -72,8 +72,8 @@ pub(super) fn hosts_of(plan: &PipelinePlan) -> Option<String> {
     // Without an address, the connector calls its default service.
     if urls.is_empty() {
         let plugin = plan.family?.plugin;
-        let known = DEFAULT_HOSTS.iter().find(|(name, _)| *name == plugin);
-        return known.map(|(_, host)| (*host).to_owned());
+        let entry = DEFAULT_HOSTS.iter().find(|(name, _)| *name == plugin);
+        return entry.map(|(_, host)| (*host).to_owned());
     }
     // One address that is a reference hides its host, so the list would be incomplete.
     let hosts: Option<Vec<_>> = urls.into_iter().map(host_of).collect();
@@ -117,8 +117,8 @@ impl SettingsDraft<'_, '_> {
             reason = "seconds of a setting, above 120 and cut to a day"
         )]
         // A day is longer than any run.
-        let whole = seconds.min(86_400.0).ceil() as u64;
-        self.config.push((IDLE_TIMEOUT.to_owned(), json!(whole)));
+        let rounded = seconds.min(86_400.0).ceil() as u64;
+        self.config.push((IDLE_TIMEOUT.to_owned(), json!(rounded)));
         self.notes.push(note.to("config.idle-timeout"));
     }
 

@@ -87,7 +87,7 @@ fn boolean(value: &Value) -> Converted {
 }
 
 /// Converts a number, which must be positive as in all old sections.
-fn number(value: &Value, whole: bool) -> Converted {
+fn number(value: &Value, needs_integer: bool) -> Converted {
     let parsed: Option<Value> = match value {
         Value::Number(_) => Some(value.clone()),
         // An empty text is an unset field of a form.
@@ -109,8 +109,8 @@ fn number(value: &Value, whole: bool) -> Converted {
     let read = parsed.as_ref().and_then(Value::as_f64).and_then(|number| {
         let rounded = number as i64;
         #[expect(clippy::cast_precision_loss, reason = "settings are small numbers")]
-        let is_whole = (rounded as f64 - number).abs() < f64::EPSILON;
-        match (is_whole, whole) {
+        let is_integer = (rounded as f64 - number).abs() < f64::EPSILON;
+        match (is_integer, needs_integer) {
             // All old settings are limits or durations, for which 0 and less have no meaning.
             _ if number <= 0.0 => None,
             (true, _) => Some(json!(rounded)),
@@ -121,7 +121,7 @@ fn number(value: &Value, whole: bool) -> Converted {
     match read {
         Some(read) if read == *value => Converted::Same(read),
         Some(read) => Converted::Changed(read, "made a number"),
-        None if whole => Converted::Wrong("must be an integer above 0"),
+        None if needs_integer => Converted::Wrong("must be an integer above 0"),
         None => Converted::Wrong("must be a number above 0"),
     }
 }
@@ -147,17 +147,17 @@ pub(super) fn names(value: &Value) -> Converted {
         return Converted::Wrong("must be a list of names");
     };
     // These names are placeholders of LangBot's selectors for "none".
-    let kept: Vec<&str> = read
+    let chosen: Vec<&str> = read
         .iter()
         .map(|name| name.trim())
         .filter(|name| !matches!(*name, "" | "__none__" | "__none"))
         .collect();
-    let kept = json!(kept);
+    let chosen = json!(chosen);
     match value {
-        _ if kept == json!([]) => Converted::Empty,
-        Value::Array(_) if kept == *value => Converted::Same(kept),
-        Value::Array(_) => Converted::Changed(kept, "placeholders for none are removed"),
-        _ => Converted::Changed(kept, "one name made a list"),
+        _ if chosen == json!([]) => Converted::Empty,
+        Value::Array(_) if chosen == *value => Converted::Same(chosen),
+        Value::Array(_) => Converted::Changed(chosen, "placeholders for none are removed"),
+        _ => Converted::Changed(chosen, "one name made a list"),
     }
 }
 
@@ -245,13 +245,14 @@ fn prompt(value: &Value) -> Converted {
                 let has = |name: &str| item.get(name).is_some_and(Value::is_string);
                 has("role") && has("content")
             };
-            let kept: Vec<&Value> = items.iter().filter(is_message).collect();
-            match kept.len() {
+            let messages: Vec<&Value> = items.iter().filter(is_message).collect();
+            match messages.len() {
                 0 => Converted::Empty,
                 all if all == items.len() => Converted::Same(value.clone()),
-                _ => {
-                    Converted::Changed(json!(kept), "only messages with a role and a text are kept")
-                }
+                _ => Converted::Changed(
+                    json!(messages),
+                    "only messages with a role and a text are kept",
+                ),
             }
         }
         _ => Converted::Wrong("must be a text or a list of messages"),

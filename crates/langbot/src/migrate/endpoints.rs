@@ -55,8 +55,8 @@ pub(super) fn endpoints(
         if server == RunnerServer::Unknown && one.plan.snapshots {
             members.push(("delta_mode".to_owned(), json!("snapshot")));
         }
-        let said = said(server, id);
-        let table = MigrationTable::of(TableKind::RunnerEndpoint, &name, &said, members);
+        let heading = heading(server, id);
+        let table = MigrationTable::of(TableKind::RunnerEndpoint, &name, &heading, members);
         migration.tables.push(table);
         migration.variables.push(Variable {
             name: variable,
@@ -71,21 +71,21 @@ pub(super) fn endpoints(
 }
 
 fn address(server: RunnerServer, name: &str, to: MigrationTarget<'_>) -> Value {
-    let known = match server {
+    let base_url = match server {
         RunnerServer::Unknown => None,
         RunnerServer::LocalAgent => Some(LOCAL_AGENT_URL),
         RunnerServer::Connectors => to.connectors,
         RunnerServer::Bridge => to.bridge,
     };
     // The top-level domain `invalid` never resolves (RFC 2606), so a stub cannot send events to a foreign host.
-    known.map_or_else(
+    base_url.map_or_else(
         || json!(format!("https://{}.invalid", host_label(name))),
         |url| json!(url),
     )
 }
 
 /// Returns the comment above an endpoint.
-fn said(server: RunnerServer, id: &str) -> String {
+fn heading(server: RunnerServer, id: &str) -> String {
     match server {
         RunnerServer::Unknown => {
             format!("Serves {id}. Fill in its address: .invalid leads nowhere.")

@@ -17,14 +17,14 @@ impl SettingsDraft<'_, '_> {
         for field in family.fields {
             self.field(field, section, at);
         }
-        let known = |name: &&String| {
+        let is_mapped = |name: &&String| {
             family
                 .fields
                 .iter()
                 .any(|f| f.from.contains(&name.as_str()))
         };
         // Each setting of the section gets a note, so that users see what is lost.
-        for name in section.keys().filter(|name| !known(name)) {
+        for name in section.keys().filter(|name| !is_mapped(name)) {
             self.note(FieldAction::Dropped, member(at, name)).why =
                 Some(format!("{} has no such setting", family.plugin));
         }

@@ -75,9 +75,9 @@ impl SettingsDraft<'_, '_> {
         }
         for name in ai.keys() {
             let pointer = member(at, name);
-            let known = ["runner", "runner_config"].contains(&name.as_str());
+            let is_read = ["runner", "runner_config"].contains(&name.as_str());
             // An agent has its own settings at this position, not sections of runners.
-            if found.config.contains_key("ai") && !known && pointer != section_at {
+            if found.config.contains_key("ai") && !is_read && pointer != section_at {
                 self.note(FieldAction::Dropped, pointer).why =
                     Some("belongs to a runner that is not selected".to_owned());
             }

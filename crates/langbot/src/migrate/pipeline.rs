@@ -209,7 +209,7 @@ impl SettingsDraft<'_, '_> {
             };
             let runner_id = family.map_or_else(|| id.clone(), |family| family.runner_id(to));
             self.aim(family, to);
-            let (section, place) = self.current(ai, at, id, family)?;
+            let (section, section_at) = self.current(ai, at, id, family)?;
             let settled = if runner_id == *id {
                 FieldAction::Kept
             } else {
@@ -220,31 +220,31 @@ impl SettingsDraft<'_, '_> {
                 runner_id,
                 family,
                 section,
-                at: place,
+                at: section_at,
             });
         }
-        let known = [("runner", runner), ("id", id)]
+        let legacy_runner = [("runner", runner), ("id", id)]
             .into_iter()
             .find_map(|(key, name)| Some((key, Family::of_legacy(&name?)?)));
-        let Some((key, family)) = known else {
+        let Some((key, family)) = legacy_runner else {
             let message = "is a custom runner without a successor plugin: serve it as a runner, \
                 and select its id here";
             return Err(Box::new(blocked(&runner_at, message)));
         };
-        let place = member(at, family.legacy);
+        let section_at = member(at, family.legacy);
         let Some(Value::Object(section)) = ai.get(family.legacy) else {
             let message = "must be an object: the settings of the selected runner";
-            return Err(Box::new(blocked(&place, message)));
+            return Err(Box::new(blocked(&section_at, message)));
         };
         self.aim(Some(family), to);
-        self.legacy(family, section, &place);
+        self.legacy(family, section, &section_at);
         self.note(FieldAction::Renamed, member(&runner_at, key))
             .target = Some("runner_id".to_owned());
         Ok(SelectedRunner {
             runner_id: family.runner_id(to),
             family: Some(family),
             section: section.clone(),
-            at: place,
+            at: section_at,
         })
     }
 
@@ -269,19 +269,19 @@ impl SettingsDraft<'_, '_> {
         family: Option<&'static Family>,
     ) -> Result<(JsonObject, String), Box<PipelinePlan>> {
         let configs_at = member(at, "runner_config");
-        let place = member(&configs_at, id);
+        let section_at = member(&configs_at, id);
         let configs = object_at(ai, "runner_config", &configs_at)?;
         let section = match configs {
-            Some(configs) => object_at(configs, id, &place)?,
+            Some(configs) => object_at(configs, id, &section_at)?,
             None => None,
         };
         let Some(section) = section.cloned() else {
-            self.note(FieldAction::Defaulted, place.clone()).why =
+            self.note(FieldAction::Defaulted, section_at.clone()).why =
                 Some("is absent: the runner's own defaults apply".to_owned());
-            return Ok((JsonObject::new(), place));
+            return Ok((JsonObject::new(), section_at));
         };
         for (name, value) in &section {
-            let pointer = member(&place, name);
+            let pointer = member(&section_at, name);
             if self.server == RunnerServer::Connectors && name == connectors::ASSETS {
                 self.assets(&section, pointer);
                 continue;
@@ -311,7 +311,7 @@ impl SettingsDraft<'_, '_> {
                 self.keep(name, kind, value, pointer, how);
             }
         }
-        Ok((section, place))
+        Ok((section, section_at))
     }
 
     /// Converts a value into the configuration. `false`: it is empty.
@@ -358,9 +358,9 @@ impl SettingsDraft<'_, '_> {
             .newer_values
             .iter()
             .find(|(setting, newer, _)| *setting == name && value == *newer);
-        let value = newer.map_or(value, |(_, _, known)| {
+        let value = newer.map_or(value, |(_, _, equivalent)| {
             how = Some("the older plugin's equivalent");
-            json!(known)
+            json!(equivalent)
         });
         let before = self.vault.removed.len();
         let plain = without_nulls(value);

@@ -127,12 +127,12 @@ pub(super) fn resource_policy(
     draft.notes.push(note.because(why));
     for name in ["mcp-resources", "mcp-resource-agent-read-enabled"] {
         let pointer = member(at, name);
-        let told = draft
+        let is_noted = draft
             .notes
             .iter()
             .any(|note| note.pointer.as_ref() == Some(&pointer));
         // A field has one note; the migration map may have written it.
-        if section.contains_key(name) && !told {
+        if section.contains_key(name) && !is_noted {
             draft.note(FieldAction::Dropped, pointer).why =
                 Some("the gateway attaches no MCP resources".to_owned());
         }

@@ -120,9 +120,9 @@ mod tests {
         );
         // Neither report nor log shows a value.
         let secrets = secret_values(&documents, &migration);
-        let told = format!("{}{secrets:?}", json!(migration));
+        let output = format!("{}{secrets:?}", json!(migration));
         for value in ["k-dify", "k-tweak", "k-1", "k-mcp"] {
-            assert!(!told.contains(value), "{value}: {told}");
+            assert!(!output.contains(value), "{value}: {output}");
         }
     }
 }

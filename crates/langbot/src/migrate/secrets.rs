@@ -57,8 +57,8 @@ pub(super) fn is_secret(name: &str, text: &str) -> bool {
 
 /// Returns true if a text is a reference to a variable or file.
 pub(super) fn is_reference(text: &str) -> bool {
-    let (kind, place) = text.split_once(':').unwrap_or_default();
-    matches!(kind, "env" | "file") && !place.is_empty() && !place.contains(char::is_whitespace)
+    let (kind, target) = text.split_once(':').unwrap_or_default();
+    matches!(kind, "env" | "file") && !target.is_empty() && !target.contains(char::is_whitespace)
 }
 
 /// Returns true if a URL has a user, a password or a parameter that indicates a secret.

@@ -240,8 +240,8 @@ mod tests {
 
     fn check(document: &Value, pointers: &[&str]) {
         let found = find(document).unwrap();
-        let places: Vec<_> = found.iter().map(|one| one.at.as_str()).collect();
-        assert_eq!(places, pointers, "{document}");
+        let found_pointers: Vec<_> = found.iter().map(|one| one.at.as_str()).collect();
+        assert_eq!(found_pointers, pointers, "{document}");
     }
 
     #[test]

@@ -82,10 +82,10 @@ impl MigrationTable {
     pub(super) fn of(
         kind: TableKind,
         name: &str,
-        said: &str,
+        heading: &str,
         members: Vec<(String, Value)>,
     ) -> Self {
-        let mut text = comment(said);
+        let mut text = comment(heading);
         // Writing to a string cannot fail.
         let _ = writeln!(text, "[[{}]]", kind.array());
         write_members(&mut text, &members);

@@ -91,11 +91,11 @@ fn check_row(legacy: &str, newer: &str, older: &str, config: &Value) {
         assert_eq!(check_agent(&spec), [], "{legacy}");
     }
     let migration = of(&document, RunnerIds::Newer);
-    let told = format!(
+    let output = format!(
         "{migration:?} {}",
         serde_json::to_string(&migration).unwrap()
     );
-    assert!(!told.contains(SECRET), "{legacy}: {told}");
+    assert!(!output.contains(SECRET), "{legacy}: {output}");
     // Every field of the section has exactly one note.
     for field in section(legacy).as_object().unwrap().keys() {
         let pointer = format!("/config/ai/{legacy}/{field}");
@@ -317,10 +317,10 @@ fn missing_required_value_blocks_only_its_pipeline() {
         let report = &migration.pipelines[0];
         assert_eq!(report.outcome, MigrationOutcome::Blocked, "{document}");
         assert!(migration.tables.is_empty(), "{document}");
-        let told = report.message.clone().unwrap_or_default();
+        let message = report.message.clone().unwrap_or_default();
         let missing = actions(&migration, pointer).contains(&FieldAction::Missing);
         assert!(
-            missing || told.starts_with(pointer),
+            missing || message.starts_with(pointer),
             "{pointer}: {report:?}"
         );
     };
@@ -555,8 +555,8 @@ fn unreadable_restrictions_grant_nothing() {
         let found = agent(&document, RunnerIds::Newer);
         assert_eq!(found["resource_policy"], limited, "{preferences}");
         let migration = of(&document, RunnerIds::Newer);
-        let told = actions(&migration, "/extensions_preferences");
-        assert_eq!(told, [FieldAction::Dropped], "{preferences}");
+        let noted = actions(&migration, "/extensions_preferences");
+        assert_eq!(noted, [FieldAction::Dropped], "{preferences}");
     }
     for unreadable in [json!("{"), json!([]), json!(true)] {
         let id = "plugin:langbot/local-agent/default";
@@ -834,7 +834,7 @@ fn lists_hosts_of_connector_variables() {
 }
 
 #[test]
-fn known_servers_get_real_addresses() {
+fn configured_servers_get_real_addresses() {
     for (legacy, name, url) in [
         ("local-agent", "local-agent", "http://127.0.0.1:9101"),
         ("dify-service-api", "connectors", "http://127.0.0.1:9120"),

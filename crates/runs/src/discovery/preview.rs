@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use domain::discovery::{
-    KnownRunner, KnownState, affected_agents, affected_runners, compare, manifest_value,
+    RegisteredRunner, RegisteredState, affected_agents, affected_runners, compare, manifest_value,
 };
 use protocol::admin::EndpointSpec;
 use protocol::discovery::DiscoveryDiff;
@@ -71,8 +71,8 @@ impl Endpoints {
         let listed: Vec<_> = listed
             .chain(found.incompatible.iter().map(|one| one.id.clone()))
             .collect();
-        let before = KnownState {
-            known: registered,
+        let before = RegisteredState {
+            registered,
             elsewhere: self.elsewhere(record, &listed).await?,
             replaces,
         };
@@ -90,13 +90,13 @@ impl Endpoints {
     async fn registered_runners(
         &self,
         record: &EndpointRecord,
-    ) -> Result<Vec<KnownRunner>, StoreError> {
+    ) -> Result<Vec<RegisteredRunner>, StoreError> {
         let store = &self.store;
         let runners = store
             .endpoints()
             .runners_of(&record.workspace, record.id)
             .await?;
-        let registered = runners.into_iter().map(|runner| KnownRunner {
+        let registered = runners.into_iter().map(|runner| RegisteredRunner {
             bindable: runner.is_bindable(),
             listed: runner.status != RunnerStatus::Absent,
             manifest: manifest_value(&runner.manifest),

@@ -151,7 +151,7 @@ impl Endpoints {
                         "agents are bound to {taken}, and this endpoint has not served it; refresh the endpoint if it shall"
                     ),
                 };
-                findings.leave_out(taken, discovered.place_of(taken), why);
+                findings.leave_out(taken, discovered.pointer_of(taken), why);
             }
         }
         if record.health != "healthy" || record.findings != json!(findings) {

@@ -63,7 +63,7 @@ impl RelayState<'_> {
                 // Results after the end in the same chunk are counted; no more are read.
                 for raw in std::mem::take(&mut self.waiting) {
                     if let Verdict::Reject(rejection) =
-                        self.validator.judge(&raw, self.parts.clock.now_seconds())
+                        self.validator.validate(&raw, self.parts.clock.now_seconds())
                     {
                         self.buffer.reject(rejection);
                     }
@@ -92,7 +92,7 @@ impl RelayState<'_> {
             () = self.live.lost.cancelled() => return Err(RelayStop::Lost),
         };
         if found {
-            self.validator.know_artifact(id);
+            self.validator.add_artifact(id);
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl RelayState<'_> {
     /// Validates one result. Returns the end if the result is one.
     fn validate_result(&mut self, raw: &[u8]) -> Option<EndCause> {
         let now = self.parts.clock.now_seconds();
-        match self.validator.judge(raw, now) {
+        match self.validator.validate(raw, now) {
             Verdict::Accept(accepted) => {
                 // Noted first, because nothing follows a terminal.
                 if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
@@ -248,7 +248,7 @@ impl RelayState<'_> {
     pub(super) fn ended_by_gateway(&self, failure: Failure) -> EndCause {
         EndCause::Gateway {
             failure,
-            messages: self.validator.said(),
+            messages: self.validator.completed_messages(),
         }
     }
 

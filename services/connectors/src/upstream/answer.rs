@@ -54,7 +54,7 @@ impl AnswerText {
         self.has_begun = true;
         let filtered = self.filter.push(piece);
         // A restarted text repeats its reasoning, so emit only the new part.
-        let reasoning = self.reasoning.new_of(&filtered.thoughts);
+        let reasoning = self.reasoning.new_of(&filtered.reasoning);
         self.think(&reasoning, out);
         if filtered.starts_over {
             self.text.clear();
@@ -80,7 +80,7 @@ impl AnswerText {
         self.filter = ThinkFilter::default();
         let FilteredText {
             text,
-            thoughts: reasoning,
+            reasoning,
             ..
         } = self.filter.push(full_text);
         self.reasoning.start_over();

@@ -60,7 +60,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
             Some("hour") => BudgetWindow::Hour,
             Some("day") => BudgetWindow::Day,
             Some(_) => BudgetWindow::Month,
-            None => BudgetWindow::Whole,
+            None => BudgetWindow::Lifetime,
         },
         calls: calls?,
         tokens: tokens?,

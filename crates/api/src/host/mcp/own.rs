@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::authorization::AuthorizationSnapshot;
 use protocol::JsonObject;
 use protocol::interaction::MAX_WAIT_SECONDS;
-use protocol::lists::KnownSet;
+use protocol::lists::NameSet;
 use protocol::resources::{AgentResources, HistoryOperation, KnowledgeOperation, ToolResource};
 use rmcp::model::{CallToolResult, Tool, ToolAnnotations};
 use serde::Deserialize;
@@ -47,7 +47,7 @@ const MAX_INTERACTION_ID: usize = 255;
 #[derive(Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct AssetQuery {
-    asset_types: KnownSet<AssetType>,
+    asset_types: NameSet<AssetType>,
     include_schemas: bool,
 }
 
@@ -84,7 +84,7 @@ impl AssetType {
 impl Default for AssetQuery {
     fn default() -> Self {
         Self {
-            asset_types: KnownSet::from(AssetType::ALL),
+            asset_types: NameSet::from(AssetType::ALL),
             include_schemas: false,
         }
     }

@@ -172,7 +172,7 @@ mod tests {
             name: "b".to_owned(),
             scope: BudgetScope::Workspace,
             only: None,
-            window: BudgetWindow::Whole,
+            window: BudgetWindow::Lifetime,
             calls: None,
             tokens: None,
             cost_micros: Some(10_000_000),

@@ -168,7 +168,7 @@ fn passed(
             call.add_bytes(frames.len());
             match end {
                 None => return (frames, ResponseStreamState::Passed(answering, passing)),
-                Some(AnswerEnd::Whole) => answering.end(Some(&event), None),
+                Some(AnswerEnd::Complete) => answering.end(Some(&event), None),
                 // The event reports the failure already, so no further event follows.
                 Some(AnswerEnd::Failed(message)) => {
                     let failed = UpstreamError::Faulty(message).into();

@@ -69,7 +69,7 @@ impl ResponsesInvocation<'_> {
                     .await?;
                 let mut response = Value::Object(answered);
                 call.count(response.get("usage").and_then(domain::chat::usage));
-                call.count_text(domain::chat::responses::said_bytes(&response));
+                call.count_text(domain::chat::responses::output_bytes(&response));
                 rewrite_response(&mut response, passing.head());
                 (response, None)
             }
@@ -77,7 +77,7 @@ impl ResponsesInvocation<'_> {
                 let completion = call.within(provider.complete(body)).await?;
                 call.count(domain::chat::usage_of(&completion));
                 call.count_text(generated_bytes(&completion, "message"));
-                writer.whole(&completion).map_err(|_| too_large())?
+                writer.complete(&completion).map_err(|_| too_large())?
             }
         };
         // The size as sent, for the audit.

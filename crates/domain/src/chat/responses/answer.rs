@@ -41,7 +41,7 @@ pub struct ResponseEventWriter {
     /// The open message or reasoning item.
     open: Option<usize>,
     calls: BTreeMap<u64, StreamedCall>,
-    thoughts: Reasoning,
+    reasoning_members: Reasoning,
     carried: BTreeMap<String, JsonObject>,
     bytes: usize,
     usage: Option<LlmTokenUsage>,
@@ -65,7 +65,7 @@ impl ResponseEventWriter {
             items: Vec::new(),
             open: None,
             calls: BTreeMap::new(),
-            thoughts: Reasoning::default(),
+            reasoning_members: Reasoning::default(),
             carried: BTreeMap::new(),
             bytes: 0,
             usage: None,
@@ -106,7 +106,7 @@ impl ResponseEventWriter {
             return Ok(events);
         };
         if self.collects_reasoning() {
-            self.thoughts.add(delta);
+            self.reasoning_members.add(delta);
         }
         // Reasoning precedes content in a chunk that has both.
         if let Some(text) = reasoning(delta) {
@@ -168,7 +168,7 @@ impl ResponseEventWriter {
     }
 
     /// Returns the response to a complete completion, and its [`Self::unsent_reasoning`].
-    pub fn whole(
+    pub fn complete(
         mut self,
         completion: &JsonObject,
     ) -> Result<(Value, Option<String>), AnswerTooLarge> {
@@ -188,7 +188,7 @@ impl ResponseEventWriter {
             return None;
         }
         let envelope = ReasoningEnvelope {
-            thoughts: self.thoughts.clone().members(true),
+            reasoning_members: self.reasoning_members.clone().members(true),
             calls: self.carried.clone(),
         };
         envelope.seal(&self.head.model)
@@ -237,7 +237,7 @@ impl ResponseEventWriter {
             return;
         }
         let envelope = ReasoningEnvelope {
-            thoughts: std::mem::take(&mut self.thoughts).members(true),
+            reasoning_members: std::mem::take(&mut self.reasoning_members).members(true),
             calls: std::mem::take(&mut self.carried),
         };
         if let Some(sealed) = envelope.seal(&self.head.model) {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::escaped;
 use super::input::Chat;
-use super::places::PointerMap;
+use super::pointers::PointerMap;
 use super::tools::{FunctionNames, read_choice, read_tools};
 
 /// API of the target provider.
@@ -84,7 +84,7 @@ pub struct ResponsesRequest {
     pub(super) own_tools: Option<Value>,
     pub(super) own_tools_of_items: BTreeMap<usize, Value>,
     pub(super) names: FunctionNames,
-    pub(super) places: PointerMap,
+    pub(super) pointers: PointerMap,
     /// True if the client requests reasoning to send back.
     pub(super) returns_reasoning: bool,
     /// True if later requests may refer to the items of the answer.
@@ -104,7 +104,7 @@ impl ResponsesRequest {
         match pointer {
             // The completion has the limit under one of two names, depending on the provider.
             "/max_tokens" | "/max_completion_tokens" => "/max_output_tokens".to_owned(),
-            pointer => self.places.of(pointer),
+            pointer => self.pointers.of(pointer),
         }
     }
 }
@@ -148,22 +148,22 @@ pub fn read_request(
         }
     }
     // Faults of the completion's body refer to its pointers; the map leads back to the request.
-    let mut places = PointerMap::default();
+    let mut pointers = PointerMap::default();
     let mut messages = Chat::new(model, target);
     match body.get("instructions") {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => messages.add_system_text(text, "/instructions"),
         Some(_) => return Err(Fault::new("/instructions", "must be a text")),
     }
-    messages.read(body.get("input").unwrap_or(&Value::Null), &mut places)?;
+    messages.read(body.get("input").unwrap_or(&Value::Null), &mut pointers)?;
     let beside = std::mem::take(&mut messages.beside);
     let left_out = std::mem::take(&mut messages.left_out);
     chat.insert(
         "messages".to_owned(),
         // Only now all system text is known, which becomes the first message.
-        Value::Array(messages.finish(&mut places)),
+        Value::Array(messages.finish(&mut pointers)),
     );
-    let mut tools = read_tools(body, &mut places)?;
+    let mut tools = read_tools(body, &mut pointers)?;
     let choice = body.get("tool_choice").unwrap_or(&Value::Null);
     let choice = read_choice(choice, &mut tools.functions)?;
     // The member is absent, not empty, if the client sent none.
@@ -188,7 +188,7 @@ pub fn read_request(
         own_tools,
         own_tools_of_items: tools.own_of_items,
         names: tools.names,
-        places,
+        pointers,
         returns_reasoning: read_include(body, target)?,
         keeps_items: keeps_items(body),
     })
@@ -267,7 +267,7 @@ fn read_bound(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
 fn members<'a>(
     body: &'a JsonObject,
     name: &str,
-    known: &[&str],
+    allowed: &[&str],
 ) -> Result<Option<&'a JsonObject>, Fault> {
     let members = match body.get(name) {
         None | Some(Value::Null) => return Ok(None),
@@ -277,10 +277,10 @@ fn members<'a>(
     // An ignored setting would change the answer silently.
     let unknown = members
         .iter()
-        .find(|(member, value)| !value.is_null() && !known.contains(&member.as_str()));
+        .find(|(member, value)| !value.is_null() && !allowed.contains(&member.as_str()));
     match unknown {
         Some((member, _)) => {
-            let message = format!("is unknown; send {}", known.join(", "));
+            let message = format!("is unknown; send {}", allowed.join(", "));
             Err(Fault::new(format!("/{name}/{}", escaped(member)), message))
         }
         None => Ok(Some(members)),

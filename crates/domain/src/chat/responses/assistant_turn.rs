@@ -13,7 +13,7 @@ pub(super) struct AssistantTurn {
     pub(super) pointer: String,
     pub(super) texts: Vec<String>,
     pub(super) calls: Vec<Value>,
-    pub(super) thoughts: JsonObject,
+    pub(super) reasoning_members: JsonObject,
     pub(super) carried: BTreeMap<String, JsonObject>,
 }
 
@@ -40,7 +40,7 @@ impl AssistantTurn {
             }
             message.insert("tool_calls".to_owned(), Value::Array(self.calls));
             // As with protocol messages, reasoning returns only with calls.
-            message.extend(self.thoughts);
+            message.extend(self.reasoning_members);
         }
         Value::Object(message)
     }

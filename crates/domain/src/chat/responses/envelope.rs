@@ -16,7 +16,7 @@ const MARK: &str = "runnel:1:";
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReasoningEnvelope {
     /// Members of the assistant's message.
-    pub(super) thoughts: JsonObject,
+    pub(super) reasoning_members: JsonObject,
     /// Members of its calls, by call id.
     pub(super) calls: BTreeMap<String, JsonObject>,
 }
@@ -25,10 +25,10 @@ impl ReasoningEnvelope {
     /// Returns the content of a reasoning item. `None`: there is none.
     pub(super) fn seal(&self, model: &str) -> Option<String> {
         // An empty item would only cost tokens in the next request.
-        if self.thoughts.is_empty() && self.calls.is_empty() {
+        if self.reasoning_members.is_empty() && self.calls.is_empty() {
             return None;
         }
-        let held = json!({"model": model, "thoughts": self.thoughts, "calls": self.calls});
+        let held = json!({"model": model, "thoughts": self.reasoning_members, "calls": self.calls});
         Some(format!("{MARK}{held}"))
     }
 
@@ -43,11 +43,11 @@ impl ReasoningEnvelope {
         if held["model"] != model {
             return None;
         }
-        let thoughts = held["thoughts"].as_object().into_iter().flatten();
+        let reasoning_members = held["thoughts"].as_object().into_iter().flatten();
         let calls = held["calls"].as_object().into_iter().flatten();
         Some(Self {
             // A changed envelope must not set the role or the content of the message.
-            thoughts: thoughts
+            reasoning_members: reasoning_members
                 .filter(|(name, _)| may_carry(name))
                 .map(|(name, value)| (name.clone(), value.clone()))
                 .collect(),
@@ -73,9 +73,9 @@ mod tests {
     }
 
     #[test]
-    fn kept_members_return_to_their_model() {
+    fn stored_members_return_to_their_model() {
         let carried = ReasoningEnvelope {
-            thoughts: object(json!({"reasoning_content": "T"})),
+            reasoning_members: object(json!({"reasoning_content": "T"})),
             calls: BTreeMap::from([("c".to_owned(), object(json!({"signature": "S"})))]),
         };
         let sealed = carried.seal("m").unwrap();
@@ -91,7 +91,7 @@ mod tests {
         let forged = json!({"model": "m", "thoughts": {"content": "x", "reasoning": "T"},
             "calls": {"c": {"function": {}, "x": 1}, "d": 7}});
         let opened = ReasoningEnvelope::open(&format!("{MARK}{forged}"), "m").unwrap();
-        assert_eq!(opened.thoughts, object(json!({"reasoning": "T"})));
+        assert_eq!(opened.reasoning_members, object(json!({"reasoning": "T"})));
         assert_eq!(opened.calls["c"], object(json!({"x": 1})));
         assert!(opened.calls["d"].is_empty());
         assert_eq!(ReasoningEnvelope::open(&format!("{MARK}[["), "m"), None);

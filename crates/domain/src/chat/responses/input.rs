@@ -9,7 +9,7 @@ use super::ProviderApi;
 use super::assistant_turn::AssistantTurn;
 use super::envelope::{ReasoningEnvelope, is_sealed};
 use super::parts::{AllowedContent, ContentPart, read_parts, text_of};
-use super::places::PointerMap;
+use super::pointers::PointerMap;
 use super::tools::{custom_arguments, function_name};
 use super::unknown::{is_unknown, kind_of, logged_kind, message_of};
 
@@ -66,16 +66,16 @@ impl<'a> Chat<'a> {
     }
 
     /// Reads `input`. Pointers of faults refer to the request.
-    pub(super) fn read(&mut self, input: &Value, places: &mut PointerMap) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, input: &Value, pointers: &mut PointerMap) -> Result<(), Fault> {
         match input {
             Value::String(text) => {
-                self.push(json!({"role": "user", "content": text}), "/input", places);
+                self.push(json!({"role": "user", "content": text}), "/input", pointers);
                 return Ok(());
             }
             Value::Array(items) if items.len() <= MAX_ITEMS => {
                 for (n, item) in items.iter().enumerate() {
                     let pointer = format!("/input/{n}");
-                    self.read_item(item, &pointer, places)?;
+                    self.read_item(item, &pointer, pointers)?;
                     // Checked per item, so that the fault names the item that exceeds the limit.
                     if self.data + self.attached.len() > MAX_MEDIA_PARTS {
                         let message = format!(
@@ -92,16 +92,16 @@ impl<'a> Chat<'a> {
             _ => return Err(Fault::new("/input", "must be a text or a list of items")),
         }
         // Attachments of the last tool results have no following item.
-        self.close(places);
+        self.close(pointers);
         Ok(())
     }
 
     /// Returns the messages.
-    pub(super) fn finish(mut self, places: &mut PointerMap) -> Vec<Value> {
+    pub(super) fn finish(mut self, pointers: &mut PointerMap) -> Vec<Value> {
         if let Some((text, pointer)) = self.system {
             // The system message comes first, so all recorded pointers move by one.
-            places.shift_messages();
-            places.add("/messages/0".to_owned(), pointer);
+            pointers.shift_messages();
+            pointers.add("/messages/0".to_owned(), pointer);
             let message = json!({"role": "system", "content": text});
             self.messages.insert(0, message);
         }
@@ -112,7 +112,7 @@ impl<'a> Chat<'a> {
         &mut self,
         item: &Value,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<(), Fault> {
         // A client repeats its complete history: one unknown item must not end the session.
         if is_unknown(item, self.target) {
@@ -121,23 +121,23 @@ impl<'a> Chat<'a> {
                 self.left_out.insert(logged_kind(item));
                 return Ok(());
             };
-            return self.read_message(&message, pointer, places);
+            return self.read_message(&message, pointer, pointers);
         }
         match kind_of(item) {
-            "message" => self.read_message(item, pointer, places),
+            "message" => self.read_message(item, pointer, pointers),
             "function_call" => {
                 let arguments = text_at(item, "arguments", pointer)?;
-                self.add_call(item, arguments, pointer, places)
+                self.add_call(item, arguments, pointer, pointers)
             }
             "custom_tool_call" => {
                 let arguments = custom_arguments(text_at(item, "input", pointer)?);
-                self.add_call(item, &arguments, pointer, places)
+                self.add_call(item, &arguments, pointer, pointers)
             }
             "function_call_output" | "custom_tool_call_output" => {
-                self.read_output(item, pointer, places)
+                self.read_output(item, pointer, pointers)
             }
             "reasoning" => {
-                self.read_reasoning(item, pointer, places);
+                self.read_reasoning(item, pointer, pointers);
                 Ok(())
             }
             // Its tools are read with those of the request.
@@ -162,7 +162,7 @@ impl<'a> Chat<'a> {
         &mut self,
         item: &Value,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<(), Fault> {
         let content = format!("{pointer}/content");
         match item["role"].as_str().unwrap_or_default() {
@@ -174,15 +174,15 @@ impl<'a> Chat<'a> {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
                 let text = text_of(&parts);
                 // A turn of the assistant also continues across reasoning and calls.
-                let turn = self.turn(pointer, places);
+                let turn = self.turn(pointer, pointers);
                 if !text.is_empty() {
                     turn.texts.push(text);
                 }
             }
             "user" => {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Any)?;
-                self.close(places);
-                self.push_user(parts, pointer, places);
+                self.close(pointers);
+                self.push_user(parts, pointer, pointers);
             }
             _ => {
                 let message = "must be user, assistant, system or developer";
@@ -196,17 +196,17 @@ impl<'a> Chat<'a> {
         &mut self,
         parts: Vec<(ContentPart, String)>,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) {
         // A plain text stays a text: some servers reject lists of parts.
         if let [(ContentPart::Text(text), _)] = parts.as_slice() {
-            return self.push_user_content(json!(text), pointer, places);
+            return self.push_user_content(json!(text), pointer, pointers);
         }
-        let parts = parts.into_iter().map(|(part, place)| match part {
+        let parts = parts.into_iter().map(|(part, source)| match part {
             ContentPart::Text(text) => (json!({"type": "text", "text": text}), None),
-            ContentPart::Data(data) => (data, Some(place)),
+            ContentPart::Data(data) => (data, Some(source)),
         });
-        self.push_user_parts(parts.collect(), pointer, places);
+        self.push_user_parts(parts.collect(), pointer, pointers);
     }
 
     /// Adds parts of the user, and records the source pointers of the media parts.
@@ -214,7 +214,7 @@ impl<'a> Chat<'a> {
         &mut self,
         parts: Vec<(Value, Option<String>)>,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) {
         let (message, before) = match self.messages.last() {
             // Consecutive user messages become one, so the parts continue its content.
@@ -224,19 +224,22 @@ impl<'a> Chat<'a> {
             }
             _ => (self.messages.len(), 0),
         };
-        let place = |(n, (part, place)): (usize, (Value, Option<String>))| {
-            if let Some(place) = place {
+        let record = |(n, (part, source)): (usize, (Value, Option<String>))| {
+            if let Some(source) = source {
                 self.data += 1;
-                places.add(format!("/messages/{message}/content/{}", before + n), place);
+                pointers.add(
+                    format!("/messages/{message}/content/{}", before + n),
+                    source,
+                );
             }
             part
         };
-        let content = parts.into_iter().enumerate().map(place).collect();
-        self.push_user_content(content, pointer, places);
+        let content = parts.into_iter().enumerate().map(record).collect();
+        self.push_user_content(content, pointer, pointers);
     }
 
     /// Adds content of the user.
-    fn push_user_content(&mut self, content: Value, pointer: &str, places: &mut PointerMap) {
+    fn push_user_content(&mut self, content: Value, pointer: &str, pointers: &mut PointerMap) {
         // Consecutive messages become one: many chat templates demand alternating turns.
         let Some(last) = self
             .messages
@@ -244,7 +247,7 @@ impl<'a> Chat<'a> {
             .filter(|last| last["role"] == "user")
         else {
             let message = json!({"role": "user", "content": content});
-            return self.push(message, pointer, places);
+            return self.push(message, pointer, pointers);
         };
         last["content"] = match (last["content"].take(), content) {
             (Value::String(before), Value::String(text)) => json!(format!("{before}\n\n{text}")),
@@ -257,16 +260,16 @@ impl<'a> Chat<'a> {
         item: &Value,
         arguments: &str,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
         let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         // The call joins the open turn: chat completions have text and calls in one message.
-        self.turn(pointer, places).calls.push(call);
+        self.turn(pointer, pointers).calls.push(call);
         if item["encrypted_content"].is_string() {
             // Stored calls hold the reasoning of their answer.
-            self.read_reasoning(item, pointer, places);
+            self.read_reasoning(item, pointer, pointers);
         }
         Ok(())
     }
@@ -275,7 +278,7 @@ impl<'a> Chat<'a> {
         &mut self,
         item: &Value,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
         let parts = read_parts(
@@ -283,10 +286,10 @@ impl<'a> Chat<'a> {
             &format!("{pointer}/output"),
             AllowedContent::Any,
         )?;
-        self.close_turn(places);
+        self.close_turn(pointers);
         let mut text = text_of(&parts);
-        let data = parts.into_iter().filter_map(|(part, place)| match part {
-            ContentPart::Data(data) => Some((data, Some(place))),
+        let data = parts.into_iter().filter_map(|(part, source)| match part {
+            ContentPart::Data(data) => Some((data, Some(source))),
             ContentPart::Text(_) => None,
         });
         let data: Vec<_> = data.collect();
@@ -304,20 +307,20 @@ impl<'a> Chat<'a> {
         self.push(
             json!({"role": "tool", "tool_call_id": id, "content": text}),
             pointer,
-            places,
+            pointers,
         );
         Ok(())
     }
 
-    fn read_reasoning(&mut self, item: &Value, pointer: &str, places: &mut PointerMap) {
+    fn read_reasoning(&mut self, item: &Value, pointer: &str, pointers: &mut PointerMap) {
         let content = item["encrypted_content"].as_str().unwrap_or_default();
         // A Responses provider receives its own reasoning item unchanged.
         let opened = (self.target == ProviderApi::Chat)
             .then(|| ReasoningEnvelope::open(content, self.model))
             .flatten();
         if let Some(opened) = opened {
-            let turn = self.turn(pointer, places);
-            turn.thoughts.extend(opened.thoughts);
+            let turn = self.turn(pointer, pointers);
+            turn.reasoning_members.extend(opened.reasoning_members);
             turn.carried.extend(opened.calls);
         }
         // The gateway's own content is removed before the request, so it costs no tokens.
@@ -336,9 +339,9 @@ impl<'a> Chat<'a> {
     }
 
     /// Returns the open assistant turn, or a new one.
-    fn turn(&mut self, pointer: &str, places: &mut PointerMap) -> &mut AssistantTurn {
+    fn turn(&mut self, pointer: &str, pointers: &mut PointerMap) -> &mut AssistantTurn {
         if self.turn.is_none() {
-            self.attach(places);
+            self.attach(pointers);
         }
         self.turn.get_or_insert_with(|| AssistantTurn {
             pointer: pointer.to_owned(),
@@ -346,33 +349,33 @@ impl<'a> Chat<'a> {
         })
     }
 
-    fn close(&mut self, places: &mut PointerMap) {
-        self.close_turn(places);
-        self.attach(places);
+    fn close(&mut self, pointers: &mut PointerMap) {
+        self.close_turn(pointers);
+        self.attach(pointers);
     }
 
-    fn close_turn(&mut self, places: &mut PointerMap) {
+    fn close_turn(&mut self, pointers: &mut PointerMap) {
         let Some(turn) = self.turn.take() else { return };
         // Reasoning without text and calls has no message to which it could belong.
         if turn.texts.is_empty() && turn.calls.is_empty() {
             return;
         }
-        self.attach(places);
+        self.attach(pointers);
         let pointer = turn.pointer.clone();
-        self.push(turn.message(), &pointer, places);
+        self.push(turn.message(), &pointer, pointers);
     }
 
     /// Adds the message with the attachments of tool results.
-    fn attach(&mut self, places: &mut PointerMap) {
+    fn attach(&mut self, pointers: &mut PointerMap) {
         if self.attached.is_empty() {
             return;
         }
         let attached = std::mem::take(&mut self.attached);
-        self.push_user_parts(attached, "/input", places);
+        self.push_user_parts(attached, "/input", pointers);
     }
 
-    fn push(&mut self, message: Value, pointer: &str, places: &mut PointerMap) {
-        places.add(
+    fn push(&mut self, message: Value, pointer: &str, pointers: &mut PointerMap) {
+        pointers.add(
             format!("/messages/{}", self.messages.len()),
             pointer.to_owned(),
         );
@@ -404,10 +407,10 @@ mod tests {
 
     #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
     fn read(items: Value, target: ProviderApi) -> Result<(Vec<Value>, PointerMap), Fault> {
-        let mut places = PointerMap::default();
+        let mut pointers = PointerMap::default();
         let mut messages = Chat::new("m", target);
-        messages.read(&items, &mut places)?;
-        Ok((messages.finish(&mut places), places))
+        messages.read(&items, &mut pointers)?;
+        Ok((messages.finish(&mut pointers), pointers))
     }
 
     #[test]
@@ -476,33 +479,37 @@ mod tests {
             {"type": "function_call_output", "call_id": "1", "output": [image]},
             {"type": "function_call_output", "call_id": "2", "output": "two"},
             {"role": "user", "content": "and?"}]);
-        let (messages, places) = read(items, ProviderApi::Chat).unwrap();
+        let (messages, pointers) = read(items, ProviderApi::Chat).unwrap();
         let roles: Vec<_> = messages.iter().map(|message| &message["role"]).collect();
         assert_eq!(roles, ["assistant", "tool", "tool", "user"]);
         let last = json!({"type": "text", "text": "and?"});
         assert_eq!(messages[3]["content"][2], last);
         assert_eq!(messages[3]["content"][1]["image_url"]["url"], "artifact:a");
-        let place = places.of("/messages/3/content/1/image_url/url");
-        assert_eq!(place, "/input/2/output/0/image_url");
+        let source = pointers.of("/messages/3/content/1/image_url/url");
+        assert_eq!(source, "/input/2/output/0/image_url");
     }
 
     #[test]
     fn reasoning_returns_with_calls_to_its_model() {
-        let thoughts = JsonObject::from_iter([("reasoning_content".to_owned(), json!("T"))]);
+        let reasoning_members =
+            JsonObject::from_iter([("reasoning_content".to_owned(), json!("T"))]);
         let carried = JsonObject::from_iter([("signature".to_owned(), json!("S"))]);
         let envelope = ReasoningEnvelope {
-            thoughts,
+            reasoning_members,
             calls: BTreeMap::from([("c".to_owned(), carried)]),
         };
-        for (model, has_thoughts) in [("m", true), ("other", false)] {
+        for (model, has_reasoning) in [("m", true), ("other", false)] {
             let sealed = envelope.seal(model).unwrap();
             let items = json!([{"type": "reasoning", "encrypted_content": sealed},
                 {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}]);
             let (messages, _) = read(items, ProviderApi::Chat).unwrap();
-            assert_eq!(messages[0].get("reasoning_content").is_some(), has_thoughts);
+            assert_eq!(
+                messages[0].get("reasoning_content").is_some(),
+                has_reasoning
+            );
             assert_eq!(
                 messages[0]["tool_calls"][0].get("signature").is_some(),
-                has_thoughts
+                has_reasoning
             );
         }
     }

@@ -116,8 +116,8 @@ impl OutputItem {
                     call["type"] = json!("custom_tool_call");
                     // A call without arguments has no input yet: `custom_input` would return the empty arguments as
                     // text.
-                    let is_said = !arguments.is_empty();
-                    call["input"] = json!(if is_said {
+                    let has_arguments = !arguments.is_empty();
+                    call["input"] = json!(if has_arguments {
                         custom_input(arguments)
                     } else {
                         String::new()

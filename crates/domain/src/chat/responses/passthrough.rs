@@ -50,7 +50,7 @@ pub fn passthrough_body(
         body.insert("tools".to_owned(), tools.clone());
     }
     // Artifacts were resolved in the completion's body; copy their data to the request's own positions.
-    for (from, to) in responses_request.places.images() {
+    for (from, to) in responses_request.pointers.images() {
         let to = to
             .strip_prefix("/input")
             .and_then(|to| body.get_mut("input")?.pointer_mut(to));
@@ -134,7 +134,7 @@ pub fn rewrite_response(response: &mut Value, head: &ResponseHead) {
 }
 
 /// Returns the text bytes of a response, the fallback for missing token counts.
-pub fn said_bytes(response: &Value) -> usize {
+pub fn output_bytes(response: &Value) -> usize {
     let items = response["output"].as_array().into_iter().flatten();
     items
         .map(|item| {
@@ -159,7 +159,7 @@ pub fn said_bytes(response: &Value) -> usize {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AnswerEnd {
     /// `response.completed` or `response.incomplete`.
-    Whole,
+    Complete,
     /// `response.failed` or `error`, with the provider's message.
     Failed(String),
 }
@@ -233,7 +233,7 @@ impl ResponsesPassthrough {
             message.unwrap_or("the provider gave no reason").to_owned()
         };
         match kind.as_str() {
-            "response.completed" | "response.incomplete" => Some(AnswerEnd::Whole),
+            "response.completed" | "response.incomplete" => Some(AnswerEnd::Complete),
             "response.failed" => {
                 let error = event
                     .get("response")
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn resolves_artifacts_in_place() {
+    fn replaces_artifact_urls_by_data() {
         let image = |url: &str| json!({"type": "input_image", "image_url": url});
         let request = json!({"model": "m", "input": [
             {"type": "reasoning", "summary": [], "encrypted_content": "runnel:1:{}"},
@@ -361,7 +361,7 @@ mod tests {
                 json!({"type": "response.completed", "sequence_number": 2,
                 "response": {"model": "gpt", "usage": usage, "service_tier": "flex"}}),
                 0,
-                Some(AnswerEnd::Whole),
+                Some(AnswerEnd::Complete),
             ),
         ] {
             let mut event = object(&event);
@@ -410,6 +410,6 @@ mod tests {
             {"type": "message", "content": [{"text": "ab"}, {"refusal": "c"}]},
             {"type": "reasoning", "summary": [{"text": "d"}], "encrypted_content": "ef"},
             {"type": "function_call", "name": "uncounted", "arguments": "{}"}]});
-        assert_eq!(said_bytes(&response), 8);
+        assert_eq!(output_bytes(&response), 8);
     }
 }

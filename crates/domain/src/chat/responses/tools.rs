@@ -6,7 +6,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
-use super::places::PointerMap;
+use super::pointers::PointerMap;
 
 /// Maximum tools of one request, including those in namespaces.
 const MAX_TOOLS: usize = 512;
@@ -68,18 +68,18 @@ pub(super) struct RequestTools {
 
 /// Returns the function name of a tool. A name that is too long is cut and gets a checksum of the full name.
 pub(super) fn function_name(namespace: Option<&str>, name: &str) -> String {
-    let whole = match namespace {
+    let full_name = match namespace {
         None => return name.to_owned(),
         // Clients with MCP servers end their namespaces this way already.
         Some(space) if space.ends_with("__") => format!("{space}{name}"),
         Some(space) => format!("{space}__{name}"),
     };
-    if whole.chars().count() <= NAME_CHARS {
-        return whole;
+    if full_name.chars().count() <= NAME_CHARS {
+        return full_name;
     }
-    let sum = checksum(whole.as_bytes());
+    let sum = checksum(full_name.as_bytes());
     // Underscore and eight hexadecimal digits complete the limit.
-    let prefix: String = whole.chars().take(NAME_CHARS - 9).collect();
+    let prefix: String = full_name.chars().take(NAME_CHARS - 9).collect();
     format!("{prefix}_{sum:08x}")
 }
 
@@ -93,17 +93,17 @@ fn checksum(bytes: &[u8]) -> u32 {
 /// Reads the tools of a request and of its `additional_tools` items. Pointers of faults refer to the request.
 pub(super) fn read_tools(
     body: &JsonObject,
-    places: &mut PointerMap,
+    pointers: &mut PointerMap,
 ) -> Result<RequestTools, Fault> {
     let mut tools = RequestTools::default();
     let tool_list = body.get("tools").unwrap_or(&Value::Null);
-    tools.own = tools.add_list(tool_list, "/tools", places)?;
+    tools.own = tools.add_list(tool_list, "/tools", pointers)?;
     let items = body.get("input").and_then(Value::as_array);
     for (n, item) in items.into_iter().flatten().enumerate() {
         if item["type"] == "additional_tools" {
             // Later items may repeat a name; a request's own tools may not.
             tools.is_of_item = true;
-            let own = tools.add_list(&item["tools"], &format!("/input/{n}/tools"), places)?;
+            let own = tools.add_list(&item["tools"], &format!("/input/{n}/tools"), pointers)?;
             tools.own_of_items.insert(n, Value::Array(own));
         }
     }
@@ -116,7 +116,7 @@ impl RequestTools {
         &mut self,
         list: &Value,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<Vec<Value>, Fault> {
         let tool_list = match list {
             Value::Null => return Ok(Vec::new()),
@@ -128,9 +128,9 @@ impl RequestTools {
             let pointer = format!("{pointer}/{n}");
             // A Responses provider gets the namespace, a completion its inner tools.
             if tool["type"] == "namespace" {
-                own.push(self.add_namespace(tool, &pointer, places)?);
+                own.push(self.add_namespace(tool, &pointer, pointers)?);
             } else {
-                self.add(tool, None, &pointer, places)?;
+                self.add(tool, None, &pointer, pointers)?;
                 own.push(own_tool(tool));
             }
         }
@@ -141,14 +141,14 @@ impl RequestTools {
         &mut self,
         tool: &Value,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<Value, Fault> {
         let space = name_of(tool, pointer)?;
         let inner = tool["tools"].as_array();
         let inner =
             inner.ok_or_else(|| Fault::new(format!("{pointer}/tools"), "must be a list"))?;
         for (n, one) in inner.iter().enumerate() {
-            self.add(one, Some(space), &format!("{pointer}/tools/{n}"), places)?;
+            self.add(one, Some(space), &format!("{pointer}/tools/{n}"), pointers)?;
         }
         let own: Vec<_> = inner.iter().map(own_tool).collect();
         let description = &tool["description"];
@@ -160,7 +160,7 @@ impl RequestTools {
         tool: &Value,
         namespace: Option<&str>,
         pointer: &str,
-        places: &mut PointerMap,
+        pointers: &mut PointerMap,
     ) -> Result<(), Fault> {
         let is_custom = match tool["type"].as_str() {
             Some("function") => false,
@@ -171,7 +171,7 @@ impl RequestTools {
         };
         let name = name_of(tool, pointer)?;
         let function = function_name(namespace, name);
-        let known = RequestTool {
+        let request_tool = RequestTool {
             is_custom,
             namespace: namespace.map(str::to_owned),
             name: name.to_owned(),
@@ -181,7 +181,7 @@ impl RequestTools {
         } else {
             plain(&function, tool)
         };
-        if !self.names.add(&function, known) {
+        if !self.names.add(&function, request_tool) {
             if !self.is_of_item {
                 let message = "must be a name that no other tool of the request has";
                 return Err(Fault::new(format!("{pointer}/name"), message));
@@ -198,7 +198,7 @@ impl RequestTools {
             return Err(Fault::new("/tools", message));
         }
         // Only new tools: the pointer of a repeated one stays that of the first.
-        places.add(
+        pointers.add(
             format!("/tools/{}", self.functions.len()),
             pointer.to_owned(),
         );
@@ -328,8 +328,8 @@ pub(super) fn read_choice(
                         .any(|name| function["function"]["name"] == name.as_str())
                 });
                 let mode = choice["mode"].as_str().unwrap_or("auto");
-                let is_known = ["auto", "required"].contains(&mode);
-                is_known.then(|| Some(json!(mode))).ok_or_else(fault)
+                let is_valid = ["auto", "required"].contains(&mode);
+                is_valid.then(|| Some(json!(mode))).ok_or_else(fault)
             }
             _ => Err(fault()),
         },
@@ -433,8 +433,8 @@ mod tests {
         let newer = json!({"type": "function", "name": "f", "description": "newer"});
         let body = json!({"tools": [{"type": "function", "name": "f"}],
             "input": [item(json!([space])), {"role": "user", "content": "x"}, item(json!([space, newer]))]});
-        let mut places = PointerMap::default();
-        let tools = read_tools(body.as_object().unwrap(), &mut places).unwrap();
+        let mut pointers = PointerMap::default();
+        let tools = read_tools(body.as_object().unwrap(), &mut pointers).unwrap();
         let functions: Vec<_> = tools
             .functions
             .iter()
@@ -443,7 +443,7 @@ mod tests {
         assert_eq!(functions[0]["description"], "newer");
         assert_eq!(functions[1]["name"], "functions__exec");
         assert_eq!(functions.len(), 2);
-        assert_eq!(places.of("/tools/1"), "/input/0/tools/0/tools/0");
+        assert_eq!(pointers.of("/tools/1"), "/input/0/tools/0/tools/0");
         let tool = tools.names.tool("functions__exec");
         assert_eq!((tool.is_custom, tool.name.as_str()), (true, "exec"));
         assert_eq!(tools.own_of_items[&2][1], newer);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::ProviderApi;
 
 /// Item types that the gateway reads.
-const KNOWN: [&str; 8] = [
+const READABLE: [&str; 8] = [
     "message",
     "function_call",
     "function_call_output",
@@ -40,7 +40,7 @@ pub(super) fn is_unknown(item: &Value, target: ProviderApi) -> bool {
     let kind = kind_of(item);
     let is_own = target == ProviderApi::Responses && OF_RESPONSES.contains(&kind);
     // An item without a type is a fault that the reader reports.
-    !kind.is_empty() && !KNOWN.contains(&kind) && !is_own
+    !kind.is_empty() && !READABLE.contains(&kind) && !is_own
 }
 
 /// Returns the text of an unknown item as a message. `None`: it has no text.

@@ -54,7 +54,7 @@ fn content(element: &MessageElement) -> Option<ContentElement> {
     match element.kind.as_str() {
         "Plain" => present(element.text.as_deref()).map(ContentElement::text),
         "At" => {
-            let target = element.target.as_ref().and_then(Identifier::known);
+            let target = element.target.as_ref().and_then(Identifier::as_id);
             let name = present(element.display.as_deref()).or(target)?;
             Some(ContentElement::text(format!("@{name}")))
         }
@@ -135,7 +135,7 @@ fn of_content(part: &ContentElement) -> Option<InputAttachment> {
 }
 
 fn of_element(element: &MessageElement) -> Option<InputAttachment> {
-    let element_id = element.id.as_ref().and_then(Identifier::known);
+    let element_id = element.id.as_ref().and_then(Identifier::as_id);
     let (kind, id) = match element.kind.as_str() {
         "Image" => ("image", present(element.image_id.as_deref())),
         "Voice" => ("voice", present(element.voice_id.as_deref())),
@@ -174,22 +174,22 @@ pub(super) fn quote(chain: &[MessageElement]) -> Option<Value> {
     let text: String = plain.filter_map(|part| part.text.as_deref()).collect();
     // Separate from the text: a prompt injection in a quote must not look like the sender's words.
     Some(json!({
-        "message_id": quote.id.as_ref().and_then(Identifier::known),
-        "sender_id": quote.sender_id.as_ref().and_then(Identifier::known),
+        "message_id": quote.id.as_ref().and_then(Identifier::as_id),
+        "sender_id": quote.sender_id.as_ref().and_then(Identifier::as_id),
         "text": text.chars().take(QUOTE_CHARACTERS).collect::<String>(),
     }))
 }
 
 /// Returns the types of elements that the input cannot contain.
 pub(super) fn omitted(chain: &[MessageElement]) -> BTreeSet<String> {
-    let known = [
+    let converted = [
         "Source", "Plain", "At", "AtAll", "Image", "File", "Voice", "Quote",
     ];
     // Bounded, since the chain may have a thousand unknown types.
     chain
         .iter()
         .map(|element| element.kind.as_str())
-        .filter(|kind| !known.contains(kind))
+        .filter(|kind| !converted.contains(kind))
         .map(|kind| kind.chars().take(64).collect())
         .take(OMITTED)
         .collect()

@@ -246,9 +246,9 @@ fn maps_faults_to_query_pointers() {
             "{found:?}"
         );
     }
-    let bent = query(&json!({"query_id": "é"}));
+    let malformed = query(&json!({"query_id": "é"}));
     assert_eq!(
-        check_query(&bent, &to_event(&bent, "é".to_owned()))[0].pointer,
+        check_query(&malformed, &to_event(&malformed, "é".to_owned()))[0].pointer,
         "/query_id"
     );
 }

@@ -109,7 +109,7 @@ impl<'r, 'v> TableEntry<'r, 'v> {
     }
 
     /// Adds the table to the migration.
-    pub(super) fn migrated(self, said: &str, out: &mut Migration) {
+    pub(super) fn migrated(self, title: &str, out: &mut Migration) {
         let read_by = format!("the gateway, for {} {}", self.kind.array(), self.name);
         let row = self.row;
         let variables = self.vault.removed.iter().map(|removed| Variable {
@@ -119,8 +119,8 @@ impl<'r, 'v> TableEntry<'r, 'v> {
             read_by: read_by.clone(),
         });
         out.variables.extend(variables);
-        let said = format!("{said}: {}{}", row.file, row.pointer);
-        let table = MigrationTable::of(self.kind, &self.name, &said, self.members);
+        let title = format!("{title}: {}{}", row.file, row.pointer);
+        let table = MigrationTable::of(self.kind, &self.name, &title, self.members);
         out.tables.push(table);
         out.resources.push(ResourceReport {
             file: row.file.to_owned(),

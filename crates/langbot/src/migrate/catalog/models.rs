@@ -12,12 +12,12 @@ use crate::migrate::tables::TableKind;
 
 const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 
-/// Plans the row of a model. `known`: ids of the models so far.
+/// Plans the row of a model. `model_ids`: ids of the models so far.
 pub(super) fn plan(
     row: &CatalogRow<'_>,
     rankers: &BTreeSet<String>,
     providers: &mut Providers,
-    known: &mut BTreeSet<String>,
+    model_ids: &mut BTreeSet<String>,
     out: &mut Migration,
     variables: &mut BTreeSet<String>,
 ) {
@@ -36,13 +36,13 @@ pub(super) fn plan(
         return leave(id, blocked("it has no name at its provider"), out);
     }
     // The same model may be in a table and in an answer of the API.
-    if known.contains(id) {
+    if model_ids.contains(id) {
         return leave(id, nothing("a model with this id exists already"), out);
     }
     let Some(provider) = providers.of_model(row, out, variables) else {
         return leave(id, blocked("its provider is not migrated"), out);
     };
-    known.insert(id.to_owned());
+    model_ids.insert(id.to_owned());
     let kind = kind_of(row, id, rankers);
     let mut entry = TableEntry::new(row, TableKind::Model, id, "MODEL", variables);
     entry.set("uuid", "model_id", json!(id));

@@ -83,7 +83,7 @@ impl RequesterApi {
 #[derive(Debug, Default)]
 pub(super) struct Providers {
     /// Name of each provider by id. `None`: it is not migrated.
-    known: BTreeMap<String, Option<String>>,
+    planned: BTreeMap<String, Option<String>>,
     names: BTreeSet<String>,
     prefixes: BTreeSet<String>,
 }
@@ -110,8 +110,8 @@ impl Providers {
     ) -> Option<String> {
         let id = row.text("provider_uuid");
         // A provider that is not migrated is remembered as well, so that it is reported once.
-        if let Some(known) = id.and_then(|id| self.known.get(id)) {
-            return known.clone();
+        if let Some(planned) = id.and_then(|id| self.planned.get(id)) {
+            return planned.clone();
         }
         let (id, pointer, members) = if let Some(provider) = row.object("provider") {
             let id = provider.get("uuid").and_then(Value::as_str).or(id);
@@ -134,8 +134,8 @@ impl Providers {
             let id = Value::Object(members.clone()).to_string();
             (id, row.pointer.clone(), members)
         };
-        if let Some(known) = self.known.get(&id) {
-            return known.clone();
+        if let Some(planned) = self.planned.get(&id) {
+            return planned.clone();
         }
         let row = CatalogRow::new(row.file, pointer, RowKind::Provider, &members);
         self.add(id, &row, out, variables)
@@ -148,8 +148,8 @@ impl Providers {
         out: &mut Migration,
         variables: &mut BTreeSet<String>,
     ) -> Option<String> {
-        if let Some(known) = self.known.get(&id) {
-            return known.clone();
+        if let Some(planned) = self.planned.get(&id) {
+            return planned.clone();
         }
         let requester = row.text("requester").unwrap_or_default();
         let shown = row.text("name").unwrap_or(requester);
@@ -159,7 +159,7 @@ impl Providers {
             Ok(url) => url,
             Err(why) => {
                 left_out(row, TableKind::ModelProvider, &name, blocked(why), out);
-                self.known.insert(id, None);
+                self.planned.insert(id, None);
                 return None;
             }
         };
@@ -177,7 +177,7 @@ impl Providers {
         let mut entry = TableEntry::new(row, TableKind::ModelProvider, &name, &prefix, variables);
         describe(&mut entry, row, requester, url, &name);
         entry.migrated(&format!("Model provider {}", uuid(row)), out);
-        self.known.insert(id, Some(name.clone()));
+        self.planned.insert(id, Some(name.clone()));
         Some(name)
     }
 }

@@ -151,16 +151,16 @@ fn references(
     row: &CatalogRow<'_>,
     settings: &JsonObject,
     column: &str,
-    most: usize,
+    max: usize,
 ) -> Result<JsonObject, (MigrationOutcome, String)> {
     let held = match settings.get(column) {
         None | Some(Value::Null) => return Ok(JsonObject::new()),
         Some(Value::Object(held)) => held,
         Some(_) => return Err(blocked(format!("extra_args.{column} must be an object"))),
     };
-    if held.len() > most {
+    if held.len() > max {
         return Err(blocked(format!(
-            "extra_args.{column} has more than {most} entries"
+            "extra_args.{column} has more than {max} entries"
         )));
     }
     let at = member(&row.at("extra_args"), column);
@@ -206,11 +206,14 @@ fn secret_argument(arguments: &[String]) -> Option<usize> {
 fn server_name(row: &CatalogRow<'_>) -> String {
     let plain = |text: &str| {
         let is_plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
-        let kept: String = text
+        let replaced: String = text
             .chars()
             .map(|letter| if is_plain(letter) { letter } else { '-' })
             .collect();
-        let parts: Vec<_> = kept.split('-').filter(|part| !part.is_empty()).collect();
+        let parts: Vec<_> = replaced
+            .split('-')
+            .filter(|part| !part.is_empty())
+            .collect();
         // Leaves space for a numeric suffix.
         parts.join("-").chars().take(NAME - 4).collect::<String>()
     };

@@ -152,8 +152,8 @@ fn maps_servers_without_their_secrets() {
         report(&migration, "keyed").outcome,
         MigrationOutcome::Blocked
     );
-    let told = format!("{migration:?}");
-    assert!(!told.contains(SECRET), "{told}");
+    let output = format!("{migration:?}");
+    assert!(!output.contains(SECRET), "{output}");
 }
 
 #[test]
@@ -190,6 +190,6 @@ fn creates_providers_for_older_models() {
     let name = |id: &str| table(&migration, TableKind::Model, id)["provider"].clone();
     assert_eq!(name("a"), name("b"));
     assert_eq!(name("c"), "openai-chat-completions 2");
-    let told = format!("{migration:?}");
-    assert!(!told.contains("sk-1"), "{told}");
+    let output = format!("{migration:?}");
+    assert!(!output.contains("sk-1"), "{output}");
 }

@@ -39,11 +39,11 @@ impl ResponseEventWriter {
                 .map(|value| value.to_string().len())
                 .sum::<usize>();
             // Chunks of one call may each have members.
-            let known = self.carried.remove(&call.id);
-            let mut known = Some(known.unwrap_or_default());
-            merge_provider_members(&mut known, members);
+            let members_before = self.carried.remove(&call.id);
+            let mut members_before = Some(members_before.unwrap_or_default());
+            merge_provider_members(&mut members_before, members);
             self.carried
-                .insert(call.id.clone(), known.unwrap_or_default());
+                .insert(call.id.clone(), members_before.unwrap_or_default());
         }
         if let Some(output) = call.output {
             self.go_on(output, arguments, events);
@@ -101,16 +101,16 @@ impl ResponseEventWriter {
         else {
             return;
         };
-        let place = json!({"item_id": item.id, "output_index": output});
+        let position = json!({"item_id": item.id, "output_index": output});
         if tool.is_custom {
             let input = custom_input(arguments);
-            let (mut delta, mut done) = (place.clone(), place);
+            let (mut delta, mut done) = (position.clone(), position);
             delta["delta"] = json!(input);
             done["input"] = json!(input);
             events.push(self.event("response.custom_tool_call_input.delta", delta));
             events.push(self.event("response.custom_tool_call_input.done", done));
         } else {
-            let mut done = place;
+            let mut done = position;
             done["arguments"] = json!(arguments);
             done["name"] = json!(tool.name);
             events.push(self.event("response.function_call_arguments.done", done));

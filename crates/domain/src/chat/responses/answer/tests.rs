@@ -46,12 +46,12 @@ fn events(more: &Value, deltas: &[Value], reason: &str) -> Vec<Value> {
     }
     events.extend(writer.read(&ending(reason)).unwrap());
     events.extend(writer.finish());
-    check_sound(&events);
+    check_event_order(&events);
     events
 }
 
 /// Checks the invariants of all answers.
-fn check_sound(events: &[Value]) {
+fn check_event_order(events: &[Value]) {
     let numbers: Vec<_> = events
         .iter()
         .map(|event| event["sequence_number"].as_u64().unwrap())
@@ -91,8 +91,8 @@ fn check_sound(events: &[Value]) {
             .filter_map(|one| one["delta"].as_str())
             .collect();
         for member in ["text", "refusal", "arguments", "input"] {
-            if let Some(whole) = event.get(member) {
-                assert_eq!(whole, text.as_str(), "{event}");
+            if let Some(full_text) = event.get(member) {
+                assert_eq!(full_text, text.as_str(), "{event}");
             }
         }
     }
@@ -237,7 +237,7 @@ fn reasoning_is_separate_item() {
 }
 
 #[test]
-fn kept_reasoning_returns_in_next_request() {
+fn stored_reasoning_returns_in_next_request() {
     let mut signed = call(0, "c", "f", "{}");
     signed["tool_calls"][0]["signature"] = json!("S");
     signed["tool_calls"][0]["function"]["seal"] = json!("F");
@@ -288,7 +288,7 @@ fn failed_answers_omit_unfinished_items() {
         events.extend(writer.read(&chunk(&delta)).unwrap());
     }
     events.push(writer.fail("server_error", "it broke"));
-    check_sound(&events);
+    check_event_order(&events);
     let last = events.last().unwrap();
     assert_eq!(last["type"], "response.failed");
     assert_eq!(
@@ -317,12 +317,12 @@ fn accepts_name_after_first_arguments() {
 }
 
 #[test]
-fn whole_completions_become_responses() {
+fn complete_completions_become_responses() {
     let completion = json!({"choices": [{"index": 0, "finish_reason": "tool_calls", "message": {
         "content": "so", "tool_calls": [{"id": "c", "function": {"name": "patch", "arguments": "{\"input\":\"x\"}"}},
             {"id": "d", "function": {"name": "f", "arguments": "{}"}}]}}]});
     let (response, unsent) = writer(&json!({"max_output_tokens": 9}))
-        .whole(&object(&completion))
+        .complete(&object(&completion))
         .unwrap();
     assert_eq!(unsent, None, "there is no reasoning");
     let kinds: Vec<_> = response["output"]

@@ -11,15 +11,15 @@ impl ResponseEventWriter {
         if text.is_empty() {
             return;
         }
-        let (output, part) = match self.place_of(kind) {
-            Some(place) => place,
+        let (output, part) = match self.position_of(kind) {
+            Some(position) => position,
             None => self.begin_text(kind, events),
         };
         self.bytes += text.len();
         let item = &mut self.items[output];
         match &mut item.body {
             ItemBody::Message(texts) => texts[part].text.push_str(text),
-            ItemBody::Reasoning(thoughts) => thoughts.text.push_str(text),
+            ItemBody::Reasoning(reasoning) => reasoning.text.push_str(text),
             ItemBody::Carried(_) | ItemBody::Call { .. } => {}
         }
         let mut delta = json!({"item_id": item.id, "output_index": output, "content_index": part, "delta": text});
@@ -30,7 +30,7 @@ impl ResponseEventWriter {
     }
 
     /// Returns the item and part of the open text of this kind.
-    fn place_of(&self, kind: TextKind) -> Option<(usize, usize)> {
+    fn position_of(&self, kind: TextKind) -> Option<(usize, usize)> {
         let output = self.open?;
         match &self.items[output].body {
             ItemBody::Reasoning(_) => (kind == TextKind::Reasoning).then_some((output, 0)),
@@ -65,9 +65,9 @@ impl ResponseEventWriter {
             self.add(body, events)
         };
         self.open = Some(output);
-        let mut place = 0;
+        let mut index = 0;
         if let ItemBody::Message(texts) = &mut self.items[output].body {
-            place = texts.len();
+            index = texts.len();
             texts.push(ItemText {
                 kind,
                 text: String::new(),
@@ -77,15 +77,15 @@ impl ResponseEventWriter {
         self.bytes += ITEM_BYTES;
         let id = &self.items[output].id;
         let added =
-            json!({"item_id": id, "output_index": output, "content_index": place, "part": part});
+            json!({"item_id": id, "output_index": output, "content_index": index, "part": part});
         events.push(self.event("response.content_part.added", added));
-        (output, place)
+        (output, index)
     }
 
     /// Ends the newest text of an item.
     fn close_part(&mut self, output: usize, events: &mut Vec<Value>) {
         let item = &self.items[output];
-        let (place, text) = match &item.body {
+        let (index, text) = match &item.body {
             ItemBody::Reasoning(text) => (0, text),
             ItemBody::Message(texts) => match texts.last() {
                 Some(text) => (texts.len() - 1, text),
@@ -94,12 +94,12 @@ impl ResponseEventWriter {
             ItemBody::Carried(_) | ItemBody::Call { .. } => return,
         };
         let (kind, part) = (text.kind, text.part());
-        let mut done = json!({"item_id": item.id, "output_index": output, "content_index": place});
+        let mut done = json!({"item_id": item.id, "output_index": output, "content_index": index});
         done[kind.member()] = json!(text.text);
         if kind == TextKind::Answer {
             done["logprobs"] = json!([]);
         }
-        let added = json!({"item_id": item.id, "output_index": output, "content_index": place, "part": part});
+        let added = json!({"item_id": item.id, "output_index": output, "content_index": index, "part": part});
         events.push(self.event(&format!("{}.done", kind.event()), done));
         events.push(self.event("response.content_part.done", added));
     }

@@ -13,12 +13,12 @@ impl PointerMap {
     /// Moves all messages back by one, for a message that comes first.
     pub(super) fn shift_messages(&mut self) {
         for (chat, _) in &mut self.0 {
-            let Some(place) = chat.strip_prefix("/messages/") else {
+            let Some(path) = chat.strip_prefix("/messages/") else {
                 continue;
             };
-            let (n, rest) = match place.split_once('/') {
+            let (n, rest) = match path.split_once('/') {
                 Some((n, rest)) => (n, format!("/{rest}")),
-                None => (place, String::new()),
+                None => (path, String::new()),
             };
             if let Ok(n) = n.parse::<usize>() {
                 *chat = format!("/messages/{}{rest}", n + 1);
@@ -68,9 +68,9 @@ mod tests {
 
     #[test]
     fn maps_a_pointer_by_its_longest_prefix() {
-        let mut places = PointerMap::default();
-        places.add("/messages/1".to_owned(), "/input/0".to_owned());
-        places.add(
+        let mut pointers = PointerMap::default();
+        pointers.add("/messages/1".to_owned(), "/input/0".to_owned());
+        pointers.add(
             "/messages/1/content/0".to_owned(),
             "/input/0/content/2".to_owned(),
         );
@@ -87,7 +87,7 @@ mod tests {
             ("/messages/10", "/messages/10"),
             ("/temperature", "/temperature"),
         ] {
-            assert_eq!(places.of(chat), request);
+            assert_eq!(pointers.of(chat), request);
         }
     }
 }
