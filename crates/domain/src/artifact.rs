@@ -270,9 +270,9 @@ pub fn artifact_access(reader: Provenance<'_>, artifact: Provenance<'_>) -> Arti
         };
     }
     let is_own = same(reader.run_id, artifact.run_id);
-    let is_of_the_talk = same(reader.conversation_key, artifact.conversation_key)
+    let is_of_conversation = same(reader.conversation_key, artifact.conversation_key)
         && same(reader.runner_id, artifact.runner_id);
-    if is_own || is_of_the_talk {
+    if is_own || is_of_conversation {
         ArtifactAccess::Open
     } else {
         ArtifactAccess::Closed

@@ -101,7 +101,7 @@ pub fn resolve<'a, A>(
     let agent_matches = agent_matches(agents, &spec, event);
     let ranked = agents.iter().zip(agent_matches);
     let mut first = ranked
-        .filter(|(_, standing)| !matches!(standing, AgentMatch::Loses(_)))
+        .filter(|(_, agent_match)| !matches!(agent_match, AgentMatch::Loses(_)))
         .map(|(agent, _)| agent);
     // Two items decide between one winner and a tie; the others are read only to name them.
     match (first.next(), first.next()) {
@@ -137,7 +137,7 @@ pub fn agent_matches<A>(
     let best = ranks.iter().copied().max();
     // Priorities of wider scopes never break a tie of the most specific scope.
     let is_shared = ranks.iter().filter(|rank| Some(**rank) == best).count() > 1;
-    let standing = |(agent, refusal): (&A, &Option<MismatchReason>)| match (refusal, best) {
+    let outcome = |(agent, refusal): (&A, &Option<MismatchReason>)| match (refusal, best) {
         (Some(loss), _) => AgentMatch::Loses(*loss),
         (None, Some(best)) if rank(agent).0 < best.0 => {
             AgentMatch::Loses(MismatchReason::WiderScope)
@@ -148,7 +148,7 @@ pub fn agent_matches<A>(
         (None, _) if is_shared => AgentMatch::Ties,
         (None, _) => AgentMatch::Wins,
     };
-    agents.iter().zip(&refusals).map(standing).collect()
+    agents.iter().zip(&refusals).map(outcome).collect()
 }
 
 fn pipeline_id(event: &EventEnvelope) -> Option<&str> {

@@ -100,14 +100,14 @@ impl EndpointBreaker {
     /// Records the outcome of a request that passed. `jitter`: 0 to 1.
     pub fn note(
         &mut self,
-        passage: BreakerPermit,
-        sign: RequestEvidence,
+        permit: BreakerPermit,
+        evidence: RequestEvidence,
         now: i64,
         jitter: f64,
         policy: &BreakerPolicy,
     ) -> Option<CircuitChange> {
-        let is_probe = passage == BreakerPermit::Probe;
-        match (sign, &mut self.opened) {
+        let is_probe = permit == BreakerPermit::Probe;
+        match (evidence, &mut self.opened) {
             // Any answer closes the circuit, also one to a request from before the opening.
             (RequestEvidence::Answered, opened) => {
                 let closed = opened.take().map(|_| CircuitChange::Closed);
@@ -212,8 +212,8 @@ mod tests {
     fn fail(breaker: &mut EndpointBreaker, times: u32, now: i64) -> Option<CircuitChange> {
         let mut change = None;
         for _ in 0..times {
-            let passage = breaker.acquire(now);
-            change = breaker.note(passage, RequestEvidence::Failure, now, 1.0, &POLICY);
+            let permit = breaker.acquire(now);
+            change = breaker.note(permit, RequestEvidence::Failure, now, 1.0, &POLICY);
         }
         change
     }

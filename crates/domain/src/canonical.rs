@@ -10,14 +10,14 @@ use serde_json::ser::{Formatter, Serializer};
 
 /// Serializes a value as canonical JSON.
 pub fn canonical_json<T: Serialize>(value: &T) -> String {
-    let page = OutputBuffer::default();
-    let mut serializer = Serializer::with_formatter(&page, SortedFormatter::on(&page));
+    let buffer = OutputBuffer::default();
+    let mut serializer = Serializer::with_formatter(&buffer, SortedFormatter::on(&buffer));
     let written = value.serialize(&mut serializer);
     written.expect("our own types have string keys only");
-    let mut text = if page.needs_fallback.get() {
+    let mut text = if buffer.needs_fallback.get() {
         canonical_by_value(value)
     } else {
-        page.text.into_inner()
+        buffer.text.into_inner()
     };
     // Runs keep some of these texts for their lifetime.
     text.shrink_to_fit();
@@ -62,7 +62,7 @@ impl Write for &OutputBuffer {
 
 /// Sorts the members of each object at its end.
 struct SortedFormatter<'a> {
-    page: &'a OutputBuffer,
+    buffer: &'a OutputBuffer,
     /// Members of the open objects.
     members: Vec<Member>,
     /// Start of each open object, in the text and in `members`.
@@ -85,21 +85,21 @@ impl Member {
 }
 
 impl<'a> SortedFormatter<'a> {
-    fn on(page: &'a OutputBuffer) -> Self {
+    fn on(buffer: &'a OutputBuffer) -> Self {
         Self {
-            page,
+            buffer,
             members: Vec::new(),
             open: Vec::new(),
         }
     }
 
     fn is_escaped(&self, member: Member) -> bool {
-        self.page.text.borrow()[member.key()].contains(&b'\\')
+        self.buffer.text.borrow()[member.key()].contains(&b'\\')
     }
 
     /// Sorts the members of the object at `begin`. Its members start at index `outer`.
     fn sort(&mut self, begin: usize, outer: usize) {
-        let mut text = self.page.text.borrow_mut();
+        let mut text = self.buffer.text.borrow_mut();
         let members = &mut self.members[outer..];
         let is_sorted = |text: &[u8], members: &[Member]| {
             let rises = |pair: &[Member]| text[pair[0].key()] < text[pair[1].key()];
@@ -109,7 +109,7 @@ impl<'a> SortedFormatter<'a> {
             members.sort_unstable_by(|a, b| text[a.key()].cmp(&text[b.key()]));
             // Equal neighbours are a duplicate key: the last one wins, which only a map resolves.
             if !is_sorted(&text, members) {
-                self.page.needs_fallback.set(true);
+                self.buffer.needs_fallback.set(true);
             }
             let end = text.len();
             for (index, member) in members.iter().enumerate() {
@@ -129,7 +129,7 @@ impl<'a> SortedFormatter<'a> {
 impl Formatter for SortedFormatter<'_> {
     fn begin_object<W: ?Sized + Write>(&mut self, writer: &mut W) -> io::Result<()> {
         writer.write_all(b"{")?;
-        self.open.push((self.page.len(), self.members.len()));
+        self.open.push((self.buffer.len(), self.members.len()));
         Ok(())
     }
 
@@ -141,7 +141,7 @@ impl Formatter for SortedFormatter<'_> {
         if !first {
             writer.write_all(b",")?;
         }
-        let from = self.page.len();
+        let from = self.buffer.len();
         // The end of the key and of the value are unknown yet; `end_object_key` and `end_object_value` set them.
         let (key_to, to) = (from, from);
         self.members.push(Member { from, key_to, to });
@@ -149,14 +149,14 @@ impl Formatter for SortedFormatter<'_> {
     }
 
     fn end_object_key<W: ?Sized + Write>(&mut self, _writer: &mut W) -> io::Result<()> {
-        let key_to = self.page.len();
+        let key_to = self.buffer.len();
         if let Some(member) = self.members.last_mut() {
             member.key_to = key_to;
             // The order is by characters, not by escapes.
             // A copy of the offsets ends the mutable borrow of `members`.
             let member = *member;
             if self.is_escaped(member) {
-                self.page.needs_fallback.set(true);
+                self.buffer.needs_fallback.set(true);
             }
         }
         Ok(())
@@ -165,7 +165,7 @@ impl Formatter for SortedFormatter<'_> {
     fn end_object_value<W: ?Sized + Write>(&mut self, _writer: &mut W) -> io::Result<()> {
         // Members of nested objects are already removed.
         if let Some(member) = self.members.last_mut() {
-            member.to = self.page.len();
+            member.to = self.buffer.len();
         }
         Ok(())
     }
@@ -184,7 +184,7 @@ impl Formatter for SortedFormatter<'_> {
         fragment: &str,
     ) -> io::Result<()> {
         // Raw JSON passes the formatter unparsed: its members were never recorded.
-        self.page.needs_fallback.set(true);
+        self.buffer.needs_fallback.set(true);
         writer.write_all(fragment.as_bytes())
     }
 }

@@ -162,7 +162,6 @@ pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeRe
     let reason = finish_reason(choice).map(reason_fields);
     let mut fields = reason.unwrap_or_default();
     let mut reasoning_members = carried::Reasoning::default();
-    // Only messages with calls return their reasoning to the model.
     reasoning_members.add(message);
     fields.extend(reasoning_members.members(!calls.is_empty()));
     let message = Message {
@@ -238,10 +237,10 @@ pub(crate) fn text_or_refusal(message: &Value) -> String {
 pub fn finish_reason(choice: &Value) -> Option<&str> {
     let reason = choice.get("finish_reason")?.as_str()?;
     // Some servers send these texts in each chunk before the last.
-    let says_nothing = ["", "null", "none"]
+    let is_placeholder = ["", "null", "none"]
         .iter()
         .any(|empty| reason.trim().eq_ignore_ascii_case(empty));
-    (!says_nothing).then_some(reason)
+    (!is_placeholder).then_some(reason)
 }
 
 fn reason_fields(reason: &str) -> JsonObject {

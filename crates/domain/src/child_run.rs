@@ -77,9 +77,9 @@ pub struct ParentRun<'a> {
 
 /// Creates the event of the child run: a message of the parent's agent without a conversation. `now`: epoch
 /// seconds.
-pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -> EventEnvelope {
+pub fn child_event(request: ChildRunRequest, parent: &ParentRun<'_>, now: i64) -> EventEnvelope {
     let mut data = JsonObject::new();
-    data.insert("parent_run_id".to_owned(), json!(asking.run_id));
+    data.insert("parent_run_id".to_owned(), json!(parent.run_id));
     if let Some(summary) = request.summary {
         data.insert("summary".to_owned(), json!(summary));
     }
@@ -101,8 +101,8 @@ pub fn child_event(request: ChildRunRequest, asking: &ParentRun<'_>, now: i64) -
         conversation: None,
         actor: Some(ActorContext {
             actor_type: "agent".to_owned(),
-            actor_id: Some(asking.agent_id.to_string()),
-            actor_name: asking.agent_name.map(str::to_owned),
+            actor_id: Some(parent.agent_id.to_string()),
+            actor_name: parent.agent_name.map(str::to_owned),
             ..ActorContext::default()
         }),
         subject: None,
@@ -162,12 +162,12 @@ mod tests {
 
     #[test]
     fn child_run_events_have_no_conversation() {
-        let asking = ParentRun {
+        let parent = ParentRun {
             run_id: RunId(uuid::Uuid::nil()),
             agent_id: AgentId(uuid::Uuid::nil()),
             agent_name: Some("planner"),
         };
-        let event = child_event(request(&json!({"context": {"a": 1}})), &asking, 7);
+        let event = child_event(request(&json!({"context": {"a": 1}})), &parent, 7);
         assert_eq!(crate::event::check_event(&event), []);
         assert!(event.conversation.is_none() && event.delivery.interactions.is_none());
         assert_eq!(event.data["context"], json!({"a": 1}));

@@ -146,12 +146,12 @@ pub enum RotationPlan {
 pub fn plan_rotation(
     purpose: KeyPurpose,
     keys: &[KeyTimes],
-    occasion: RotationCause,
+    cause: RotationCause,
     now: i64,
 ) -> RotationPlan {
     let phases = key_phases(keys, now);
     let signing = phases.iter().position(|phase| *phase == KeyPhase::Signing);
-    match occasion {
+    match cause {
         RotationCause::Compromised => {
             // Also keys that only verify: an attacker may have copied any of them.
             let withdrawn = keys.iter().map(|key| key.kid.clone()).collect();
@@ -239,9 +239,9 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_plan(keys: &[KeyTimes], occasion: RotationCause, expected: &RotationPlan) {
-        let plan = plan_rotation(KeyPurpose::RunToken, keys, occasion, NOW);
-        assert_eq!(plan, *expected, "{occasion:?} {keys:?}");
+    fn check_plan(keys: &[KeyTimes], cause: RotationCause, expected: &RotationPlan) {
+        let plan = plan_rotation(KeyPurpose::RunToken, keys, cause, NOW);
+        assert_eq!(plan, *expected, "{cause:?} {keys:?}");
     }
 
     #[test]

@@ -65,8 +65,8 @@ impl TraceParent {
         let [version] = hex(parts.next()?)?;
         // Later versions may append fields; this version may not.
         // Version 0xff is invalid by the standard.
-        let may_go_on = version != 0 && rest.starts_with('-');
-        if version == 0xff || !(rest.is_empty() || may_go_on) {
+        let may_continue = version != 0 && rest.starts_with('-');
+        if version == 0xff || !(rest.is_empty() || may_continue) {
             return None;
         }
         let trace_id: [u8; 16] = hex(parts.next()?)?;

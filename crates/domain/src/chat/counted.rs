@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use super::parts::{add_chat_details, cached_beside, reasoning};
+use super::parts::{add_chat_details, cached_separately, reasoning};
 
 /// Reads a count. Some providers send `1200.0`, or a text.
 #[expect(
@@ -66,11 +66,11 @@ pub fn usage(usage: &Value) -> Option<LlmTokenUsage> {
 /// All prompt tokens. Anthropic counts cached tokens separately from `input_tokens`, and so do some servers under
 /// OpenAI's names.
 fn total_prompt(provider_usage: &JsonObject, prompt: Option<i64>) -> Option<i64> {
-    let cached = cached_beside(provider_usage);
+    let cached = cached_separately(provider_usage);
     // OpenAI's count includes cached tokens, so a smaller count cannot.
-    let is_beside = !provider_usage.contains_key("prompt_tokens") || cached > prompt;
+    let is_separate = !provider_usage.contains_key("prompt_tokens") || cached > prompt;
     match (prompt, cached) {
-        (Some(prompt), Some(cached)) if is_beside => Some(prompt.saturating_add(cached)),
+        (Some(prompt), Some(cached)) if is_separate => Some(prompt.saturating_add(cached)),
         (prompt, cached) => prompt.or(cached),
     }
 }

@@ -56,7 +56,6 @@ impl TokenParts {
         let details = usage.map_or(&none, |usage| &usage.further);
         // Bounded by the total: a wrong detail must not make the rest negative.
         let cache_read = largest(details, &READ).min(prompt);
-        // The longer lifetime is more expensive, so it is subtracted first.
         let (short, long) = written(details);
         let cache_write_1h = long.min(prompt - cache_read);
         let cache_write_5m = short.min(prompt - cache_read - cache_write_1h);
@@ -111,7 +110,7 @@ impl TokenParts {
 }
 
 /// Prompt tokens that Anthropic reports separately from `input_tokens`.
-pub(super) fn cached_beside(provider_usage: &JsonObject) -> Option<i64> {
+pub(super) fn cached_separately(provider_usage: &JsonObject) -> Option<i64> {
     let names = ["cache_read_input_tokens", "cache_creation_input_tokens"];
     let counts = names
         .iter()

@@ -33,7 +33,7 @@ fn usage(provider_usage: Option<&protocol::message::LlmTokenUsage>) -> Value {
     let parts = TokenParts::of(Some(provider_usage));
     let (prompt, completion) = (parts.prompt(), parts.completion());
     let mut input = json!({"cached_tokens": parts.cache_read});
-    // Only Anthropic bills stored tokens, so other answers omit the member.
+    // OpenAI's own answers have no such count, so the member is absent without stored tokens.
     if parts.cache_write() > 0 {
         input["cache_write_tokens"] = json!(parts.cache_write());
     }

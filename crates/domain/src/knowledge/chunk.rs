@@ -92,22 +92,22 @@ fn sections<'a>(text: &'a str, headings: &[Heading]) -> Vec<TextSection<'a>> {
     let mut sections = Vec::new();
     let mut above: Vec<&Heading> = Vec::new();
     let (mut from, mut read_to) = (0, 0);
-    let mut spoken = SectionText::default();
+    let mut section_text = SectionText::default();
     for heading in headings {
         // An offset outside of the text or inside a character would panic: ignore the heading.
         let Some(before) = text.get(from..heading.at) else {
             continue;
         };
         // Each line is read once, also with many headings without text.
-        spoken.read(text.get(read_to..heading.at).unwrap_or_default());
+        section_text.read(text.get(read_to..heading.at).unwrap_or_default());
         read_to = heading.at;
-        if spoken.has_own_text(above.last().copied()) {
+        if section_text.has_own_text(above.last().copied()) {
             sections.push(TextSection {
                 text: before,
                 heading: path(&above),
             });
             from = heading.at;
-            spoken = SectionText::default();
+            section_text = SectionText::default();
         }
         // A heading ends all deeper and equal ones.
         above.retain(|outer| outer.level < heading.level);
@@ -224,10 +224,10 @@ fn best_boundary(text: &str, least: usize) -> usize {
     }
     let ends = boundaries(text).filter(|(at, _)| *at > head);
     let mut best = (text.len(), Boundary::None);
-    for (at, pause) in ends {
+    for (at, boundary) in ends {
         // `>=` takes the last boundary of the best kind.
-        if pause >= best.1 {
-            best = (at, pause);
+        if boundary >= best.1 {
+            best = (at, boundary);
         }
     }
     best.0
@@ -241,10 +241,10 @@ fn overlap_of(text: &str, max: usize) -> &str {
     let from = first_characters(text, skipped).len();
     let mut best = (from, Boundary::None);
     let begins_well = |at: usize| !text.split_at(at).1.starts_with(char::is_whitespace);
-    for (at, pause) in boundaries(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
+    for (at, boundary) in boundaries(text).filter(|(at, _)| *at >= from && begins_well(*at)) {
         // `>` takes the first boundary of the best kind: the longest overlap.
-        if pause > best.1 {
-            best = (at, pause);
+        if boundary > best.1 {
+            best = (at, boundary);
         }
     }
     let shared = text.split_at(best.0).1;
@@ -265,7 +265,7 @@ fn boundaries(text: &str) -> impl Iterator<Item = (usize, Boundary)> {
     let after = text.char_indices().skip(1);
     before.zip(after).map(|(before, (at, after))| {
         let is_blank = after.is_whitespace();
-        let pause = match before {
+        let boundary = match before {
             // CJK sentences end without a space.
             '\n' | '。' | '！' | '？' | '｡' | '．' if !is_blank => Boundary::Sentence,
             // Western sentences need one: the stop in `3.5` is no boundary.
@@ -274,7 +274,7 @@ fn boundaries(text: &str) -> impl Iterator<Item = (usize, Boundary)> {
             before if before.is_whitespace() && !is_blank => Boundary::Word,
             _ => Boundary::None,
         };
-        (at, pause)
+        (at, boundary)
     })
 }
 

@@ -162,13 +162,13 @@ impl MessageEventWriter {
         if text.is_empty() {
             return;
         }
-        let goes_on = self.blocks.back().is_some_and(|last| {
+        let continues = self.blocks.back().is_some_and(|last| {
             matches!(
                 (&last.kind, &kind),
                 (BlockKind::Text, BlockKind::Text) | (BlockKind::Thinking, BlockKind::Thinking)
             )
         });
-        if !goes_on {
+        if !continues {
             self.blocks.push_back(OutputBlock {
                 kind,
                 pending: String::new(),

@@ -176,9 +176,9 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
     const MESSAGE: &str = "message.delta needs a chunk with role and content";
     let DeltaData { chunk } = parse(data, MESSAGE)?;
     check_speaker(&chunk.role)?;
-    let says_nothing = chunk.content.is_none() && chunk.all_content.is_none();
+    let has_no_text = chunk.content.is_none() && chunk.all_content.is_none();
     // `content: null` is a valid delta of a provider's chunk; an absent content is not.
-    if says_nothing && chunk.tool_calls.is_none() && !data.contains("\"content\"") {
+    if has_no_text && chunk.tool_calls.is_none() && !data.contains("\"content\"") {
         return Err(invalid(MESSAGE));
     }
     let increment = match chunk.content {
@@ -201,7 +201,6 @@ fn delta(data: &str) -> Result<CheckedPayload<'_>, PayloadFault> {
 fn message_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {
     const MESSAGE: &str = "message.completed needs a message with role and content";
     let payload: MessageCompletedPayload = parse_owned(data, MESSAGE)?;
-    // Each id costs a lookup when the transcript is read.
     if payload.file_ids.len() > 100 {
         return Err(invalid("message.completed names more than 100 file_ids"));
     }

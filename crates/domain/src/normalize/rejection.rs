@@ -153,7 +153,7 @@ impl ResultValidator<'_> {
         if let Some(unknown) = &self.unknown {
             failure.message = format!("{}; {}", failure.message, unknown.describe());
         }
-        let Some(first) = &self.refused else {
+        let Some(first) = &self.first_rejection else {
             return failure;
         };
         let (event, why) = (first.event, &first.message);
@@ -211,7 +211,7 @@ impl ResultValidator<'_> {
         self.strikes += 1;
         let rejection = Rejection::new(reason, number, raw, message);
         // The first rejection explains the others in most cases.
-        self.refused.get_or_insert_with(|| FirstRejection {
+        self.first_rejection.get_or_insert_with(|| FirstRejection {
             event: self.events,
             reason,
             message: message.to_owned(),

@@ -158,7 +158,7 @@ impl Messages {
             }
         };
         if !is_snapshot {
-            // An increment endpoint may correct its text once; later deltas continue the corrected text.
+            // `all_content` replaces the gathered text; later increments continue it.
             self.text = Some(full_text);
             return None;
         }

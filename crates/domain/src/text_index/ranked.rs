@@ -95,7 +95,7 @@ impl RankedQuery {
             .collect();
         candidates.sort_by(|(_, one), (_, other)| other.total_cmp(one));
         candidates.truncate(MAX_TERMS);
-        // A set keeps the order of the terms, which the counts of passages follow.
+        // Filtered by a set instead of collected by weight: the order of the terms must not change.
         let selected: HashSet<usize> = candidates.into_iter().map(|(index, _)| index).collect();
         let terms = self.terms.into_iter().enumerate();
         let terms = terms.filter(|(index, _)| selected.contains(index));

@@ -32,7 +32,7 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
     let mut last = CharKind::Gap;
     for letter in fold(text).chars() {
         let kind = kind_of(letter);
-        let goes_on = match kind {
+        let continues = match kind {
             // A gap ends a word, but does not reset `last`: signs compare across it.
             CharKind::Gap => {
                 before = CharKind::Gap;
@@ -44,7 +44,7 @@ pub(super) fn units(text: &str) -> Vec<Unit> {
             CharKind::Letter => before == CharKind::Letter,
             CharKind::Sign => false,
         };
-        if goes_on {
+        if continues {
             if let Some(unit) = units.last_mut() {
                 unit.text.push(letter);
             }

@@ -50,7 +50,7 @@ pub(super) const UNKNOWN: &[&str] = &[
 ];
 
 /// Returns the reason for which a setting of [`UNKNOWN`] is dropped.
-pub(super) fn why_not(name: &str) -> &'static str {
+pub(super) fn drop_reason(name: &str) -> &'static str {
     match name {
         "remove-think" => "answers contain no reasoning: show-thoughts adds it to the events",
         USERS => "the connector names users by actor type and id",

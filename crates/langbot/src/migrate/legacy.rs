@@ -43,10 +43,13 @@ impl SettingsDraft<'_, '_> {
             self.notes.push(note.because(NEW_USERS));
         }
         for (choice, value, needed) in family.needs {
-            let says = |name: &str| self.config.iter().find(|(key, _)| key == name);
-            if says(choice).is_some_and(|(_, chosen)| chosen == value) {
+            let setting = |name: &str| self.config.iter().find(|(key, _)| key == name);
+            if setting(choice).is_some_and(|(_, chosen)| chosen == value) {
                 // Checked after all fields: the choice and its settings may have any order.
-                let absent: Vec<_> = needed.iter().filter(|name| says(name).is_none()).collect();
+                let absent: Vec<_> = needed
+                    .iter()
+                    .filter(|name| setting(name).is_none())
+                    .collect();
                 for name in absent {
                     self.note(FieldAction::Missing, member(at, name)).why =
                         Some(format!("{choice} {value} needs it"));
@@ -78,14 +81,14 @@ impl SettingsDraft<'_, '_> {
             return;
         }
         // The first name with a value wins; empty values under another name do not count.
-        let says =
+        let has_value =
             |value: &Value| !value.is_null() && convert(field.kind, value) != Converted::Empty;
-        let chosen = given().find(|(_, value)| says(value));
+        let chosen = given().find(|(_, value)| has_value(value));
         for (name, value) in given() {
             match chosen {
                 Some((other, _)) if other == name => {}
                 // Two names with different values: the user must know which one has no effect.
-                Some((_, one)) if says(value) && one != value => {
+                Some((_, one)) if has_value(value) && one != value => {
                     self.note(FieldAction::Dropped, member(at, name)).why =
                         Some("its other name has another value".to_owned());
                 }

@@ -208,7 +208,7 @@ impl SettingsDraft<'_, '_> {
                 ..to
             };
             let runner_id = family.map_or_else(|| id.clone(), |family| family.runner_id(to));
-            self.aim(family, to);
+            self.set_server(family, to);
             let (section, section_at) = self.current(ai, at, id, family)?;
             let settled = if runner_id == *id {
                 FieldAction::Kept
@@ -236,7 +236,7 @@ impl SettingsDraft<'_, '_> {
             let message = "must be an object: the settings of the selected runner";
             return Err(Box::new(blocked(&section_at, message)));
         };
-        self.aim(Some(family), to);
+        self.set_server(Some(family), to);
         self.legacy(family, section, &section_at);
         self.note(FieldAction::Renamed, member(&runner_at, key))
             .target = Some("runner_id".to_owned());
@@ -250,7 +250,7 @@ impl SettingsDraft<'_, '_> {
 
     /// Sets the server of the runner and its unsupported settings.
     // An id that is no runner id is a custom runner; its name is checked next.
-    fn aim(&mut self, family: Option<&'static Family>, to: MigrationTarget<'_>) {
+    fn set_server(&mut self, family: Option<&'static Family>, to: MigrationTarget<'_>) {
         self.server = RunnerServer::of(family, to);
         self.vault.space = self.server.variables();
         let Some(family) = family else { return };
@@ -346,7 +346,7 @@ impl SettingsDraft<'_, '_> {
         }
         if self.unknown.contains(&name) {
             let why = match name {
-                _ if self.server == RunnerServer::Connectors => connectors::why_not(name),
+                _ if self.server == RunnerServer::Connectors => connectors::drop_reason(name),
                 "remove-think" => "the older plugin has no such setting: reasoning is shown",
                 "response-handling" => "the older plugin has no such setting: replies are sent",
                 _ => "the chosen runner has no such setting",

@@ -110,12 +110,12 @@ impl ResponseEventWriter {
         }
         // Reasoning precedes content in a chunk that has both.
         if let Some(text) = reasoning(delta) {
-            self.say(TextKind::Reasoning, text, &mut events);
+            self.write_text(TextKind::Reasoning, text, &mut events);
         }
         let text = delta.get("content").map(plain_text).unwrap_or_default();
-        self.say(TextKind::Answer, &text, &mut events);
+        self.write_text(TextKind::Answer, &text, &mut events);
         let refusal = text_of(delta, "refusal").unwrap_or_default();
-        self.say(TextKind::Refusal, &refusal, &mut events);
+        self.write_text(TextKind::Refusal, &refusal, &mut events);
         let calls = delta.get("tool_calls").and_then(Value::as_array);
         for (n, call) in (0..).zip(calls.into_iter().flatten()) {
             self.call(call["index"].as_u64().unwrap_or(n), call, &mut events);

@@ -315,7 +315,7 @@ fn read_text(body: &JsonObject, chat: &mut JsonObject) -> Result<(), Fault> {
         return Ok(());
     };
     let format = match format["type"].as_str() {
-        // The default of completions, which some servers reject if it is explicit.
+        // The default of completions.
         Some("text") => return Ok(()),
         Some("json_object") => json!({"type": "json_object"}),
         // Completions nest the schema in a member of its own.

@@ -99,7 +99,7 @@ impl<'r, 'v> TableEntry<'r, 'v> {
 
     /// Notes that a non-empty column has no counterpart.
     pub(super) fn drop(&mut self, column: &str, why: &str) {
-        if self.row.says(column) {
+        if self.row.has_value(column) {
             self.note(FieldAction::Dropped, self.row.at(column)).why = Some(why.to_owned());
         }
     }

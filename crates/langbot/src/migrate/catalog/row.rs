@@ -111,7 +111,7 @@ impl<'a> CatalogRow<'a> {
     }
 
     /// Returns true for a column with a value other than null, and other than an empty text, list or object.
-    pub(super) fn says(&self, column: &str) -> bool {
+    pub(super) fn has_value(&self, column: &str) -> bool {
         match self.value(column) {
             Value::Null => false,
             Value::String(text) => !text.trim().is_empty(),

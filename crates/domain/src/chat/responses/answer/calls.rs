@@ -32,7 +32,6 @@ impl ResponseEventWriter {
         if let Some(name) = function["name"].as_str().filter(|_| call.name.is_empty()) {
             name.clone_into(&mut call.name);
         }
-        // Counted before the merge: replaced members are rare.
         if collects && let Some(members) = of_call(delta) {
             self.bytes += members
                 .values()
@@ -46,7 +45,7 @@ impl ResponseEventWriter {
                 .insert(call.id.clone(), members_before.unwrap_or_default());
         }
         if let Some(output) = call.output {
-            self.go_on(output, arguments, events);
+            self.continue_call(output, arguments, events);
             return;
         }
         // The item needs a name, which some providers send after the first arguments.
@@ -73,10 +72,10 @@ impl ResponseEventWriter {
         if let Some(call) = self.calls.get_mut(&index) {
             call.output = Some(output);
         }
-        self.go_on(output, &early, events);
+        self.continue_call(output, &early, events);
     }
 
-    fn go_on(&mut self, output: usize, more: &str, events: &mut Vec<Value>) {
+    fn continue_call(&mut self, output: usize, more: &str, events: &mut Vec<Value>) {
         let item = &mut self.items[output];
         let ItemBody::Call {
             tool, arguments, ..
@@ -124,12 +123,12 @@ impl ResponseEventWriter {
             .iter()
             .map(|(index, call)| (*index, call.output))
             .collect();
-        // A call that never got a name is still reported, so that the client can answer it.
+        // A call that never got a name is still reported: its arguments would be lost otherwise.
         for (index, _) in calls.iter().filter(|(_, output)| output.is_none()) {
             self.begin_call(*index, events);
         }
         let mut outputs: Vec<_> = self.calls.values().filter_map(|call| call.output).collect();
-        // In the order of `output`, as OpenAI closes items.
+        // In the order of `output`: the map is in the order of the provider's indexes.
         outputs.sort_unstable();
         for output in outputs {
             self.close_call(output, status, events);

@@ -7,7 +7,7 @@ use super::{ITEM_BYTES, ResponseEventWriter};
 
 impl ResponseEventWriter {
     /// Starts or continues a text.
-    pub(super) fn say(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
+    pub(super) fn write_text(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
         if text.is_empty() {
             return;
         }
