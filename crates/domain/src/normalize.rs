@@ -127,7 +127,7 @@ impl<'a> ResultValidator<'a> {
 
     /// Returns the complete messages, for the transcript of a run that the gateway ends.
     pub fn completed_messages(&self) -> RunMessages {
-        self.messages.completed_messages().clone()
+        self.messages.stored().clone()
     }
 
     /// Validates one event: the bytes of one JSON document. `now`: epoch seconds.
@@ -309,9 +309,7 @@ impl<'a> ResultValidator<'a> {
                 message,
                 outcome,
             } => {
-                if message.is_some()
-                    && self.messages.completed_messages().last() == message.as_ref()
-                {
+                if message.is_some() && self.messages.stored().last() == message.as_ref() {
                     client_form = ClientForm::WithoutMessage;
                 }
                 let completed_messages = self.final_messages(message)?;

@@ -80,7 +80,7 @@ impl AssembledChoice {
                 existing.push_str(delta);
             }
             (Some(Value::Array(existing)), Value::Array(delta)) => {
-                existing.extend(delta.iter().cloned())
+                existing.extend(delta.iter().cloned());
             }
             _ => {
                 self.message.insert(name.to_owned(), delta.clone());

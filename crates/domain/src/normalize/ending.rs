@@ -24,7 +24,7 @@ impl ResultValidator<'_> {
             return Err((Reason::NoOutput, failure));
         }
         // Complete messages win over deltas, whose text they repeat.
-        if self.messages.completed_messages().count > 0 {
+        if self.messages.stored().count > 0 {
             return Ok(self.completed_messages());
         }
         if let Some(message) = of_terminal {

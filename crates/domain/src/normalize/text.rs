@@ -122,7 +122,7 @@ impl From<Message> for RunMessages {
 /// Messages of the runner so far.
 pub(super) struct Messages {
     delta_mode: DeltaMode,
-    completed_messages: RunMessages,
+    stored: RunMessages,
     /// Bytes of each kept message.
     bytes: Vec<usize>,
     /// `None`: the text exceeded its limit.
@@ -137,7 +137,7 @@ impl Messages {
     pub(super) fn new(delta_mode: DeltaMode, event_bytes: usize) -> Self {
         Self {
             delta_mode,
-            completed_messages: RunMessages::default(),
+            stored: RunMessages::default(),
             bytes: Vec::new(),
             text: Some(String::new()),
             max_bytes: GATHERED_BYTES.max(event_bytes),
@@ -192,17 +192,17 @@ impl Messages {
         while is_full(&self.bytes) {
             // The last kept message gives way, since the newest is the answer of the run.
             self.bytes.pop();
-            self.completed_messages.messages.pop();
+            self.stored.messages.pop();
         }
         self.bytes.push(bytes);
-        self.completed_messages.messages.push(message);
+        self.stored.messages.push(message);
         // Counts removed messages as well.
-        self.completed_messages.count += 1;
+        self.stored.count += 1;
     }
 
     /// Returns the messages of `message.completed`.
-    pub(super) fn completed_messages(&self) -> &RunMessages {
-        &self.completed_messages
+    pub(super) fn stored(&self) -> &RunMessages {
+        &self.stored
     }
 
     pub(super) fn delta_mode(&self) -> DeltaMode {
