@@ -156,7 +156,6 @@ impl SharedGrants {
             state: !state.is_empty(),
             storage: storage != StorageResource::default(),
             steering_pull,
-            // A run can always read and cancel itself.
             run_get: true,
             run_list,
             run_events_page: true,

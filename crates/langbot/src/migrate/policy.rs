@@ -55,7 +55,6 @@ pub(super) fn resource_policy(
 ) -> JsonObject {
     let mut policy = JsonObject::new();
     let preferences_at = member(&found.pointer, "extensions_preferences");
-    // Unreadable preferences may restrict tools, so nothing is granted instead of everything.
     if found.preferences == Preferences::Unreadable {
         draft.note(FieldAction::Dropped, preferences_at.clone()).why = Some(
             "is not an object and may contain a restriction: no tool and no skill is granted; list them in resource_policy"
@@ -70,7 +69,6 @@ pub(super) fn resource_policy(
             .iter()
             .filter(|name| section.contains_key(**name))
         {
-            // The conversion of the settings may have noted this field already.
             if !draft
                 .notes
                 .iter()
@@ -95,7 +93,6 @@ pub(super) fn resource_policy(
     let tools = tools(&bounds, section, at, draft);
     let skills = bounds.listed("enable_all_skills", "skills", draft);
     let mut grant = |name: &str, value: Value| {
-        // An absent grant is the default; empty lists would only lengthen the file.
         if value != json!([]) {
             policy.insert(name.to_owned(), value);
         }
@@ -111,7 +108,6 @@ pub(super) fn resource_policy(
             None => json!(["page", "search"]),
         },
     );
-    // An unknown plugin may use any API of LangBot's host, so it gets the usual ones.
     if family.is_none() {
         grant("events", json!(["get", "page"]));
         grant("storage", json!(["plugin"]));
@@ -131,7 +127,6 @@ pub(super) fn resource_policy(
             .notes
             .iter()
             .any(|note| note.pointer.as_ref() == Some(&pointer));
-        // A field has one note; the migration map may have written it.
         if section.contains_key(name) && !is_noted {
             draft.note(FieldAction::Dropped, pointer).why =
                 Some("the gateway attaches no MCP resources".to_owned());
@@ -254,7 +249,6 @@ fn tools(
 ) -> Value {
     let target = "resource_policy.tools";
     let all = match section.get("enable-all-tools") {
-        // LangBot treats an absent switch as on.
         None => true,
         Some(Value::Bool(all)) => {
             let pointer = member(at, "enable-all-tools");
@@ -277,7 +271,6 @@ fn tools(
         .into_iter()
         .filter(|(flag, list)| bounds.limits(flag, list))
         .collect();
-    // Bound to no plugin and no server, a pipeline had no tools.
     let nothing = bounds.preferences.is_none()
         || (limited.len() == flags.len() && limited.iter().all(|(_, list)| bounds.is_empty(list)));
     let mut listed = json!([]);
@@ -311,7 +304,6 @@ fn tools(
     if !all {
         return listed;
     }
-    // Unreadable preferences: see `resource_policy`.
     let Some(preferences) = bounds.preferences else {
         return json!([]);
     };
