@@ -195,7 +195,12 @@ impl Finisher {
                 if let Some(outcome) = ending.outcome {
                     metadata["outcome"] = json!(outcome);
                 }
-                (ending.status, ending.reason, ending.error, ending.completed_messages)
+                (
+                    ending.status,
+                    ending.reason,
+                    ending.error,
+                    ending.completed_messages,
+                )
             }
             EndCause::Gateway { failure, messages } => {
                 buffer.fail(&failure, now);
