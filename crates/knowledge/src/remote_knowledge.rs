@@ -184,7 +184,7 @@ async fn read(response: &mut Response, limit: usize) -> Result<Vec<u8>, Upstream
         bytes.extend_from_slice(&chunk);
         // Check each chunk: `content-length` may be missing or wrong.
         if bytes.len() > limit {
-            return Err(UpstreamError::TooLarge { most: limit });
+            return Err(UpstreamError::TooLarge { max: limit });
         }
     }
     Ok(bytes)
