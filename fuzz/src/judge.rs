@@ -43,7 +43,11 @@ pub fn check(data: &[u8]) {
         })
         .collect();
     let first = validate_all(kind, &lines);
-    assert_eq!(first, validate_all(kind, &lines), "a second validation differs");
+    assert_eq!(
+        first,
+        validate_all(kind, &lines),
+        "a second validation differs"
+    );
 }
 
 fn validate_all(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {

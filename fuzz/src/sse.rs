@@ -13,7 +13,12 @@ pub fn check(data: &[u8]) {
     let (size, stream) = crate::split(data);
     let complete = read(stream.chunks(stream.len().max(1)));
     let cut = read(stream.chunks(usize::from(size % 16) + 1));
-    assert_eq!(complete, cut, "in one chunk and in chunks of {}", size % 16 + 1);
+    assert_eq!(
+        complete,
+        cut,
+        "in one chunk and in chunks of {}",
+        size % 16 + 1
+    );
     assert_eq!(
         complete,
         reference(stream),
@@ -27,7 +32,10 @@ pub fn check(data: &[u8]) {
             SseItem::Comment => 0,
         })
         .sum();
-    assert!(decoded_bytes <= stream.len(), "data is longer than its input");
+    assert!(
+        decoded_bytes <= stream.len(),
+        "data is longer than its input"
+    );
 }
 
 fn read<'a>(chunks: impl Iterator<Item = &'a [u8]>) -> Read {

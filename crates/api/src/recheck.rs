@@ -115,7 +115,7 @@ impl RunAccess {
 
     /// Like `check`, but without a query if this process still owns the run, or never did.
     pub(super) async fn check_local(&self, state: &ApiState) -> ApiResult<()> {
-        match state.runs.aborts.known_state(&self.grant) {
+        match state.runs.aborts.local_state(&self.grant) {
             LocalRunState::Over(over) => self.refuse(Some(over)),
             LocalRunState::Unknown if self.driven_here => self.check(state).await,
             LocalRunState::Lives | LocalRunState::Unknown => Ok(()),

@@ -117,10 +117,10 @@ impl From<IntakeError> for ApiError {
             }
             IntakeError::Unanswerable(_) => Self::conflict("unanswerable", message),
             IntakeError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
-            IntakeError::WorkspaceFull { most: limit } => {
+            IntakeError::WorkspaceFull { limit } => {
                 Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(limit))
             }
-            IntakeError::EndpointFull { most: limit } => {
+            IntakeError::EndpointFull { limit } => {
                 Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(limit))
             }
             IntakeError::TooFast { wait } => {

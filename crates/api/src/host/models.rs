@@ -188,7 +188,7 @@ impl ModelInvocation<'_> {
         let Self { model, id, .. } = self;
         let mut body = chat_body(request, model, id)?;
         let images = with_images(self.caller, self.state, &mut body).await?;
-        let body = model.asked_to_complete(body);
+        let body = model.completion_body(body);
         let extra_texts = prompt_texts(&request.extra_args);
         let prompt = model.count.of_request(&request.messages, &request.tools)
             + model.count.of_texts(extra_texts.iter());
@@ -356,7 +356,8 @@ pub(crate) fn chat_body(request: &LlmRequest, model: &Model, id: &str) -> ApiRes
         body.insert("reasoning_effort".to_owned(), json!(effort));
     }
     // Providers in the operator's network fetch from inside of it, so URLs must pass the egress rules.
-    check_urls(&body, |url| model.check_place(url)).map_err(|fault| ApiError::faults(&[fault]))?;
+    check_urls(&body, |url| model.check_fetch_url(url))
+        .map_err(|fault| ApiError::faults(&[fault]))?;
     Ok(body)
 }
 

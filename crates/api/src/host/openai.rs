@@ -211,7 +211,7 @@ pub(in crate::host) async fn prepare(
     let checked = check_parameters(&body, &model.extra_members)
         .and_then(|()| check_urls(&body, |url| model.check_fetch_url(url)));
     checked.map_err(|fault| ApiError::faults(&[fault]))?;
-    let mut body = model.asked_to_complete(body);
+    let mut body = model.completion_body(body);
     // Images count by their number, so they need not be read for this.
     let spend = spend(id, model, &mut body, extra_texts);
     // Before the reservation: unreadable images must not reserve a budget.

@@ -62,8 +62,9 @@ impl RelayState<'_> {
             if let Some(ending) = self.validate_result(&raw) {
                 // Results after the end in the same chunk are counted; no more are read.
                 for raw in std::mem::take(&mut self.waiting) {
-                    if let Verdict::Reject(rejection) =
-                        self.validator.validate(&raw, self.parts.clock.now_seconds())
+                    if let Verdict::Reject(rejection) = self
+                        .validator
+                        .validate(&raw, self.parts.clock.now_seconds())
                     {
                         self.buffer.reject(rejection);
                     }

@@ -79,9 +79,7 @@ impl AnswerText {
         // The new text may end within a reasoning mark, which later pieces continue.
         self.filter = ThinkFilter::default();
         let FilteredText {
-            text,
-            reasoning,
-            ..
+            text, reasoning, ..
         } = self.filter.push(full_text);
         self.reasoning.start_over();
         let reasoning = self.reasoning.new_of(&reasoning);

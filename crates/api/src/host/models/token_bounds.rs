@@ -135,7 +135,7 @@ fn completion_bound(body: &JsonObject, bound: &str, reasoning_count: ThoughtCoun
 /// Maximum of one answer if minimum length and reasoning are not within the limit.
 fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
     let number = |pointer: &str| value_at(body, pointer).and_then(Value::as_u64);
-    let reasoning_budgets = THOUGHTS.into_iter().filter_map(number);
+    let reasoning_budgets = THINKING_BUDGETS.into_iter().filter_map(number);
     let tokens = bound.max(number(LEAST).unwrap_or_default());
     reasoning_budgets.fold(tokens, u64::saturating_add)
 }
