@@ -86,7 +86,12 @@ fn io_crates_are_used_only_in_allowed_directories() {
 fn domain_uses_no_async_and_no_clock() {
     let mut faults = Vec::new();
     for file in rust_files() {
-        let pure = ["crates/domain", "crates/langbot", "crates/action-graph/src"];
+        let pure = [
+            "crates/domain",
+            "crates/langbot",
+            "crates/llm-formats",
+            "crates/action-graph/src",
+        ];
         if !pure.iter().any(|room| is_in(&file.path, room)) {
             continue;
         }
@@ -102,27 +107,33 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 28] = [
     ("crates/protocol", &[]),
-    ("crates/action-graph", &[]),
-    ("crates/base", &[]),
+    ("crates/action-graph", &["secrets"]),
+    ("crates/clock", &[]),
+    ("crates/secrets", &[]),
     ("crates/tokenizer", &[]),
     ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
     ("crates/langbot", &["domain", "protocol"]),
+    ("crates/llm-formats", &["domain", "protocol"]),
     ("migrations", &[]),
     (
         "crates/store",
-        &["base", "domain", "migrations", "protocol"],
+        &["domain", "migrations", "protocol", "secrets", "telemetry"],
     ),
-    ("crates/telemetry", &["base", "domain", "egress"]),
-    ("crates/keys", &["base", "domain", "protocol", "store"]),
+    ("crates/telemetry", &["clock", "domain", "egress"]),
+    (
+        "crates/keys",
+        &["clock", "domain", "protocol", "secrets", "store"],
+    ),
     (
         "crates/models",
         &[
-            "base",
+            "clock",
             "domain",
             "egress",
+            "llm-formats",
             "protocol",
             "telemetry",
             "tokenizer",
@@ -130,17 +141,24 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
     ),
     (
         "crates/tools",
-        &["base", "domain", "egress", "protocol", "telemetry"],
+        &[
+            "clock",
+            "domain",
+            "egress",
+            "protocol",
+            "secrets",
+            "telemetry",
+        ],
     ),
     (
         "crates/runner-client",
-        &["base", "domain", "egress", "protocol"],
+        &["clock", "domain", "egress", "protocol", "secrets"],
     ),
     ("crates/blob-store", &["egress"]),
     (
         "crates/knowledge",
         &[
-            "base",
+            "clock",
             "domain",
             "egress",
             "models",
@@ -152,13 +170,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
     (
         "crates/runs",
         &[
-            "base",
             "blob-store",
+            "clock",
             "domain",
             "egress",
             "keys",
             "protocol",
             "runner-client",
+            "secrets",
             "store",
             "telemetry",
         ],
@@ -166,13 +185,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
     (
         "crates/api",
         &[
-            "base",
             "blob-store",
+            "clock",
             "domain",
             "egress",
             "keys",
             "knowledge",
             "langbot",
+            "llm-formats",
             "models",
             "protocol",
             "runs",
@@ -185,31 +205,35 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 26] = [
         "crates/conform",
         &[
             "api",
-            "base",
+            "clock",
             "domain",
             "egress",
             "protocol",
             "runner-client",
             "runs",
+            "secrets",
             "store",
         ],
     ),
-    ("crates/runner-kit", &["protocol"]),
+    ("crates/runner-kit", &["clock", "protocol", "secrets"]),
     ("examples/rust", &["protocol", "runner-kit"]),
-    ("services/connectors", &["egress", "protocol", "runner-kit"]),
-    ("services/harness", &["protocol", "runner-kit"]),
-    ("services/local-agent", &["protocol", "runner-kit"]),
+    (
+        "services/connectors",
+        &["clock", "egress", "protocol", "runner-kit"],
+    ),
+    ("services/harness", &["clock", "protocol", "runner-kit"]),
+    ("services/local-agent", &["clock", "protocol", "runner-kit"]),
     (
         "services/protocol-agent",
-        &["action-graph", "protocol", "runner-kit"],
+        &["action-graph", "clock", "protocol", "runner-kit", "secrets"],
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 26] = [
+const WORKSPACE_CRATES: [&str; 28] = [
     "action-graph",
     "api",
-    "base",
     "blob-store",
+    "clock",
     "conform",
     "connectors",
     "domain",
@@ -220,6 +244,7 @@ const WORKSPACE_CRATES: [&str; 26] = [
     "keys",
     "knowledge",
     "langbot",
+    "llm-formats",
     "local-agent",
     "migrations",
     "models",
@@ -228,6 +253,7 @@ const WORKSPACE_CRATES: [&str; 26] = [
     "runner-client",
     "runner-kit",
     "runs",
+    "secrets",
     "store",
     "telemetry",
     "tokenizer",

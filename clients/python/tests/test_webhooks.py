@@ -10,7 +10,7 @@ OTHER = "whsec_" + base64.b64encode(b"x" * 32).decode()
 NOW = 1795291200
 ID = "list_01a1ffb1ba007c3a9b1e5f0c2a7d4e61"
 BODY = b'{"action":"list_runners"}'
-# The vector of crates/runner-kit/src/signature.rs.
+# The vector of crates/secrets/src/signature.rs.
 TAG = "v1,dSOfZVEacqpM+fy6+hUiHSOnD7J5vpwvq1QHcy4M8vs="
 SIGNED = {"webhook-id": ID, "webhook-timestamp": str(NOW), "webhook-signature": TAG}
 

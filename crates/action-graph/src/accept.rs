@@ -12,8 +12,8 @@ use crate::fenced;
 use crate::output::{Classified, ModelOutput, classify};
 use crate::recover;
 use crate::rules::{CarrierMode, PlainText};
-use crate::sha256;
 use crate::validate::{AcceptedDeclaration, Context, validate};
+use secrets::digest::sha256_hex;
 
 /// Result of judging a model output.
 #[derive(Clone, Debug, PartialEq)]
@@ -156,7 +156,7 @@ pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
         return repair(output, found.finish(limits.diagnostics), context);
     };
     // Before validation, because the accepted declaration carries the hash of the raw output.
-    draft.source.raw_sha256 = sha256::hex(output.raw());
+    draft.source.raw_sha256 = sha256_hex(output.raw());
     match validate(draft, found, context) {
         Ok(accepted) => OutputVerdict::Accepted(Box::new(accepted)),
         Err(faults) => repair(output, faults, context),

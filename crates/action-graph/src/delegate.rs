@@ -14,8 +14,8 @@ use crate::reference::{Reference, ResultPart};
 use crate::result::deliver::{policy_of, reference_of};
 use crate::result::summary::summary_of;
 use crate::result::tokens::{clip_head, estimate};
-use crate::sha256;
 use crate::transcript::one_line;
+use secrets::digest::sha256_hex;
 
 /// Argument of an agent that restricts its rights: lists of `models`, `tools`, `knowledge_bases`, `skills` and
 /// `agents`. A tool whose effect needs an approval is given only if `tools` lists it.
@@ -247,7 +247,7 @@ pub fn assignment(graph: &Graph, id: &ActionId) -> Option<Assignment> {
         action: id.clone(),
         agent: node.target().to_owned(),
         child_run: node.child.clone(),
-        authority: authority.map(|named| sha256::hex(canonical(named))),
+        authority: authority.map(|named| sha256_hex(canonical(named))),
         context_bundle_ref: format!("runtime://runs/{}/actions/{id}/request", graph.id),
         expected: policy_of(graph, node),
         criteria: criteria.collect(),

@@ -109,7 +109,6 @@ pub mod rules;
 pub mod schedule;
 pub mod schema;
 mod sections;
-pub mod sha256;
 mod status;
 pub mod textual;
 pub mod transcript;

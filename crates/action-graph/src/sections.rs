@@ -8,7 +8,7 @@ use crate::diagnostic::Diagnostics;
 use crate::fence;
 use crate::ids::is_section_id;
 use crate::limits::GraphLimits;
-use crate::sha256;
+use secrets::digest::sha256_hex;
 
 /// The section that is shown to the user.
 pub(crate) const USER_VISIBLE: &str = "user.visible";
@@ -53,7 +53,7 @@ pub(crate) fn read(
     }
     for (id, section) in &mut sections.by_id {
         section.text = section.text.trim().to_owned();
-        section.sha256 = sha256::hex(&section.text);
+        section.sha256 = sha256_hex(&section.text);
         if section.text.len() > limits.section_bytes {
             let max = limits.section_bytes;
             found.add(

@@ -23,7 +23,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use base::clock::Clock;
+use clock::Clock;
 
 use appends::AppendLog;
 pub use appends::AppendStep;

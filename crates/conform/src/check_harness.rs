@@ -19,12 +19,12 @@ use super::recording::{self, RunRecording};
 use super::report::Redaction;
 use super::{ConformError, ConformOptions};
 use api::mock_host::MockHost;
-use base::clock::Clock;
+use clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError, RequestBuilder, Response, read_up_to};
-use runner_client::signature::EndpointSecret;
 use runner_client::{Answer, SignedCall, StartError, Started, TrailingBody, classify_response};
 use runs::RunLimits;
+use secrets::signature::SigningSecret;
 
 pub(super) use plans::{PreparedRun, RunPlan};
 
@@ -49,7 +49,7 @@ pub(super) struct CheckHarness {
 pub(super) enum SignatureKind<'a> {
     Right,
     Missing,
-    With(&'a EndpointSecret),
+    With(&'a SigningSecret),
     /// A timestamp with this offset in seconds.
     Off(i64),
     /// The signature of the same call with another body.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::check_harness::{CheckHarness, SignatureKind};
 use super::recording;
 use super::report::{ContractCheck, FindingCollector};
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 
 const UNSIGNED: ContractCheck = ContractCheck {
     id: "signature.refuses_unsigned",
@@ -66,7 +66,7 @@ pub(super) async fn check(
     runner: &AcceptedManifest,
     book: &mut FindingCollector<'_>,
 ) {
-    let other = EndpointSecret::parse(&SecretString::from(EndpointSecret::generate()));
+    let other = SigningSecret::parse(&SecretString::from(SigningSecret::generate()));
     let other = other.expect("a secret that was made is one");
     for (check, signing) in [
         (&UNSIGNED, SignatureKind::Missing),

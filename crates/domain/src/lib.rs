@@ -31,12 +31,11 @@ pub mod tool_name;
 pub mod trace;
 
 pub mod canonical;
-pub mod chat;
 pub mod history;
 pub mod json_repair;
 pub mod json_text;
 pub mod knowledge;
 pub mod large_text;
-pub mod messages;
 pub mod nearest;
 pub mod text_index;
+pub mod usage;

@@ -10,7 +10,7 @@ use secrecy::{ExposeSecret, SecretString};
 use store::{ApiKeyRecord, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex};
 use uuid::Uuid;
 
-use base::clock::Clock;
+use clock::Clock;
 
 const START: &str = "rnl_";
 const PREFIX_LENGTH: usize = 8;

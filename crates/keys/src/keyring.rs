@@ -17,8 +17,8 @@ use uuid::Uuid;
 
 use crate::cursor::Cursors;
 use crate::token::{Claims, KeyFault, RunTokens, TokenFault, generate_key};
-use base::clock::Clock;
-use base::seal::{MasterKey, SealError};
+use clock::Clock;
+use secrets::seal::{MasterKey, SealError};
 
 /// Interval between two reads of the table.
 const LOOK: Duration = Duration::from_secs(1);

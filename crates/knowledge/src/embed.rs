@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 use egress::upstream::UpstreamError;
 use models::{Model, Models, Payment};
 use telemetry::metrics;

@@ -23,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::remote_knowledge::RemoteBase;
-use base::clock::Clock;
+use clock::Clock;
 use egress::Egress;
 use egress::upstream::UpstreamError;
 use embed::Embedder;

@@ -15,13 +15,8 @@ use super::{
 };
 use egress::Egress;
 use egress::upstream::UpstreamError;
-
-mod answer;
-mod ask;
-mod schema;
-mod thinking;
-
-pub use thinking::Thinking;
+use llm_formats::FormatError;
+use llm_formats::anthropic::{EventReader, Thinking, completion, messages};
 
 /// API version of requests.
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
@@ -56,10 +51,8 @@ impl Anthropic {
         let model = model.unwrap_or_default();
         // The configured mode has priority over the one that the name implies.
         let configured = self.thinking.get(model).copied();
-        ask::messages(
-            body,
-            configured.unwrap_or_else(|| Thinking::of_model(model)),
-        )
+        let thinking = configured.unwrap_or_else(|| Thinking::of_model(model));
+        messages(body, thinking).map_err(upstream)
     }
 
     async fn ask(
@@ -72,18 +65,18 @@ impl Anthropic {
 
     fn chunks(&self, items: ResponseItems) -> Chunks {
         let redactor = self.exchange.redactor();
-        let mut reader = answer::EventReader::default();
+        let mut reader = EventReader::default();
         let pieces = items.flat_map(move |item| {
             let pieces = item.map(|item| match item {
                 Item::End => vec![Ok(CompletionPiece::End)],
                 Item::Document(document) => match error_in(&redactor, &document) {
                     Some(failed) => vec![Err(failed)],
-                    None => match answer::completion(&document) {
+                    None => match completion(&document) {
                         Ok(completion) => vec![
                             Ok(CompletionPiece::complete(completion)),
                             Ok(CompletionPiece::End),
                         ],
-                        Err(failed) => vec![Err(failed)],
+                        Err(failed) => vec![Err(upstream(failed))],
                     },
                 },
                 Item::Event(Event {
@@ -109,6 +102,13 @@ impl Anthropic {
     }
 }
 
+fn upstream(error: FormatError) -> UpstreamError {
+    match error {
+        FormatError::Unsupported(what) => UpstreamError::Unsupported(what),
+        FormatError::Malformed(what) => UpstreamError::Malformed(what),
+    }
+}
+
 #[async_trait]
 impl Provider for Anthropic {
     async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
@@ -118,7 +118,7 @@ impl Provider for Anthropic {
         let first = match items.next().await {
             Some(Ok(Item::Document(document))) => {
                 let failed = error_in(&self.exchange.redactor(), &document);
-                return failed.map_or_else(|| answer::completion(&document), Err);
+                return failed.map_or_else(|| completion(&document).map_err(upstream), Err);
             }
             first => stream::iter(first),
         };

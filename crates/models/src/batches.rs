@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 
+use super::Model;
 use super::payment::Payment;
-use super::{Model, object};
 use egress::upstream::UpstreamError;
+use llm_formats::object;
 
 /// Words in error messages about an excessive size.
 const OF_SIZE: [&str; 14] = [

@@ -1,12 +1,9 @@
 //! Output token limits of requests.
 
+use llm_formats::BOUNDS;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-/// Both names of the output token limit. Each provider reads one of them.
-pub const BOUNDS: [&str; 2] = ["max_completion_tokens", "max_tokens"];
-/// Default output token limit, for providers that require one.
-pub const UNSAID_TOKENS: u64 = 8192;
 /// Default context window, as large as that of common models.
 pub const UNSAID_WINDOW_TOKENS: u64 = 200_000;
 /// JSON pointers to thinking budgets.

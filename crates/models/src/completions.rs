@@ -3,9 +3,10 @@
 
 use std::time::Duration;
 
-use domain::chat::{Assembler, add_usage, assign_call_ids, usage_of};
+use domain::usage::{add_usage, usage_of};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
+use llm_formats::chat::{Assembler, assign_call_ids};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 use tokio::time::Instant;

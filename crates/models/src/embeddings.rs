@@ -64,7 +64,7 @@ impl ProviderEmbeddings {
 }
 
 fn reported_usage(text: &str) -> Option<LlmTokenUsage> {
-    domain::chat::usage(&serde_json::from_str(text).ok()?)
+    domain::usage::usage(&serde_json::from_str(text).ok()?)
 }
 
 #[cfg(test)]

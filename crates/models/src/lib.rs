@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use protocol::JsonObject;
 use protocol::model::ModelProvider;
-use serde_json::{Value, json};
+use serde_json::json;
 
 use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
@@ -29,12 +29,10 @@ mod scripted;
 mod tokens;
 mod wire_format;
 
-pub use anthropic::{Anthropic, Thinking};
+pub use anthropic::Anthropic;
 pub use api_keys::KeyCooldown;
 pub use batches::BatchSize;
-pub use bounds::{
-    BOUNDS, LEAST, THINKING_BUDGETS, ThoughtCount, UNSAID_TOKENS, UNSAID_WINDOW_TOKENS, value_at,
-};
+pub use bounds::{LEAST, THINKING_BUDGETS, ThoughtCount, UNSAID_WINDOW_TOKENS, value_at};
 pub use deviations::DeviationCounts;
 pub use embeddings::{ProviderEmbeddings, TextVector};
 pub use exchange::ProviderAddress;
@@ -209,20 +207,12 @@ impl Model {
     }
 }
 
-/// Members of a JSON object; empty for other values.
-pub fn object(value: Value) -> JsonObject {
-    match value {
-        Value::Object(members) => members,
-        _ => JsonObject::new(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
-    use base::clock::Clock;
+    use clock::Clock;
 
     /// An external provider fetches from outside, an internal one from inside the operator's network.
     #[test]

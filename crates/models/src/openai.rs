@@ -13,11 +13,12 @@ use super::completions::{
 };
 use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
 use super::{
-    BOUNDS, Chunks, KeyCooldown, Provider, ProviderEmbeddings, WireEvents, WireFormat, WireRequest,
+    Chunks, KeyCooldown, Provider, ProviderEmbeddings, WireEvents, WireFormat, WireRequest,
     wire_format,
 };
 use egress::Egress;
 use egress::upstream::UpstreamError;
+use llm_formats::BOUNDS;
 
 /// Hosts with reasoning models. Some of these refuse `max_tokens`, the only name that many other servers
 /// support.

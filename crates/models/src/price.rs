@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 
 /// Prices of a million tokens in the operator's currency, which equal millionths of it per token.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]

@@ -11,7 +11,7 @@ use super::{
     Chunks, KeyCooldown, Payment, Provider, ProviderEmbeddings, ThoughtCount, WireEvents,
     WireFormat, WireRequest,
 };
-use base::clock::Clock;
+use clock::Clock;
 use egress::upstream::UpstreamError;
 
 /// A provider that records successes and failures, on this replica and since its start.

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
-use domain::messages::{disable_budget, remove_thinking_blocks};
+use llm_formats::messages::{disable_budget, remove_thinking_blocks};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Chunks, Provider, ProviderEmbeddings, TextVector, object};
+use super::{Chunks, Provider, ProviderEmbeddings, TextVector};
 use egress::upstream::UpstreamError;
+use llm_formats::object;
 
 mod request_view;
 mod similarity;

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use dashmap::DashMap;
-use domain::chat::provider_member_texts;
+use llm_formats::chat::provider_member_texts;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
 use protocol::model::LlmTool;
 

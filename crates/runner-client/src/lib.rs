@@ -1,7 +1,6 @@
 //! Client of the Runner API (protocol §1): list, run, cancel. Every request is signed.
 
 mod error;
-pub mod signature;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,10 +24,10 @@ use uuid::Uuid;
 
 pub use error::{ListError, StartError};
 
-use crate::signature::EndpointSecret;
-use base::clock::Clock;
+use clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError, read_up_to};
+use secrets::signature::SigningSecret;
 
 /// Timeout of the list call, including its response.
 pub const LIST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,7 +44,7 @@ const TRAILING_BODY_BYTES: usize = 4 * 1024;
 pub struct Endpoint {
     pub base_url: Url,
     pub mode: EndpointMode,
-    pub secret: EndpointSecret,
+    pub secret: SigningSecret,
     /// Static headers, which are secrets.
     pub headers: HeaderMap,
 }
@@ -168,7 +167,7 @@ impl SignedCall {
     }
 
     /// Signature headers of this call at `now` (epoch seconds).
-    pub fn signature(&self, secret: &EndpointSecret, now: i64) -> [(&'static str, String); 3] {
+    pub fn signature(&self, secret: &SigningSecret, now: i64) -> [(&'static str, String); 3] {
         let signature = secret.sign(&self.webhook_id, now, self.body.as_bytes());
         [
             ("webhook-id", self.webhook_id.clone()),
@@ -396,7 +395,7 @@ mod tests {
         Endpoint {
             base_url: Url::parse(base_url).unwrap(),
             mode,
-            secret: EndpointSecret::parse(&secret).unwrap(),
+            secret: SigningSecret::parse(&secret).unwrap(),
             headers: HeaderMap::new(),
         }
     }

@@ -74,18 +74,16 @@ pub mod host;
 
 pub mod process;
 pub mod server;
-pub mod signature;
 
 pub mod testing;
 
-mod clock;
 mod frame;
 mod signal;
 
 pub use host::{Host, HostClient, HostError};
 pub use runner::{ResultStream, RunError, RunHandle, Runner};
+pub use secrets::signature::{self, SignatureError, SigningSecret};
 pub use server::serve::serve;
 pub use server::{RouterOptions, router, router_with};
-pub use signature::{SignatureError, SigningSecret};
 pub use stream::{ResultSender, stream};
 pub use tokio_util::sync::CancellationToken;

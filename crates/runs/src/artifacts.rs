@@ -20,8 +20,8 @@ use store::Store;
 use uuid::Uuid;
 
 use crate::limits::RunLimits;
-use base::clock::Clock;
 use blob_store::ArtifactStore;
+use clock::Clock;
 
 pub(super) use attached::{AttachError, Attached, Uploads, announced_attachments, may_have_files};
 pub use body::BodyFiles;

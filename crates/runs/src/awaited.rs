@@ -14,7 +14,7 @@ use crate::grant::Grant;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::{Notifier, RunWaiter};
-use base::clock::Clock;
+use clock::Clock;
 
 /// Time for the result with the question to be committed, within the call's own wait. A call may come earlier.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -16,9 +16,9 @@ use secrecy::SecretString;
 use store::Store;
 use tokio::sync::mpsc;
 
-use base::seal::MasterKey;
 use no_bus::NoBus;
 use postgres::PostgresBus;
+use secrets::seal::MasterKey;
 
 pub use notification::{Inbound, Notification};
 

@@ -12,7 +12,7 @@ use crate::grant::Grant;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Cause of an aborted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

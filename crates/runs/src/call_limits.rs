@@ -8,7 +8,7 @@ use protocol::id::RunId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::grant::Grant;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Concurrent uploads and deletes of one run. Each holds a lock of its area or a reservation in it.
 const UPLOADS: usize = 4;

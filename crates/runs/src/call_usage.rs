@@ -11,7 +11,7 @@ use crate::budgets::budget_lines;
 use crate::grant::Grant;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Calls of this process with a reservation. Their leases are renewed while they run, and lapse when the process
 /// dies.

@@ -11,7 +11,7 @@ use crate::cancel_signals::CancelSignals;
 use crate::child_cancellation::ChildCancellation;
 use crate::executor::RunExecutor;
 use crate::lifecycle::Lifecycle;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Stores cancel requests, and signals them to the processes that drive the runs.
 pub struct Cancellation {

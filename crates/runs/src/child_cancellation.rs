@@ -5,7 +5,7 @@ use store::{Store, StoreError};
 
 use crate::cancel_signals::CancelSignals;
 use crate::live::LiveRun;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Requests the end of child runs.
 #[derive(Clone)]

@@ -25,7 +25,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::{Notifier, RunWaiter};
-use base::clock::Clock;
+use clock::Clock;
 use telemetry::spans::{Spans, trace_of};
 
 /// Minimum pause between two looks of a waiting call.

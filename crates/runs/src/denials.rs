@@ -12,7 +12,7 @@ use crate::cancel::Cancellation;
 use crate::grant::Grant;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Audit entries that the later denials of a run share. A runner can invent rule names, so further rules share
 /// the last entry.

@@ -17,10 +17,10 @@ use store::Store;
 
 use crate::breakers::Breakers;
 use crate::limits::RunLimits;
-use base::clock::Clock;
-use base::seal::MasterKey;
+use clock::Clock;
 use egress::Egress;
 use runner_client::RunnerClient;
+use secrets::seal::MasterKey;
 
 pub use findings::DiscoveryFindings;
 pub use probe::list_of;

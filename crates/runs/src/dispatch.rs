@@ -25,7 +25,7 @@ use crate::interrupts::Interrupts;
 use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
 use crate::live::LiveRun;
-use base::clock::Clock;
+use clock::Clock;
 use failure::{class_of, describe, log_retry, rejection_of};
 use keys::keyring::Keyring;
 use runner_client::{Answer, RunnerClient, StartError};

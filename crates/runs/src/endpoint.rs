@@ -8,10 +8,10 @@ use protocol::id::{DEFAULT_WORKSPACE, EndpointId, WorkspaceId};
 use secrecy::{ExposeSecret, SecretString};
 use store::{EndpointAddress, Store};
 
-use base::seal::MasterKey;
 use egress::outgoing_header_name;
 use runner_client::Endpoint;
-use runner_client::signature::EndpointSecret;
+use secrets::seal::MasterKey;
+use secrets::signature::SigningSecret;
 
 pub(super) const SECRET_PURPOSE: &str = "runner_endpoints.secret";
 pub(super) const HEADERS_PURPOSE: &str = "runner_endpoints.headers";
@@ -39,7 +39,7 @@ pub(crate) fn open_endpoint(
     Ok(Endpoint {
         base_url: record.base_url.parse().map_err(|_| Unopenable)?,
         mode: record.mode,
-        secret: EndpointSecret::parse(&secret).map_err(|_| Unopenable)?,
+        secret: SigningSecret::parse(&secret).map_err(|_| Unopenable)?,
         headers: header_map(&headers).map_err(|_| Unopenable)?,
     })
 }

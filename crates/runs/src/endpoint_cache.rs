@@ -7,8 +7,8 @@ use protocol::id::EndpointId;
 use store::EndpointAddress;
 
 use crate::endpoint::{Unopenable, open_endpoint};
-use base::seal::MasterKey;
 use runner_client::Endpoint;
+use secrets::seal::MasterKey;
 
 /// Maximum number of endpoints. A full cache is emptied.
 const MAX_ENDPOINTS: usize = 1024;

@@ -25,7 +25,7 @@ use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
 use crate::live::{LiveRegistry, LiveRun};
 use crate::notifier::Notifier;
-use base::clock::Clock;
+use clock::Clock;
 use output::{output_of, transcript_of};
 use telemetry::metrics;
 use telemetry::spans::Spans;

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::grant::Grant;
 use crate::live::LiveRegistry;
-use base::clock::Clock;
+use clock::Clock;
 use keys::keyring::Keyring;
 use keys::token::Minted;
 

@@ -32,7 +32,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::rate::EventRates;
 use crate::unconfirmed::UnconfirmedDispatches;
-use base::clock::Clock;
+use clock::Clock;
 use effects::{LastEffects, created_run, unconfirmed_dispatch};
 use telemetry::metrics;
 use telemetry::spans::Spans;

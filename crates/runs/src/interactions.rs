@@ -20,7 +20,7 @@ use crate::artifacts::BodyFiles;
 use crate::bus::Notification;
 use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
 use crate::notifier::Notifier;
-use base::clock::Clock;
+use clock::Clock;
 
 /// A question with the sender of its answer.
 pub struct AnsweredQuestion {

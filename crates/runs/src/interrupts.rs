@@ -11,7 +11,7 @@ use crate::inputs::PreparedDispatch;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::live::LiveRun;
-use base::clock::Clock;
+use clock::Clock;
 use runner_client::RunnerClient;
 
 /// Waits for interruptions of runs.

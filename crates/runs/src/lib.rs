@@ -66,7 +66,7 @@ use store::Store;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
-use base::clock::Clock;
+use clock::Clock;
 use keys::cursor::Cursors;
 use keys::keyring::Keyring;
 use keys::token::RunTokens;

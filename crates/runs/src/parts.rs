@@ -10,11 +10,11 @@ use store::Store;
 
 use crate::bus::Bus;
 use crate::limits::RunLimits;
-use base::clock::Clock;
-use base::seal::MasterKey;
 use blob_store::ArtifactStore;
+use clock::Clock;
 use keys::keyring::Keyring;
 use runner_client::RunnerClient;
+use secrets::seal::MasterKey;
 use telemetry::spans::Spans;
 
 /// Parts that runs are built from.

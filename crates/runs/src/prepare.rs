@@ -15,7 +15,7 @@ use crate::context::{ContextInputs, ContextWriter};
 use crate::endpoint_cache::EndpointCache;
 use crate::grant::read_snapshot;
 use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs, expects_message};
-use base::clock::Clock;
+use clock::Clock;
 use runner_client::Endpoint;
 use telemetry::spans::trace_of;
 

@@ -19,7 +19,7 @@ use uuid::Uuid;
 use crate::decide::{Decider, DecisionInput};
 use crate::intake::IntakeError;
 use crate::limits::RunLimits;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Preview of an event.
 pub struct Preview {

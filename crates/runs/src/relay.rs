@@ -24,7 +24,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::live::{CommittedFrames, LiveRun};
 use crate::notifier::{Notifier, RunWaiter};
-use base::clock::Clock;
+use clock::Clock;
 use judging::JudgedNumbers;
 use reader::{ReaderItem, ResultReader};
 use runner_client::Answer;

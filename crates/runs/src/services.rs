@@ -38,7 +38,7 @@ use crate::rate::EventRates;
 use crate::recovery::RunRecovery;
 use crate::upkeep::Upkeep;
 use crate::watch::RunStreams;
-use base::clock::Clock;
+use clock::Clock;
 use keys::keyring::Keyring;
 use telemetry::spans::Spans;
 

@@ -17,7 +17,7 @@ use crate::mutation::Mutation;
 use crate::repositories::AgentRepository;
 use crate::sql::{Sql, SqlRow, locked};
 use crate::state::lock_live_run;
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// A skill with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]

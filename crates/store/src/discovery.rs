@@ -16,7 +16,7 @@ use crate::health::write_health;
 use crate::model::registry::RunnerStatus;
 use crate::mutation::Mutation;
 use crate::runners::{FoundRunner, served_elsewhere};
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.
 const MAX_CHECK_OVERLAP: i64 = 60_000;

@@ -30,7 +30,6 @@ mod event_log;
 pub mod failpoint;
 pub mod foreign;
 mod generations;
-pub mod metrics;
 mod model;
 mod mutation;
 mod notifier;
@@ -104,7 +103,6 @@ pub use async_runs::{
 pub use attempts::STARTED;
 pub use audit::AuditRecord;
 pub use backup::copy_sqlite;
-pub use base::digest::{hex, sha256_hex};
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Migrations, check_database_url, probe_database, probe_signing_keys};
@@ -159,6 +157,7 @@ pub use repositories::{
 pub use retry::{Retried, RetryRun};
 pub use runners::FoundRunner;
 pub use runs::{RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StoredRunInputs};
+pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{STATE_KEYS, StateAccess, StateChange, StatePart, StateRecord, StateWritten};

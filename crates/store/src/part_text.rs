@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Encloses the hash of a part.
 pub(crate) const MARK: char = '\u{1}';

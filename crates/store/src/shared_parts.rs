@@ -18,7 +18,7 @@ use crate::page::ReadBudget;
 use crate::part_text::{MARK, SharedPart, StoredText};
 use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// An unused part is deleted after this time.
 const UNUSED_RETENTION: Duration = Duration::from_hours(24);

@@ -13,7 +13,7 @@ use crate::error::{StoreError, parsed_json};
 use crate::mutation::Mutation;
 use crate::sql::Sql;
 use crate::state::{StateAccess, find_locked, lock_live_run, upsert};
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Activates a skill in a live run. False: the run has ended.
 #[derive(Clone, Debug)]

@@ -21,7 +21,7 @@ use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{PLAN_FENCE, Sql, locked, returned};
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;

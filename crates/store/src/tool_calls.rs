@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use base::digest::sha256_hex;
 use domain::tool_call::{EarlierCall, RepeatedCallDecision, decide};
 use protocol::id::{AgentId, RunId};
 use protocol::resources::ToolEffect;
@@ -12,6 +11,7 @@ use sea_orm::{
     ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, PaginatorTrait,
     QueryFilter, QuerySelect,
 };
+use secrets::digest::sha256_hex;
 use uuid::Uuid;
 
 use crate::database_clock::{millis, read_now};

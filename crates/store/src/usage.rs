@@ -6,7 +6,7 @@ mod reserved;
 use std::collections::HashMap;
 
 use domain::budget::{Amount, Budget, BudgetScope};
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{

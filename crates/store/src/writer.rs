@@ -26,11 +26,11 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::metrics;
 use crate::sqlite_direct::SqliteDirect;
 use commits::{Commits, DatabaseReached};
 use job::Item;
 use queue::{WriteQueue, Writer, queue};
+use telemetry::metrics::{self, PanickedTask};
 use tx_timeout::TxTimeout;
 
 pub use crate::mutation::Mutation;
@@ -90,7 +90,7 @@ async fn keep_running(commits: Commits, mut inbox: WriteQueue) {
         .is_err()
     {
         tracing::error!("writer panicked and lost its batch, continuing with the next");
-        metrics::panicked();
+        metrics::panicked(PanickedTask::Writer);
     }
 }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::support::{StoreFixture, TestRng, on_both};
 use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
-use domain::chat::TokenParts;
 use domain::run::Run;
+use domain::usage::TokenParts;
 use protocol::id::WorkspaceId;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;

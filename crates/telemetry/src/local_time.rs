@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use base::clock::Clock;
 use chrono::{DateTime, Local, TimeZone};
+use clock::Clock;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::FormatTime;
 

@@ -1,5 +1,4 @@
-//! Metrics. All names and labels are defined here (those of the writer in [`base::metric_names`]), and so is the table
-//! that docs and dashboards are tested against.
+//! Metrics. All names and labels are defined here, and so is the table that docs and dashboards are tested against.
 //!
 //! Without [`install`] all calls are no-ops. Label values are fixed names, route templates, configured model
 //! ids, or endpoint names, at most [`ENDPOINTS`] of them. They are never ids of runs or persons, nor text of
@@ -13,7 +12,6 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 use ::metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
-use base::metric_names::PANICS;
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::spans::Exported;
@@ -55,6 +53,10 @@ const LIVE_RUNS: &str = "runnel_live_runs";
 const RUNS: &str = "runnel_runs";
 const READY: &str = "runnel_ready";
 const QUEUED_WRITES: &str = "runnel_writer_queue_items";
+const COMMIT_SECONDS: &str = "runnel_commit_seconds";
+const COMMIT_ITEMS: &str = "runnel_commit_items";
+const COMMITS_FAILED: &str = "runnel_commits_failed_total";
+const PANICS: &str = "runnel_panics_total";
 const BUILD_INFO: &str = "runnel_build_info";
 
 /// From 0.5 ms to 30 s.
@@ -74,6 +76,9 @@ struct StaticHandles {
     event_bytes_appended: Counter,
     relay_seconds: Histogram,
     ingest_seconds: Histogram,
+    commit_seconds: Histogram,
+    commit_items: Histogram,
+    commits_failed: Counter,
     rings: [(NotificationOutcome, Counter); 4],
 }
 
@@ -83,6 +88,9 @@ static HANDLES: LazyLock<StaticHandles> = LazyLock::new(|| StaticHandles {
     event_bytes_appended: counter!(EVENT_BYTES_APPENDED),
     relay_seconds: histogram!(RELAY_SECONDS),
     ingest_seconds: histogram!(INGEST_SECONDS),
+    commit_seconds: histogram!(COMMIT_SECONDS),
+    commit_items: histogram!(COMMIT_ITEMS),
+    commits_failed: counter!(COMMITS_FAILED),
     rings: [
         NotificationOutcome::Sent,
         NotificationOutcome::Lost,
@@ -97,10 +105,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &LATENCIES)?
         .set_buckets_for_metric(Matcher::Full(RUN_SECONDS.to_owned()), &RUN_TIMES)?
-        .set_buckets_for_metric(
-            Matcher::Full(base::metric_names::COMMIT_ITEMS.to_owned()),
-            &BATCHES,
-        )?
+        .set_buckets_for_metric(Matcher::Full(COMMIT_ITEMS.to_owned()), &BATCHES)?
         .install_recorder()?;
     for metric in METRICS {
         metric.describe();
@@ -114,6 +119,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
         PanickedTask::Run,
         PanickedTask::Handler,
         PanickedTask::Connection,
+        PanickedTask::Writer,
         PanickedTask::Upkeep,
     ] {
         counter!(PANICS, "task" => task.as_str()).absolute(0);
@@ -187,6 +193,7 @@ pub enum PanickedTask {
     Run,
     Handler,
     Connection,
+    Writer,
     /// Background work.
     Upkeep,
 }
@@ -197,6 +204,7 @@ impl PanickedTask {
             Self::Run => "run",
             Self::Handler => "handler",
             Self::Connection => "connection",
+            Self::Writer => "writer",
             Self::Upkeep => "upkeep",
         }
     }
@@ -239,6 +247,18 @@ pub fn appended(events: u64, bytes: usize) {
 /// Time from reading the oldest byte of a batch until it is visible to clients.
 pub fn relayed(after: Duration) {
     HANDLES.relay_seconds.record(after);
+}
+
+/// A committed transaction of the writer, from begin to commit.
+#[expect(clippy::cast_precision_loss, reason = "a batch is small")]
+pub fn committed(items: usize, after: Duration) {
+    HANDLES.commit_seconds.record(after);
+    HANDLES.commit_items.record(items as f64);
+}
+
+/// A transaction of the writer that did not commit.
+pub fn commit_failed() {
+    HANDLES.commits_failed.increment(1);
 }
 
 /// Time to answer an event. `result`: `accepted`, `no_agent`, `duplicate`, or the reason of the refusal.

@@ -5,14 +5,14 @@
 
 use std::time::{Duration, Instant};
 
-use domain::chat::TokenParts;
 use domain::run::Run;
 use domain::trace::{RunTrace, SpanId, TraceId, TraceParent};
+use domain::usage::TokenParts;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use crate::metrics;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Queue size in spans. Further ones are dropped.
 const QUEUED: usize = 2048;

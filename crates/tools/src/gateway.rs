@@ -5,7 +5,7 @@ use protocol::JsonObject;
 use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use serde_json::{Value, json};
 
-use base::clock::Clock;
+use clock::Clock;
 use egress::upstream::UpstreamError;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -27,8 +27,8 @@ use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use base::clock::Clock;
 use call_slots::{CallSlots, CallSource};
+use clock::Clock;
 use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
 use egress::redact::Redactor;

@@ -30,7 +30,7 @@ use tokio::sync::Notify;
 
 use super::call_slots::{CallSlots, CallSource};
 use super::{AvailableTool, McpServerSpec};
-use base::clock::Clock;
+use clock::Clock;
 pub(super) use connection::keep;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;

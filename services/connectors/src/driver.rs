@@ -17,7 +17,6 @@ use runner_kit::{CancellationToken, results as kit};
 use serde_json::json;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::clock;
 use crate::driver::exchange::{PlatformEgress, ResponseExchange};
 use crate::machine::{Finished, MachineOutput, SavedFile};
 use crate::request::PlatformRequest;
@@ -26,6 +25,7 @@ use crate::turn::FileContent;
 use crate::upstream::failure::{ConnectorFailure, TransportError};
 use crate::upstream::json::object;
 use crate::upstream::results;
+use clock::Clock;
 
 pub use gateway::GatewayHost;
 pub use host::{NewFile, RunHost};
@@ -252,7 +252,7 @@ impl<H: RunHost> Driver<'_, H> {
     }
 
     async fn ask(&mut self, mut question: InteractionRequest) -> Vec<MachineOutput> {
-        let now = i64::try_from(clock::now().as_secs()).unwrap_or(i64::MAX);
+        let now = Clock::system().now_seconds();
         let latest = now.saturating_add(QUESTION_SECONDS);
         // The gateway refuses a later expiry, and the run would fail.
         question.expires_at = question.expires_at.map(|at| at.min(latest));
@@ -307,7 +307,7 @@ impl<H: RunHost> Driver<'_, H> {
 
 /// The instant of a deadline in epoch seconds, minus a tenth of the remaining time (2 s at most).
 pub fn deadline_of(epoch_seconds: f64) -> Instant {
-    let left = epoch_seconds - clock::now().as_secs_f64();
+    let left = epoch_seconds - Clock::system().since_epoch().as_secs_f64();
     // Leave time to send the failure before the gateway's own timeout.
     let left = left - (left / 10.0).clamp(0.0, 2.0);
     // A deadline in the past or out of range must not panic in the conversion.

@@ -47,8 +47,6 @@ pub mod agent_file;
 pub mod driver;
 pub mod service;
 
-mod clock;
-
 mod a2a_agent;
 mod ag_ui_agent;
 mod coze_agent;

@@ -32,11 +32,11 @@ use crate::app::{App, LoopbackServers, MetricsServer, declared};
 use crate::config::{Config, DevLayers, reachable};
 use crate::shutdown::{HangupEffect, Signals};
 use api::http_server::bind;
-use base::clock::Clock;
-use base::seal::MasterKey;
+use clock::Clock;
 use keys::api_key::{issue, prefix_of};
 use own_runners::OwnRunners;
 use runs::Runs;
+use secrets::seal::MasterKey;
 use settings::GeneratedSettings;
 use watch::RunnerWatch;
 

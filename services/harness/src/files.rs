@@ -200,6 +200,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use clock::Clock;
 
     /// Path and handle of a new workspace.
     fn workspace() -> (PathBuf, Directory) {
@@ -258,7 +259,7 @@ mod tests {
             note.contains("folder: ") && note.contains("link: "),
             "{note}"
         );
-        let later = crate::clock::now() + Duration::from_hours(1);
+        let later = Clock::system().now() + Duration::from_hours(1);
         let found = outgoing(&workspace, later).unwrap();
         assert!(found.files.is_empty() && found.note().is_none());
         std::fs::remove_dir_all(&outbox).unwrap();

@@ -18,7 +18,6 @@ pub mod workspace;
 mod acp;
 mod agent;
 mod claude;
-mod clock;
 mod codex;
 
 mod config;

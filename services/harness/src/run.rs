@@ -30,6 +30,7 @@ use crate::turn::{
 };
 use crate::usage::Usage;
 use crate::workspace::RunWorkspace;
+use clock::Clock;
 
 /// Keys of conversation state.
 const SESSION_ID: &str = "external.session_id";
@@ -290,7 +291,7 @@ impl HarnessRun {
         prompt: &TurnPrompt,
     ) -> Result<String, HarnessFailure> {
         // Wall clock: outbox files are selected by their modification time.
-        let began = crate::clock::now();
+        let began = Clock::system().now();
         self.faults.begin_turn();
         let reason = agent.turn(prompt, &mut self.stage).await?;
         if let Some(failure) = self.faults.explain(self.stage.writer.text()) {

@@ -270,6 +270,7 @@ fn size_of(path: &Path) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clock::Clock;
 
     fn workspaces() -> (Workspaces, PathBuf) {
         let root = std::env::temp_dir().join(format!("runnel-workspaces-{}", uuid::Uuid::new_v4()));
@@ -310,7 +311,9 @@ mod tests {
         let parent = path.parent().unwrap();
         for path in [path, parent, &parent.join(HOME)] {
             let directory = std::fs::File::open(path).unwrap();
-            directory.set_modified(crate::clock::now() - time).unwrap();
+            directory
+                .set_modified(Clock::system().now() - time)
+                .unwrap();
         }
     }
 

@@ -8,13 +8,14 @@ use protocol::message::Message;
 use runner_kit::HostError;
 use serde_json::Value;
 
-use crate::clock;
 use crate::config::Config;
 use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::learned_limit::{self, LearnedLimit};
 use crate::context::{pictures, reference_data};
+use crate::dates;
 use crate::host::AgentHost;
+use clock::Clock;
 
 pub(crate) use history::Remembered;
 
@@ -58,7 +59,7 @@ pub(crate) async fn assemble(
         // Of the primary model only: another model may have a larger window.
         let limit = limit
             .zip(config.models.first())
-            .and_then(|(value, model)| LearnedLimit::tokens_of(value, &model.id, clock::now()));
+            .and_then(|(value, model)| LearnedLimit::tokens_of(value, &model.id, Clock::system().now_seconds()));
         let budget = limit.map_or(budget, |limit| budget.limited_to(limit));
         let history = history::read(host, context, config, &budget, checkpoint.as_ref()).await?;
         Ok::<_, HostError>((checkpoint, budget, history))
@@ -112,7 +113,10 @@ async fn prompt(
         prompt.clone_from(&config.prompt);
     }
     if config.date_grounding {
-        let today = format!("Today is {} (UTC).", clock::day(clock::now()));
+        let today = format!(
+            "Today is {} (UTC).",
+            dates::day(Clock::system().now_seconds())
+        );
         prompt.push(Message::text("system", today));
     }
     prompt.extend(reference_data::skills_message(&context.resources.skills));

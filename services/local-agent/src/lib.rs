@@ -11,7 +11,7 @@ pub mod host;
 pub mod manifest;
 
 mod assemble;
-mod clock;
+mod dates;
 mod message_writer;
 mod model;
 mod output_limit;

@@ -7,7 +7,6 @@ use runner_kit::HostError;
 use serde_json::Value;
 
 use crate::assemble::AssembledRequest;
-use crate::clock;
 use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::compact::{Anchor, Compacted, Counter, Summarizer, compact};
@@ -18,6 +17,7 @@ use crate::context::summary::request::SummaryRequest;
 use crate::context::{pictures, wire};
 use crate::host::AgentHost;
 use crate::turns::TurnParts;
+use clock::Clock;
 
 /// Compaction passes after a refusal. An estimate may be below the real count and need a second pass.
 const SHRINKS: usize = 2;
@@ -141,7 +141,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
                 let limit = LearnedLimit {
                     model_id: model.to_owned(),
                     tokens: self.budget.input,
-                    created_at: clock::now(),
+                    created_at: Clock::system().now_seconds(),
                 };
                 self.store(learned_limit::KEY, limit.to_value()).await?;
                 return Ok(true);
@@ -201,7 +201,7 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
             summary,
             covers_until,
             tokens_before: compacted.tokens_before,
-            created_at: clock::now(),
+            created_at: Clock::system().now_seconds(),
             conversation_id,
         };
         self.store(checkpoint::KEY, checkpoint.to_value()).await

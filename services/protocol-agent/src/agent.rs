@@ -21,7 +21,6 @@ use runner_kit::{
 use tokio::time::Instant;
 
 use crate::catalog;
-use crate::clock::{RunClock, millis};
 use crate::config::Config;
 use crate::ending::{Limit, SessionEnd};
 use crate::execute::ExecutorEnv;
@@ -34,6 +33,7 @@ use crate::model::ModelChain;
 use crate::program;
 use crate::records::{GraphRecords, RunIdentity};
 use crate::resume::SubmissionEffect;
+use crate::run_clock::{RunClock, millis};
 use crate::session::{GraphDriver, ProtocolSession, RunGraphs, RunTranscript};
 use crate::turn::converse_plainly;
 use crate::usage::TokenUsageLog;

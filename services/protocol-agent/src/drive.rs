@@ -66,7 +66,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             .env
             .clock
             .now()
-            .saturating_add(crate::clock::millis(self.graphs.env.left()));
+            .saturating_add(crate::run_clock::millis(self.graphs.env.left()));
         // A timer after the end of work is left to the next run.
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;

@@ -18,8 +18,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::clock::RunClock;
 use crate::config::Config;
+use crate::run_clock::RunClock;
 use crate::usage::TokenUsageLog;
 
 /// Environment shared by all executors of a run. Clones share its parts.

@@ -13,7 +13,6 @@ pub mod records;
 
 mod approvals;
 mod catalog;
-mod clock;
 mod drive;
 mod ending;
 mod execute;
@@ -29,6 +28,7 @@ mod program;
 mod projection;
 mod prompt;
 mod resume;
+mod run_clock;
 mod session;
 mod turn;
 mod usage;

@@ -11,12 +11,12 @@ use action_graph::transcript::TranscriptTurn;
 use protocol::message::Message;
 use runner_kit::CancellationToken;
 
-use crate::clock::millis;
 use crate::execute::ExecutorEnv;
 use crate::host::GraphAgentHost;
 use crate::live::LiveGraph;
 use crate::model::ModelChain;
 use crate::records::{GraphRecords, RecordsError};
+use crate::run_clock::millis;
 use crate::work::AttemptTasks;
 use crate::writer::ResultWriter;
 

@@ -12,7 +12,7 @@ use crate::node::{ActionOutput, FanOutItem, Node, NodeState, Sent};
 use crate::result::deliver::policy_of;
 use crate::result::summary::summary_of;
 use crate::result::tokens::head_bytes;
-use crate::sha256;
+use secrets::digest::sha256_hex;
 
 /// Version of the stored form.
 const VERSION: u16 = 1;
@@ -284,7 +284,7 @@ fn blob(name: &str, content: &impl Serialize) -> RecordBody {
 }
 
 fn hash(content: &Value) -> String {
-    sha256::hex(crate::json::canonical(content))
+    sha256_hex(crate::json::canonical(content))
 }
 
 /// Joins a head with its bodies. The restored graph has the same future as the stored one.

@@ -11,7 +11,7 @@ use crate::node::{ActionError, ActionOutput, BlockReason, FanOutItem, Node, Node
 use crate::policy::Visibility;
 use crate::record::instance;
 use crate::schedule::{ApprovalRequest, Command, ReadyRules};
-use crate::sha256;
+use secrets::digest::sha256_hex;
 
 /// Bytes of all values that replace references in one input; a body of the host API holds as much.
 const BOUND_BYTES: usize = 1 << 20;
@@ -122,7 +122,7 @@ impl ReadyRules<'_, '_> {
             target: resolved.target.clone(),
             input: input.clone(),
             effects: resolved.effects.iter().copied().collect(),
-            hash: sha256::hex(canonical(&covered)),
+            hash: sha256_hex(canonical(&covered)),
         };
         self.step.graph.nodes[position].approval = Some(request.hash.clone());
         self.step.go(

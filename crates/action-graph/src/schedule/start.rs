@@ -8,7 +8,7 @@ use crate::ids::base32;
 use crate::json::canonical;
 use crate::node::{Attempt, Node, NodeState, Wait};
 use crate::schedule::{Command, Execute, ReadyRules};
-use crate::sha256;
+use secrets::digest::sha256;
 
 impl ReadyRules<'_, '_> {
     pub(super) fn start_ready(&mut self) {
@@ -120,7 +120,7 @@ fn key_of(graph: &str, node: &Node) -> String {
         node.decisions,
         attempt
     ]);
-    base32(&sha256::digest(canonical(&parts).as_bytes()))
+    base32(&sha256(canonical(&parts).as_bytes()))
 }
 
 pub(super) fn holds_slot(node: &Node) -> bool {

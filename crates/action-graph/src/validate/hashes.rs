@@ -6,7 +6,7 @@ use crate::action::Action;
 use crate::declaration::Declaration;
 use crate::json::canonical;
 use crate::print::envelope;
-use crate::sha256;
+use secrets::digest::sha256_hex;
 
 /// Sets the hash of the work.
 pub(super) fn set_semantic(draft: &mut Declaration) {
@@ -22,13 +22,13 @@ pub(super) fn set_semantic(draft: &mut Declaration) {
         .collect();
     // An answer or a decision has no work to repeat.
     if !work.is_empty() {
-        draft.source.semantic_sha256 = sha256::hex(canonical(&Value::from(work)));
+        draft.source.semantic_sha256 = sha256_hex(canonical(&Value::from(work)));
     }
 }
 
 /// Sets the hash of the declaration in its final form, after limits have settled durability.
 pub(super) fn set_accepted(draft: &mut Declaration) {
-    draft.source.accepted_sha256 = sha256::hex(canonical(&envelope(draft)));
+    draft.source.accepted_sha256 = sha256_hex(canonical(&envelope(draft)));
 }
 
 /// The work of an action without its names, titles and reasons.
@@ -50,5 +50,5 @@ fn work(action: &Action) -> Value {
 
 /// Hash of the work of one action, without names and titles: equal work has an equal hash.
 pub fn action_hash(action: &Action) -> String {
-    sha256::hex(canonical(&work(action)))
+    sha256_hex(canonical(&work(action)))
 }

@@ -133,7 +133,7 @@ fn sections_resolve_before_execution() {
         "Facts."
     );
     let section = &accepted.declaration.source.sections["task"];
-    assert_eq!(section.sha256, action_graph::sha256::hex("Do it."));
+    assert_eq!(section.sha256, secrets::digest::sha256_hex("Do it."));
     let source = &accepted.declaration.source;
     assert_eq!(source.raw_sha256.len(), 64);
     assert_eq!(source.accepted_sha256.len(), 64);

@@ -188,7 +188,7 @@ pub(crate) async fn put_document(
             name,
             mime_type,
             metadata: serde_json::Value::Object(metadata.clone()).to_string(),
-            sha256: sha256_hex(&bytes),
+            sha256: sha256_hex(&*bytes),
             bytes: bytes.len() as u64,
         },
         entries: entries(&metadata),

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 use protocol::error::ErrorBody;
 use protocol::id::RunId;
 use serde::Serialize;

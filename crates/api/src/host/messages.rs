@@ -12,8 +12,8 @@ use axum::Json;
 use axum::body::Body;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use domain::messages::{MessageRelay, message};
 use http::HeaderMap;
+use llm_formats::messages::{MessageRelay, message};
 use protocol::JsonObject;
 use protocol::resources::{ModelOperation, ModelResource};
 use serde_json::{Value, json};
@@ -175,7 +175,7 @@ async fn answer(
         PreparedMessages::Chat(chat) => {
             let completion = call.within(provider.complete(chat)).await?;
             call.count_text(generated_bytes(&completion, "message"));
-            call.count(domain::chat::usage_of(&completion));
+            call.count(domain::usage::usage_of(&completion));
             let message = message(&completion, &settings, &new_id(), provider_request.id);
             message.ok_or_else(|| {
                 UpstreamError::Malformed("a completion without a message".to_owned())

@@ -14,8 +14,8 @@ use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::Response;
-use domain::chat::{ChunkReader, answer, chat_message, chat_tool, mark_model};
 use futures_util::{Stream, StreamExt as _, stream};
+use llm_formats::chat::{ChunkReader, answer, chat_message, chat_tool, mark_model};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
@@ -163,7 +163,7 @@ impl ModelInvocation<'_> {
         let completion = call.within(self.model.provider.complete(body)).await?;
         // Counted before the answer is read: the provider bills it in any case.
         call.count_text(generated_bytes(&completion, "message"));
-        call.count(domain::chat::usage_of(&completion));
+        call.count(domain::usage::usage_of(&completion));
         let response = answer(&completion, request.remove_think);
         let mut response = response
             .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;

@@ -140,7 +140,7 @@ pub(crate) async fn create_chat_completion(
         let mut completion = call.within(model.provider.complete(body)).await?;
         // Clients know only the catalog's name of the model.
         complete(&mut completion, &id, "chat.completion");
-        call.count(domain::chat::usage_of(&completion));
+        call.count(domain::usage::usage_of(&completion));
         call.count_text(generated_bytes(&completion, "message"));
         let response = Value::Object(completion);
         call.add_bytes(response.to_string().len());
@@ -243,7 +243,7 @@ fn frames(
             let frame = match chunks.next().await {
                 Some(Ok(mut chunk)) => {
                     complete(&mut chunk, &id, "chat.completion.chunk");
-                    call.count(domain::chat::usage_of(&chunk));
+                    call.count(domain::usage::usage_of(&chunk));
                     call.count_text(generated_bytes(&chunk, "delta"));
                     // A stream without a finish reason was cut, even if the connection ended normally.
                     has_finished |= finishes(&chunk);
@@ -276,7 +276,7 @@ fn frames(
 fn finishes(chunk: &JsonObject) -> bool {
     let choices = chunk.get("choices").and_then(Value::as_array);
     let mut choices = choices.into_iter().flatten();
-    choices.any(|choice| domain::chat::finish_reason(choice).is_some())
+    choices.any(|choice| llm_formats::chat::finish_reason(choice).is_some())
 }
 
 /// Builds the error frame. The call has ended.

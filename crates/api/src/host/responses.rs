@@ -12,7 +12,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
-use domain::chat::responses::{ProviderApi, read_request, wants_stream};
+use llm_formats::chat::responses::{ProviderApi, read_request, wants_stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
 use serde_json::json;

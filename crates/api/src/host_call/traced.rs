@@ -1,7 +1,7 @@
 //! Trace spans of host calls.
 
-use domain::chat::TokenParts;
 use domain::trace::TraceParent;
+use domain::usage::TokenParts;
 
 use super::HostCall;
 use models::Model;

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
-use domain::chat::{ChunkReader, answer};
 use futures_util::StreamExt as _;
+use llm_formats::chat::{ChunkReader, answer};
 use protocol::JsonObject;
 use protocol::host_api::{SteeringPull, SteeringPullResult};
 use protocol::knowledge::{
@@ -32,7 +32,7 @@ use crate::json::JsonBody;
 use crate::query::PathOf;
 use crate::stream::event_stream;
 use ::knowledge::retrieve::check_query;
-use base::clock::Clock;
+use clock::Clock;
 use egress::Egress;
 use egress::upstream::UpstreamError;
 use models::{

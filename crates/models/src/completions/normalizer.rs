@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use domain::chat::CallTracker;
 use domain::json_repair::{SurrogateJoiner, replace_halves};
+use llm_formats::chat::CallTracker;
 use protocol::message::LlmTokenUsage;
 
 use super::{
@@ -122,7 +122,7 @@ impl CompletionNormalizer {
             // The sent chunk must be valid text, and halves outside of the joined texts remain.
             let mut sealed = Value::Object(chunk);
             replace_halves(&mut sealed);
-            chunk = super::super::object(sealed);
+            chunk = llm_formats::object(sealed);
         }
         // The closing chunk of an end mark needs these members.
         self.head = ["id", "object", "created", "model"]
@@ -148,7 +148,7 @@ impl CompletionNormalizer {
         }
         let members = value.as_object_mut()?;
         let mut reason =
-            domain::chat::finish_reason(&Value::Object(reason_of(members))).map(str::to_owned);
+            llm_formats::chat::finish_reason(&Value::Object(reason_of(members))).map(str::to_owned);
         // The server sent a complete message instead of a delta.
         if !members.get("delta").is_some_and(Value::is_object)
             && let Some(message) = members.remove("message").filter(Value::is_object)

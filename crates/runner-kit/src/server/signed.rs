@@ -10,11 +10,11 @@ use axum::response::Response;
 use bytes::{Bytes, BytesMut};
 use futures_util::StreamExt;
 
-use crate::clock::now_seconds;
 use crate::server::KitServer;
 use crate::server::rejection::RequestRejection;
 use crate::server::unverified::UnverifiedBody;
 use crate::signature::SignedHeaders;
+use clock::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -29,16 +29,17 @@ pub(super) async fn require_signature(
     next: Next,
 ) -> Result<Response, RequestRejection> {
     let (parts, body) = request.into_parts();
+    let clock = Clock::system();
     let headers = SignedHeaders::of(&parts.headers)?;
     // Before the body is read: a stale request costs no memory.
-    let timestamp = headers.fresh_timestamp(now_seconds())?;
+    let timestamp = headers.fresh_timestamp(clock.now_seconds())?;
     let counted = server.unverified.begin();
     let body = tokio::select! {
         body = read(body, server.options.body_bytes, &counted) => body?,
         () = counted.dropped() => return Err(RequestRejection::Crowded),
     };
     // Read again: a slow body may have outlived the tolerance.
-    let now = now_seconds();
+    let now = clock.now_seconds();
     server.secret.verify(headers, &body, now)?;
     // The sender is authenticated; the body no longer counts as unverified.
     drop(counted);

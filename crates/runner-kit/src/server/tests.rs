@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
 use super::*;
-use crate::clock::now_seconds;
 use crate::runner::{ResultStream, RunError};
 use crate::testing::{FakeHost, RUN_ID, run_request};
 use crate::{results, stream as results_of};
+use clock::Clock;
 
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const RUNNER_ID: &str = "plugin:runnel/test/default";
@@ -67,7 +67,13 @@ fn fresh_id() -> String {
 }
 
 fn signed(method: &str, path: &str, body: &[u8]) -> Request<Body> {
-    signed_as(method, path, body, &fresh_id(), now_seconds())
+    signed_as(
+        method,
+        path,
+        body,
+        &fresh_id(),
+        Clock::system().now_seconds(),
+    )
 }
 
 fn signed_as(method: &str, path: &str, body: &[u8], id: &str, timestamp: i64) -> Request<Body> {
@@ -82,7 +88,10 @@ fn signed_as(method: &str, path: &str, body: &[u8], id: &str, timestamp: i64) ->
 }
 
 async fn run_body(run_id: &str) -> Vec<u8> {
-    let access = FakeHost::start().await.unwrap().access(now_seconds());
+    let access = FakeHost::start()
+        .await
+        .unwrap()
+        .access(Clock::system().now_seconds());
     let mut request = run_request(RUNNER_ID, "hello", &access).unwrap();
     request.context.run_id = run_id.to_owned();
     serde_json::to_vec(&request).unwrap()
@@ -149,10 +158,16 @@ async fn rejects_tampered_replayed_and_expired_requests() {
     *tampered.body_mut() = Body::from(run_body("r-2").await);
     check_refused(router.clone(), tampered, 401, "unauthenticated").await;
 
-    let old = signed_as("GET", "/runners", b"", "old", now_seconds() - 302);
+    let old = signed_as(
+        "GET",
+        "/runners",
+        b"",
+        "old",
+        Clock::system().now_seconds() - 302,
+    );
     check_refused(router.clone(), old, 401, "unauthenticated").await;
 
-    let now = now_seconds();
+    let now = Clock::system().now_seconds();
     for name in ["webhook-id", "webhook-timestamp", "webhook-signature"] {
         let mut repeated = signed_as("GET", "/runners", b"", "repeated", now);
         repeated

@@ -23,7 +23,7 @@ use crate::endpoint_cache::EndpointCache;
 use crate::intake::IntakeError;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Decides about events: which agent gets one, and with which run.
 pub(crate) struct Decider {

@@ -13,7 +13,7 @@ use store::{EndpointRecord, RunnerStatus, StoreError};
 use super::Endpoints;
 use super::outcome::{DiscoveryResult, ListOutcome};
 use super::register::RegisterError;
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 
 /// Maximum number of reported agents.
 const MAX_AGENTS: u64 = 1000;
@@ -26,7 +26,7 @@ impl Endpoints {
         spec: &EndpointSpec,
     ) -> Result<DiscoveryDiff, RegisterError> {
         // Only for the signature of this request; the registration makes another.
-        let made_secret = spec.secret.is_none().then(EndpointSecret::generate);
+        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
         let record = self.endpoint_record(workspace, spec, made_secret.as_deref(), "api")?;
         self.check_registration(workspace, spec).await?;
         let discovery = self.discover(&record).await;

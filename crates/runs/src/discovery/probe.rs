@@ -6,8 +6,8 @@ use secrecy::SecretString;
 
 use super::outcome::ListOutcome;
 use crate::endpoint::header_map;
-use runner_client::signature::EndpointSecret;
 use runner_client::{Endpoint, RunnerClient};
+use secrets::signature::SigningSecret;
 
 /// Requests an endpoint's runners. The error has the cause of a missing list.
 pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Discovered, String> {
@@ -21,7 +21,7 @@ pub async fn list_of(client: &RunnerClient, spec: &EndpointSpec) -> Result<Disco
             .parse()
             .map_err(|_| "its base_url is no URL".to_owned())?,
         mode: spec.mode,
-        secret: EndpointSecret::parse(&secret).map_err(|error| error.to_string())?,
+        secret: SigningSecret::parse(&secret).map_err(|error| error.to_string())?,
         headers: header_map(&spec.headers)
             .map_err(|fault| format!("{} {}", fault.pointer, fault.message))?,
     };

@@ -14,7 +14,7 @@ use uuid::Uuid;
 use super::Endpoints;
 use super::outcome::{DiscoveryResult, IdClaims, ListOutcome};
 use crate::endpoint::{HEADERS_PURPOSE, SECRET_PURPOSE, header_map};
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 
 const MAX_HEADERS: usize = 32;
 const MAX_RUNS: u64 = 1_000_000;
@@ -67,7 +67,7 @@ impl Endpoints {
         workspace: &WorkspaceId,
         spec: EndpointSpec,
     ) -> Result<Registered, RegisterError> {
-        let made_secret = spec.secret.is_none().then(EndpointSecret::generate);
+        let made_secret = spec.secret.is_none().then(SigningSecret::generate);
         let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
         let replaces = self.check_registration(workspace, &spec).await?;
         let discovery = self.discover(&record).await;
@@ -178,7 +178,7 @@ impl Endpoints {
             faults.push(Fault::new("/base_url", error.to_string()));
         }
         let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
-        if EndpointSecret::parse(&SecretString::from(secret)).is_err() {
+        if SigningSecret::parse(&SecretString::from(secret)).is_err() {
             let message =
                 "must be whsec_ and the base64 of 24 to 64 bytes; leave it out to get one made";
             faults.push(Fault::new("/secret", message));

@@ -8,7 +8,7 @@ use store::{Store, StoreError};
 use crate::artifacts::Artifacts;
 use crate::limits::RunLimits;
 use crate::ticks::ticks_every;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Pause between two deletes, in which other writes commit.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);

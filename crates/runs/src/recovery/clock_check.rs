@@ -6,7 +6,7 @@ use store::{Store, StoreError};
 
 use crate::limits::RunLimits;
 use crate::ticks::ticks_every;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Larger differences make other replicas refuse the tokens of this one.
 const MAX_SKEW_MS: u64 = 5_000;

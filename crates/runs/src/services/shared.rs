@@ -38,7 +38,7 @@ use crate::recovery::{CancelPolling, Cleanup, ClockCheck, RunRecovery};
 use crate::unconfirmed::UnconfirmedDispatches;
 use crate::upkeep::Upkeep;
 use crate::watch::RunStreams;
-use base::clock::Clock;
+use clock::Clock;
 use keys::keyring::Keyring;
 use telemetry::spans::Spans;
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::AppendResults;
 use crate::entity::run_appends;
 use crate::error::{StoreError, signed, unsigned};
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Length of a digest in hex digits, enough to avoid accidental collisions.
 const DIGEST_LENGTH: usize = 16;

@@ -12,8 +12,8 @@ use super::lock_wait_queue::{BATCH_LOCK_TIMEOUT, LockWaitQueue};
 use super::transaction::{Applied, Outage, transact};
 use super::tx_timeout::TxTimeout;
 use crate::error::StoreError;
-use crate::metrics;
 use crate::sqlite_direct::SqliteDirect;
+use telemetry::metrics;
 
 /// Maximum tries of one item under contention.
 const TRIES: u32 = 5;
@@ -270,11 +270,13 @@ impl Commits {
             tracing::error!("transaction timed out after {:?}", began.elapsed());
             Err(StoreError::Unreachable)
         });
-        let items = match &outcome {
-            Ok(applied) => applied.iter().filter(|one| !one.is_deferred()).count(),
-            Err(_) => batch.len(),
-        };
-        metrics::transacted(items, began.elapsed(), outcome.is_ok());
+        match &outcome {
+            Ok(applied) => {
+                let items = applied.iter().filter(|one| !one.is_deferred()).count();
+                metrics::committed(items, began.elapsed());
+            }
+            Err(_) => metrics::commit_failed(),
+        }
         match &outcome {
             Err(error) if error.is_transient() && !error.is_contention() => {
                 // The health probe then tests a small write: on a full disk, reads still succeed.

@@ -7,9 +7,10 @@ use std::time::Instant;
 use super::batch_plan::{BatchPlan, apply_batched, catch_panic};
 use super::job::Item;
 use crate::error::StoreError;
+use crate::failpoint;
 use crate::sqlite_direct::SqliteDirect;
 use crate::tx_cache::TxCache;
-use crate::{failpoint, metrics};
+use telemetry::metrics;
 
 /// The direct connection, and the reads kept between its transactions.
 pub(super) struct DirectCommits {
@@ -57,7 +58,7 @@ impl DirectCommits {
         };
         let done = batch.len() - left.len();
         if done > 0 {
-            metrics::transacted(done, began.elapsed(), true);
+            metrics::committed(done, began.elapsed());
         }
         let mut rest = Vec::with_capacity(left.len());
         for (index, item) in batch.into_iter().enumerate() {

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use ::metrics::{counter, histogram};
 
-use domain::chat::TokenParts;
+use domain::usage::TokenParts;
 
 use super::{
     MODEL_CALLS, MODEL_COST, MODEL_TOKEN_PARTS, MODEL_TOKENS, TOOL_CALL_SECONDS, TOOL_CALLS,

@@ -87,11 +87,11 @@ metrics!(
         "Rejected runner results";
     Counter super::INPUTS_TOLERATED, ["peer", "kind"],
         "Accepted inputs that deviate from their protocol, by source (provider, runner, tool_server, knowledge_server, document, client)";
-    Histogram base::metric_names::COMMIT_SECONDS, [],
+    Histogram super::COMMIT_SECONDS, [],
         "Duration of writer transactions, from begin to commit";
-    Histogram base::metric_names::COMMIT_ITEMS, [],
+    Histogram super::COMMIT_ITEMS, [],
         "Items per writer transaction";
-    Counter base::metric_names::COMMITS_FAILED, [],
+    Counter super::COMMITS_FAILED, [],
         "Failed writer transactions; their items are retried or refused";
     Gauge super::QUEUED_WRITES, [],
         "Queued writes: at most 4096 and 64 MiB";

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use base::digest::sha256_hex;
 use domain::json_text::check_json_text;
 use protocol::resources::{EffectSource, ToolEffect, ToolOperation, ToolResource};
 use rmcp::ServiceError;
@@ -11,6 +10,7 @@ use rmcp::model::{
     ClientRequest, CustomResult, ListToolsRequest, PaginatedRequestParams, ServerResult, Tool,
 };
 use rmcp::service::{Peer as Connection, RoleClient};
+use secrets::digest::sha256_hex;
 use serde_json::{Value, json};
 
 use super::super::schema::Schema;
@@ -353,7 +353,7 @@ mod tests {
 
     use super::super::super::McpTransport;
     use super::*;
-    use base::clock::Clock;
+    use clock::Clock;
 
     fn spec() -> McpServerSpec {
         McpServerSpec {

@@ -1,6 +1,6 @@
 //! Tool names that models accept: 1 to 64 letters, digits, `_` and `-`.
 
-use base::digest::sha256_hex;
+use secrets::digest::sha256_hex;
 
 /// Maximum length that all providers accept.
 const LONGEST: usize = 64;

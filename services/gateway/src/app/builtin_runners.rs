@@ -19,10 +19,10 @@ use tokio_util::task::TaskTracker;
 
 use super::Declared;
 use crate::config::BuiltinRunner;
-use base::clock::Clock;
+use clock::Clock;
 use clock_server::{POST, Router, TOOL};
 use egress::AllowRule;
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 use tools::{McpServerSpec, McpTransport, ToolEffects};
 
 /// Timeout of a call of the built-in tool server.
@@ -124,7 +124,7 @@ impl BuiltinServers {
         declared: &mut Declared,
     ) -> anyhow::Result<SocketAddr> {
         // A new secret for each start: both sides are in this process.
-        let secret = EndpointSecret::generate();
+        let secret = SigningSecret::generate();
         let served = self.servers.serve_runners(name, vec![runner], &secret);
         let address = served.await?;
         declared.endpoints.push(EndpointSpec {

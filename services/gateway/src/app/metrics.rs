@@ -31,8 +31,6 @@ impl MetricsServer {
             format!("cannot listen on {address}; choose another metrics.listen")
         })?;
         let handle = install().context("metrics cannot be counted")?;
-        // Metrics without an observation would otherwise be absent, and alerts on them would not work.
-        store::metrics::register();
         Ok(Self { listener, handle })
     }
 

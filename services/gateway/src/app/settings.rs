@@ -35,11 +35,11 @@ use crate::config::{
     Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, closest,
 };
 use ::knowledge::Base;
+use ::secrets::signature::SigningSecret;
 use ::telemetry::otlp::Collector;
 use ::tools::{Registration, SkillTool, ToolSpecs};
 use blob_store::ArtifactLocation;
 use egress::Egress;
-use runner_client::signature::EndpointSecret;
 use runs::RunLimits;
 use runs::artifacts::ArtifactLimits;
 use runs::bus::BusSettings;
@@ -121,7 +121,7 @@ fn endpoint(
     // An unreadable secret is a fault already; its empty text must not cause a second one.
     let unread = faults.len();
     let secret = secrets::secret(&entry.secret, &at, faults);
-    if faults.len() == unread && EndpointSecret::parse(&secret).is_err() {
+    if faults.len() == unread && SigningSecret::parse(&secret).is_err() {
         let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
         faults.push(ConfigFault::new(at, message));
     }

@@ -26,11 +26,11 @@ use crate::cli::ConfigArgument;
 use crate::cli::output::{self, OutputPart};
 use crate::cli::serve::master_key;
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
-use base::clock::Clock;
-use base::seal::MasterKey;
+use clock::Clock;
 use egress::Egress;
 use models::ProviderProbe;
 use runner_client::RunnerClient;
+use secrets::seal::MasterKey;
 use tools::Tools;
 
 #[derive(clap::Args)]

@@ -22,8 +22,8 @@ use conform::report::{ConformReport, Outcome, ReportLine};
 use conform::{ConformError, ConformOptions, conform as check};
 use egress::{outgoing_header_name, parse_plain_url};
 use runner_client::Endpoint;
-use runner_client::signature::EndpointSecret;
 use runs::discovery::manifest_list;
+use secrets::signature::SigningSecret;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -172,7 +172,7 @@ fn options(arguments: ConformArguments) -> Result<ConformOptions, String> {
         return Err("the URL may have a query only with --mode single_url".to_owned());
     }
     let secret = resolve("--secret", &arguments.secret)?;
-    let signing = EndpointSecret::parse(&secret).map_err(|error| format!("--secret: {error}"))?;
+    let signing = SigningSecret::parse(&secret).map_err(|error| format!("--secret: {error}"))?;
     let mut secrets = vec![secret];
     let mut headers = HeaderMap::new();
     for header in &arguments.headers {

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::cli::output;
 use crate::cli::table::one_line;
-use base::clock::Clock;
+use clock::Clock;
 
 /// Text of a member; empty if it is absent.
 pub(super) fn text<'a>(object: &'a Value, key: &str) -> &'a str {

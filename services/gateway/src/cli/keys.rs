@@ -15,9 +15,9 @@ use tokio_util::task::TaskTracker;
 use crate::app::open_store;
 use crate::cli::serve::master_key;
 use crate::cli::{ConfigArgument, output};
-use base::clock::Clock;
-use base::seal::MasterKey;
+use clock::Clock;
 use keys::keyring::{Rotation, rotate};
+use secrets::seal::MasterKey;
 
 #[derive(Subcommand)]
 pub(super) enum KeysCommand {

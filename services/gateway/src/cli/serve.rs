@@ -11,7 +11,7 @@ use crate::cli::{ConfigArgument, output, process_hardening, version};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
 use api::http_server::bind;
-use base::seal::MasterKey;
+use secrets::seal::MasterKey;
 use telemetry::LogFormat;
 
 #[derive(clap::Args)]

@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use base::clock::Clock;
+use clock::Clock;
 use keys::api_key::{IssueError, issue, prefix_of, shown};
 
 /// Number of keys per query.

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
 use crate::cli::{ConfigArgument, output};
-use base::clock::Clock;
+use clock::Clock;
 use keys::api_key::{issue_workspace, shown_workspace};
 
 /// Number of workspaces per query.

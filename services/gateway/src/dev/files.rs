@@ -6,7 +6,7 @@ use std::path::Path;
 use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use base::seal::MasterKey;
+use secrets::seal::MasterKey;
 
 /// URL and API key of the playground, for `send`.
 #[derive(Serialize, Deserialize)]

@@ -17,7 +17,7 @@ use url::Url;
 use super::files::write_private;
 use super::model::rule_for;
 use crate::config::{SecretError, SecretRef};
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 
 const SECRET_FILE: &str = "runner.secret";
 const MEMORY_FILE: &str = "runners.json";
@@ -242,7 +242,7 @@ fn is_secret_given() -> anyhow::Result<bool> {
         Err(SecretError::NotSet(_) | SecretError::Empty(_)) => return Ok(false),
         secret => secret?,
     };
-    EndpointSecret::parse(&secret).with_context(|| {
+    SigningSecret::parse(&secret).with_context(|| {
         format!("{SECRET_VARIABLE} of this environment cannot be used; unset it, or correct it")
     })?;
     Ok(true)
@@ -252,7 +252,7 @@ fn is_secret_given() -> anyhow::Result<bool> {
 fn stored_secret(file: &Path) -> anyhow::Result<SecretString> {
     if let Ok(text) = std::fs::read_to_string(file) {
         let secret = SecretString::from(text.trim().to_owned());
-        EndpointSecret::parse(&secret).with_context(|| {
+        SigningSecret::parse(&secret).with_context(|| {
             format!(
                 "{} cannot be used; delete it to get a new secret",
                 file.display()
@@ -260,7 +260,7 @@ fn stored_secret(file: &Path) -> anyhow::Result<SecretString> {
         })?;
         return Ok(secret);
     }
-    let secret = EndpointSecret::generate();
+    let secret = SigningSecret::generate();
     write_private(file, &secret)?;
     Ok(SecretString::from(secret))
 }

@@ -11,7 +11,7 @@ use super::connectors::ConnectorAgents;
 use super::files::write_private;
 use super::harness;
 use crate::app::LoopbackServers;
-use runner_client::signature::EndpointSecret;
+use secrets::signature::SigningSecret;
 
 /// Listening addresses; `None` without servers of the kind.
 #[derive(Default)]
@@ -51,7 +51,7 @@ async fn serve(
     runners: Vec<Arc<dyn Runner>>,
     data_dir: &Path,
 ) -> anyhow::Result<SocketAddr> {
-    let secret = EndpointSecret::generate();
+    let secret = SigningSecret::generate();
     // The configuration refers to the secret by this file.
     write_private(&data_dir.join(format!("{name}.secret")), &secret)?;
     servers.serve_runners(name, runners, &secret).await

@@ -1,7 +1,7 @@
 //! Permission questions to a person: interactions that the live run waits for.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::Duration;
 
 use protocol::context::AgentRunContext;
 use protocol::interaction::{AwaitedInteraction, INTERACTION_REQUESTED};
@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{ALLOWED, ActionKind, Permission};
 use crate::speaker::cut;
+use clock::Clock;
 
 /// Maximum bytes of the action's details in a question.
 const DETAIL_BYTES: usize = 8_000;
@@ -94,9 +95,7 @@ impl RunQuestions {
     fn request(&self, id: &str, permission: &Permission) -> Value {
         let title = cut(&format!("{ALLOW}{}", permission.title), TITLE_BYTES);
         let detail = both_ends(&permission.detail, DETAIL_BYTES);
-        let now = crate::clock::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
+        let now = Clock::system().since_epoch();
         let mut actions = Vec::new();
         if can_be_allowed(permission) {
             actions.push(json!({"id": ONCE, "label": "Allow once", "style": "primary"}));

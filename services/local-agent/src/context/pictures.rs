@@ -5,8 +5,8 @@ use protocol::context::{AgentRunContext, InputAttachment};
 use protocol::history::TranscriptItem;
 use protocol::message::{ContentElement, Message, MessageContent};
 
-use crate::clock;
 use crate::context::estimate::is_attachment;
+use crate::dates;
 
 /// URL scheme before the artifact id.
 const SCHEME: &str = "artifact:";
@@ -72,7 +72,7 @@ pub fn of_past(
         let has_source = part.image_url.is_some() || part.image_base64.is_some();
         // Pictures of tools and of the model itself are not sent again.
         if !(of_user && has_source && is_shown(&picture)) {
-            let time = Some(clock::minute(item.created_at));
+            let time = Some(dates::minute(item.created_at));
             *part = ContentElement::text(note_of("picture", picture.name, time.as_deref()));
         }
     }

@@ -18,10 +18,10 @@ use action_graph::words::{decision, expansions};
 use serde_json::{Map, Value, json};
 
 use super::failed;
-use crate::clock::millis;
 use crate::execute::{AttemptReport, runtime};
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
+use crate::run_clock::millis;
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
 

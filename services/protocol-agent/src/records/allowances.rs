@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use action_graph::action::Effect;
 use action_graph::json::canonical;
 use action_graph::rules::StandingApproval;
-use action_graph::sha256;
+use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
@@ -99,7 +99,7 @@ pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> Stand
     let mut free = BTreeSet::new();
     sort(String::new(), input, &mut arguments, &mut free);
     let parts = json!([target, effects, arguments, free]);
-    let hash = sha256::hex(canonical(&parts));
+    let hash = sha256_hex(canonical(&parts));
     StandingApproval {
         id: format!("s_{}", &hash[..16]),
         target: target.to_owned(),

@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 
 use action_graph::ids::GraphId;
-use action_graph::sha256;
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -44,7 +44,7 @@ pub(super) struct Bodies<H> {
 
 impl<H: RecordsHost> Bodies<H> {
     pub(super) fn new(host: H, conversation: &str) -> Self {
-        let hash = sha256::hex(conversation);
+        let hash = sha256_hex(conversation);
         Self {
             host,
             conversation: conversation.to_owned(),

@@ -11,7 +11,7 @@ use action_graph::policy::Visibility;
 use action_graph::record::{RecordBody, ResultRecord};
 use action_graph::result::summary::summary_of;
 use action_graph::rules::{KnownAction, KnownGraph};
-use action_graph::sha256;
+use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -93,7 +93,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         }
         let closed = closed_graph(graph, record, &change.head);
         let content = serde_json::to_value(&closed).unwrap_or_default();
-        let body = format!("closed.{}", &sha256::hex(content.to_string())[..16]);
+        let body = format!("closed.{}", &sha256_hex(content.to_string())[..16]);
         let mut bodies: Vec<_> = change
             .bodies
             .iter()

@@ -1,8 +1,8 @@
 //! Inbox of answers that arrived while another run drove their graph. The next run takes them.
 
 use action_graph::graph::Millis;
-use action_graph::sha256;
 use protocol::JsonObject;
+use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use crate::records::RunIdentity;
@@ -84,5 +84,5 @@ impl<H: RecordsHost> AnswerInbox<H> {
 
 /// State key of an answer. The hash bounds the length of the key.
 fn key(interaction: &str) -> String {
-    format!("{INBOX}{}", &sha256::hex(interaction)[..32])
+    format!("{INBOX}{}", &sha256_hex(interaction)[..32])
 }

@@ -6,8 +6,8 @@ use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
 use action_graph::record::RecordBody;
 use action_graph::result::observe::mark_delivered;
-use action_graph::sha256;
 use action_graph::transcript::TranscriptTurn;
+use secrets::digest::sha256_hex;
 use serde_json::Value;
 
 use crate::failpoint::reach;
@@ -115,7 +115,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         let turn = make(graph);
         mark_delivered(graph);
         let content = serde_json::to_value(&turn).unwrap_or_default();
-        let hash = sha256::hex(content.to_string());
+        let hash = sha256_hex(content.to_string());
         let key = format!("observation.{}.{}", graph.seq, &hash[..16]);
         let mut change = held.head.next(graph)?;
         change.head.observe(Observation {

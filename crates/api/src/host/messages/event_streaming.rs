@@ -4,9 +4,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 
 use axum::body::Bytes;
-use domain::messages::{MessageEventWriter, MessageRelay};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
+use llm_formats::messages::{MessageEventWriter, MessageRelay};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
@@ -75,7 +75,7 @@ impl MessageEventStream {
     fn read(mut self, mut item: JsonObject) -> (Bytes, Option<Self>) {
         let (frames, is_over) = match &mut self.conversion {
             EventConversion::Written(writer) => {
-                self.call.count(domain::chat::usage_of(&item));
+                self.call.count(domain::usage::usage_of(&item));
                 self.call.count_text(generated_bytes(&item, "delta"));
                 (frames_of(&writer.read(&item)), false)
             }

@@ -1,11 +1,11 @@
 //! Preparation of a Messages request for the model's provider.
 
 use domain::artifact::SCHEME;
-use domain::messages::{
+use http::HeaderMap;
+use llm_formats::messages::{
     MediaSource, betas, chat_request, check_request, counted_request, has_document, other_texts,
     pass_request, sources,
 };
-use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;

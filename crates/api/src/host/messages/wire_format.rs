@@ -2,11 +2,11 @@
 
 use axum::Json;
 use axum::response::{IntoResponse as _, Response};
-use domain::messages::error_kind;
 use http::header::{
     AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
 };
 use http::{StatusCode, Uri};
+use llm_formats::messages::error_kind;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
 use serde_json::{Value, json};

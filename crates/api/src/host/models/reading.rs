@@ -21,7 +21,8 @@ use crate::memory_budget::MemoryPermit;
 use crate::query::PathOf;
 use crate::state::ApiState;
 use egress::upstream::UpstreamError;
-use models::{Model, object};
+use llm_formats::object;
+use models::Model;
 
 const MAX_DOCUMENTS: usize = 64;
 const MAX_TEXTS: usize = 256;
@@ -108,7 +109,7 @@ async fn rerank(
     let answer = call
         .within(model.provider.rerank(model.request_body(body)))
         .await?;
-    call.count(domain::chat::usage_of(&answer));
+    call.count(domain::usage::usage_of(&answer));
     Ok(ranking(&answer, count, top)?)
 }
 

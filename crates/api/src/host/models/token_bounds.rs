@@ -8,7 +8,8 @@ use serde_json::Value;
 
 use super::content_parts::has_document;
 use crate::host_call::Spend;
-use models::{BOUNDS, LEAST, Model, THINKING_BUDGETS, ThoughtCount, UNSAID_TOKENS, value_at};
+use llm_formats::{BOUNDS, UNSAID_TOKENS};
+use models::{LEAST, Model, THINKING_BUDGETS, ThoughtCount, value_at};
 
 const MAX_TOKENS: u64 = i32::MAX as u64;
 /// Fields with the number of answers.

@@ -3,9 +3,11 @@
 use std::convert::Infallible;
 
 use axum::body::Bytes;
-use domain::chat::responses::{ANSWER_BYTES, AnswerEnd, ResponseEventWriter, ResponsesPassthrough};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
+use llm_formats::chat::responses::{
+    ANSWER_BYTES, AnswerEnd, ResponseEventWriter, ResponsesPassthrough,
+};
 use protocol::JsonObject;
 use serde_json::Value;
 
@@ -121,7 +123,7 @@ fn written(
     let call = &mut answering.call;
     let failed = match item {
         Some(Ok(chunk)) => {
-            call.count(domain::chat::usage_of(&chunk));
+            call.count(domain::usage::usage_of(&chunk));
             call.count_text(generated_bytes(&chunk, "delta"));
             match writer.read(&chunk) {
                 Ok(events) => {

@@ -1,6 +1,6 @@
 //! Preparation of a Responses request for the model's provider.
 
-use domain::chat::responses::{
+use llm_formats::chat::responses::{
     ProviderApi, ResponseEventWriter, ResponseHead, ResponsesPassthrough, ResponsesRequest,
     passthrough_body, read_request, rewrite_response,
 };
@@ -68,14 +68,14 @@ impl ResponsesInvocation<'_> {
                     .within(provider.ask(WireFormat::Responses, body))
                     .await?;
                 let mut response = Value::Object(answered);
-                call.count(response.get("usage").and_then(domain::chat::usage));
-                call.count_text(domain::chat::responses::output_bytes(&response));
+                call.count(response.get("usage").and_then(domain::usage::usage));
+                call.count_text(llm_formats::chat::responses::output_bytes(&response));
                 rewrite_response(&mut response, passing.head());
                 (response, None)
             }
             AnswerConversion::Written(writer) => {
                 let completion = call.within(provider.complete(body)).await?;
-                call.count(domain::chat::usage_of(&completion));
+                call.count(domain::usage::usage_of(&completion));
                 call.count_text(generated_bytes(&completion, "message"));
                 writer.complete(&completion).map_err(|_| too_large())?
             }

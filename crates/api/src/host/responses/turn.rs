@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Write};
 
-use domain::chat::responses::keeps_items;
+use llm_formats::chat::responses::keeps_items;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 

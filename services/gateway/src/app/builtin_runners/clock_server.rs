@@ -17,7 +17,7 @@ use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
 use serde_json::{Value, json};
 
-use base::clock::Clock;
+use clock::Clock;
 
 /// Name of the time tool.
 pub(super) const TOOL: &str = "current_time";

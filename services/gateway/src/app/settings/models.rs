@@ -8,11 +8,13 @@ use url::Url;
 
 use super::prices::price_of;
 use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
-use base::clock::Clock;
+use clock::Clock;
 use egress::Egress;
+use llm_formats::anthropic::Thinking;
+use llm_formats::{BOUNDS, UNSAID_TOKENS};
 use models::{
-    Anthropic, BOUNDS, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi,
-    Provider, ProviderAddress, Script, Scripted, Thinking, TokenCount, UNSAID_TOKENS, Vocabulary,
+    Anthropic, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi, Provider,
+    ProviderAddress, Script, Scripted, TokenCount, Vocabulary,
 };
 
 /// Maximum size of a script; it is read into memory.

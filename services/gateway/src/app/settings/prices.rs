@@ -152,8 +152,8 @@ fn kind_of<'a>(config: &'a Config, provider: &str) -> Option<&'a str> {
 
 #[cfg(test)]
 mod tests {
-    use domain::chat::{TokenParts, usage};
-    use domain::messages::MessageRelay;
+    use domain::usage::{TokenParts, usage};
+    use llm_formats::messages::MessageRelay;
     use serde_json::{Value, json};
 
     use super::*;

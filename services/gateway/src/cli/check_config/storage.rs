@@ -6,10 +6,10 @@ use tokio_util::task::TaskTracker;
 
 use super::probe_table::ProbeRow;
 use crate::config::Config;
-use base::seal::MasterKey;
 use blob_store::{ArtifactLocation, ArtifactStore};
 use egress::Egress;
 use keys::keyring::check_master_key;
+use secrets::seal::MasterKey;
 
 /// Results for the database and the artifact store: a description, or the reason why it cannot be used.
 pub(super) struct StorageProbe {

@@ -1,6 +1,6 @@
 //! One line for each ended run, and for each change of a runner.
 
-use base::clock::Clock;
+use clock::Clock;
 use protocol::run::RunStatus;
 use telemetry::time_of_day;
 
