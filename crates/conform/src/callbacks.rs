@@ -4,7 +4,7 @@ use url::{Host, Url};
 
 use super::check_harness::CheckHarness;
 use super::report::{ContractCheck, FindingCollector, counted};
-use api::mock_host::{CallOutcome, RecordedCall};
+use crate::mock_host::{CallOutcome, RecordedCall};
 
 const TOKEN: ContractCheck = ContractCheck {
     id: "callbacks.token",

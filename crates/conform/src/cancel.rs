@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::check_harness::{CheckHarness, SignatureKind};
 use super::recording::{self, End, RunRecording};
 use super::report::{ContractCheck, FindingCollector};
-use api::mock_host::RecordedCall;
+use crate::mock_host::RecordedCall;
 
 const REFUSES_UNSIGNED: ContractCheck = ContractCheck {
     id: "cancel.refuses_unsigned",

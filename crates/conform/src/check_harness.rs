@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use super::recording::{self, RunRecording};
 use super::report::Redaction;
 use super::{ConformError, ConformOptions};
-use api::mock_host::MockHost;
+use crate::mock_host::MockHost;
 use clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError, RequestBuilder, Response, read_up_to};

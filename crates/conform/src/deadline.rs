@@ -58,7 +58,7 @@ async fn check_deadline(
     };
     // Bounds a runner that does not answer the POST at all.
     let recording = tokio::time::timeout_at(until + TOLERANCE, reading).await;
-    let own = |call: &api::mock_host::RecordedCall| call.run == Some(opened.run);
+    let own = |call: &crate::mock_host::RecordedCall| call.run == Some(opened.run);
     let waited = check_harness.host.calls_after(calls).iter().any(own);
     check_harness.host.cut(&opened.token);
     match recording {

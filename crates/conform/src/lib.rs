@@ -12,6 +12,7 @@ mod check_harness;
 mod concurrency;
 mod deadline;
 mod discovery;
+mod mock_host;
 mod recording;
 mod requests;
 mod run_text;
@@ -31,12 +32,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use url::Url;
 
-use api::http_server;
 use check_harness::CheckHarness;
 use egress::EgressError;
 use report::{ConformReport, ContractCheck, FindingCollector};
 use runner_client::Endpoint;
 use runs::RunLimits;
+use web::http_server;
 
 /// Settings of a conformance test.
 pub struct ConformOptions {

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
 use super::check_harness::CheckHarness;
-use api::mock_host::TOKEN_PREFIX;
+use crate::mock_host::TOKEN_PREFIX;
 
 /// Maximum length of quoted endpoint text, in characters.
 const MAX_SHOWN: usize = 400;

@@ -21,10 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
+use crate::api::{self, Router};
 use crate::config::{Config, ServerConfig};
 use crate::shutdown::Signals;
-use ::api::http_server::{ServerOptions, affordable_connections, serve};
-use ::api::{self, ApiOptions, ApiState, HostAllowlist, Router};
 use clock::Clock;
 use egress::Egress;
 use keys::keyring::Keyring;
@@ -37,6 +36,9 @@ use telemetry::metrics::{PanickedTask, panicked};
 use telemetry::otlp::{Collector, Exporter};
 use telemetry::spans::Spans;
 use tools::Tools;
+use web::host_allowlist::HostAllowlist;
+use web::http_server::{ServerOptions, affordable_connections, serve};
+use web::state::{ApiOptions, ApiState};
 
 pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
 pub(crate) use database::{embedded_file, open_store};

@@ -31,7 +31,6 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, LoopbackServers, MetricsServer, declared};
 use crate::config::{Config, DevLayers, reachable};
 use crate::shutdown::{HangupEffect, Signals};
-use api::http_server::bind;
 use clock::Clock;
 use keys::api_key::{issue, prefix_of};
 use own_runners::OwnRunners;
@@ -39,6 +38,7 @@ use runs::Runs;
 use secrets::seal::MasterKey;
 use settings::GeneratedSettings;
 use watch::RunnerWatch;
+use web::http_server::bind;
 
 pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};

@@ -57,9 +57,9 @@ pub(crate) async fn assemble(
             .zip(conversation)
             .and_then(|(value, conversation)| Checkpoint::parse(&value, conversation));
         // Of the primary model only: another model may have a larger window.
-        let limit = limit
-            .zip(config.models.first())
-            .and_then(|(value, model)| LearnedLimit::tokens_of(value, &model.id, Clock::system().now_seconds()));
+        let limit = limit.zip(config.models.first()).and_then(|(value, model)| {
+            LearnedLimit::tokens_of(value, &model.id, Clock::system().now_seconds())
+        });
         let budget = limit.map_or(budget, |limit| budget.limited_to(limit));
         let history = history::read(host, context, config, &budget, checkpoint.as_ref()).await?;
         Ok::<_, HostError>((checkpoint, budget, history))

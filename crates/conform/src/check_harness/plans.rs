@@ -25,7 +25,7 @@ use uuid::Uuid;
 use super::CheckHarness;
 use super::resources::{catalog_for, fill_selectors};
 use crate::ConformError;
-use api::mock_host::{MockHost, MockRun};
+use crate::mock_host::{MockHost, MockRun};
 use runner_client::SignedCall;
 use runs::context_limits;
 

@@ -1,7 +1,7 @@
 //! Resources that the mock host offers to runs: a model, a tool and a knowledge base, and further ones of the names
 //! that the agent's configuration selects.
 
-use api::mock_host::{mock_knowledge_base, mock_model, mock_tool};
+use crate::mock_host::{mock_knowledge_base, mock_model, mock_tool};
 use domain::authorization::ResourceCatalog;
 use domain::form::SelectorValues;
 use protocol::JsonObject;

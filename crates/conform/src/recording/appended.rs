@@ -5,7 +5,7 @@ use std::pin::pin;
 use tokio::time::Instant;
 
 use super::{End, RunReader, RunRecording};
-use api::mock_host::AppendStep;
+use crate::mock_host::AppendStep;
 use runner_client::TrailingBody;
 use runs::reader::ReaderItem;
 

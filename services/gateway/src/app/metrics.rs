@@ -10,10 +10,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::app::keep;
-use api::http_server::{ServerOptions, bind, serve};
-use api::{HostAllowlist, metrics_page};
 use runs::Runs;
 use telemetry::metrics::install;
+use web::host_allowlist::HostAllowlist;
+use web::http_server::{ServerOptions, bind, serve};
+use web::metrics_page;
 
 /// Enough for a few Prometheus servers and manual requests.
 const CONNECTIONS: usize = 32;

@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use clap::ValueEnum;
 
+use crate::api::openapi::{gateway_document, runner_document};
 use crate::cli::output;
-use api::openapi::{gateway_document, runner_document};
 
 #[derive(clap::Args)]
 pub(super) struct OpenapiArguments {

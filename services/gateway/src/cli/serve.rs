@@ -10,9 +10,9 @@ use crate::cli::check_config::{check_references, with_further_faults};
 use crate::cli::{ConfigArgument, output, process_hardening, version};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
-use api::http_server::bind;
 use secrets::seal::MasterKey;
 use telemetry::LogFormat;
+use web::http_server::bind;
 
 #[derive(clap::Args)]
 pub(super) struct ServeArguments {

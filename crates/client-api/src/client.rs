@@ -1,0 +1,19 @@
+//! The client API: events in, runs and history out.
+
+pub(super) mod answer_page;
+pub(super) mod artifacts;
+pub(super) mod audit;
+pub mod body_files;
+pub(super) mod conversations;
+pub(super) mod event_batch;
+pub(super) mod event_body;
+pub(super) mod event_log;
+pub(super) mod events;
+pub(super) mod history;
+pub(super) mod interactions;
+pub(super) mod pipeline;
+pub(super) mod retry;
+pub(super) mod run_stream;
+pub(super) mod runs;
+pub(super) mod stream_link;
+pub(super) mod usage;

@@ -1,0 +1,132 @@
+//! The audit log of a run.
+
+use axum::Json;
+use axum::extract::State;
+use protocol::error::ErrorBody;
+use protocol::id::RunId;
+use protocol::run::Page;
+use serde::{Deserialize, Serialize};
+
+use super::usage::TokensByPrice;
+use keys::cursor::{CursorKind, InvalidCursor};
+use web::auth::ScopedCaller;
+use web::error::ApiResult;
+use web::query::{PathOf, QueryOf, page_limit};
+use web::state::ApiState;
+
+/// Cursor and size of a page.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct AuditQuery {
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// One host API call of a run. It contains no values, tokens or user texts.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct AuditEntryView {
+    id: String,
+    /// Action code, for example `state_set` or `history_page`.
+    action: String,
+    resource: String,
+    operation: String,
+    /// `allow` or `deny`.
+    decision: String,
+    /// Reason of the decision.
+    rule: String,
+    /// Bytes written, or bytes received from an external service.
+    bytes: u64,
+    /// Outcome of an external call, for example to a model or tool: `ok` or an error code. Absent while it is in
+    /// progress.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<String>,
+    /// Duration of an external call in milliseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<i64>,
+    /// Tokens of a model call, known after its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tokens: Option<TokensByPrice>,
+    /// Number of denied calls in this entry. Absent: one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<u64>,
+    /// Epoch seconds, of the newest of these calls.
+    at: i64,
+    /// Milliseconds from the creation of the run to the newest of these calls.
+    #[schema(minimum = 0)]
+    offset_ms: i64,
+}
+
+/// Lists the host API calls of a run in order, both allowed and denied.
+///
+/// After 1,000 denied calls of a run, further ones share an entry for each action and rule.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/audit", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"), AuditQuery), responses(
+    (status = 200, description = "A page", body = Page<AuditEntryView>),
+    (status = 400, description = "A cursor or limit is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn list_run_audit(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<AuditQuery>,
+) -> ApiResult<Json<Page<AuditEntryView>>> {
+    let limit = page_limit(query.limit)?;
+    let run = caller.find_run(&state, id).await?;
+    // Part of the signature: a cursor of another run is rejected.
+    let list = format!("audit\n{}\n{}", run.workspace, run.id);
+    let cursors = state.runs.cursors();
+    let after = match query.cursor {
+        None => None,
+        Some(cursor) => {
+            let bytes = cursors.decode(CursorKind::Names, &list, &cursor)?;
+            Some(String::from_utf8(bytes).map_err(|_| InvalidCursor)?)
+        }
+    };
+    let found = state
+        .runs
+        .store()
+        .audit_log()
+        .list_audit(run.id, after.as_deref(), caller.answer.page(limit))
+        .await?;
+    let has_more = found.has_more;
+    let next_cursor = found
+        .items
+        .last()
+        .filter(|_| has_more)
+        .map(|record| cursors.encode(CursorKind::Names, &list, record.id.as_bytes()));
+    let ids = found.items.iter().map(|record| record.id.as_str());
+    let usage = state.runs.store().usage();
+    // One query for the page instead of one for each row.
+    let tokens = usage.tokens_of_calls(run.id, ids).await?;
+    let items = found
+        .items
+        .into_iter()
+        .map(|record| AuditEntryView {
+            tokens: tokens.get(&record.id).copied().map(Into::into),
+            id: record.id,
+            action: record.action,
+            resource: record.resource,
+            operation: record.operation,
+            decision: record.decision,
+            rule: record.rule,
+            bytes: record.bytes,
+            outcome: record.outcome,
+            duration_ms: record.duration_ms,
+            calls: (record.calls > 1).then_some(record.calls),
+            at: record.at.div_euclid(1000),
+            // Clocks of replicas differ by milliseconds.
+            offset_ms: (record.at - run.created_at).max(0),
+        })
+        .collect();
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        total_count: None,
+        has_more,
+    }))
+}

@@ -1,0 +1,384 @@
+//! Interactions: questions of runs to users. Read them, create links, submit answers.
+
+mod link;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::interaction::{check_answer, check_submission};
+use http::{HeaderValue, StatusCode};
+use protocol::error::ErrorBody;
+use protocol::event::EventAccepted;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::interaction::{InteractionRequest, InteractionSubmission};
+use protocol::raw::RawJson;
+use protocol::run::Page;
+use serde::{Deserialize, Serialize};
+use store::{
+    InteractionFilter, InteractionRecord, LinkInteraction, StoreError, TakenAs, Unanswerable,
+    sha256_hex,
+};
+use uuid::Uuid;
+
+use crate::client::events::REPLAYED;
+use keys::api_key::link_token;
+use runs::intake::IntakeError;
+use runs::interactions::{AnswerSender, Answered, AnsweredQuestion};
+use web::auth::ScopedCaller;
+use web::error::interaction::{already_submitted, interaction_cancelled, interaction_expired};
+use web::error::{ApiError, ApiResult};
+use web::json::JsonBody;
+use web::query::{PathOf, QueryOf, conversations_of, page_limit};
+use web::state::ApiState;
+
+pub(super) use link::LinkCaller;
+
+/// A question of a run to a user.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct Interaction {
+    /// Id of the interaction, as in `metadata.interaction.id` of the ledger event.
+    id: String,
+    #[schema(value_type = String)]
+    run_id: RunId,
+    /// Sequence of the ledger event with the question.
+    sequence: u64,
+    /// `open`, `submitted`, `expired`, or `cancelled` together with its run.
+    status: &'static str,
+    #[schema(value_type = InteractionRequest)]
+    request: RawJson,
+    /// Epoch seconds, like all times of this object.
+    asked_at: i64,
+    /// Expiry by the gateway's clock.
+    expires_at: i64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_at: Option<i64>,
+    /// The event of the answer. Absent if the run waited for the answer (`request.await`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    submitted_event_id: Option<String>,
+    /// The run that got the answer: a new one, or the asking run if it waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    submitted_run_id: Option<RunId>,
+}
+
+impl Interaction {
+    fn of(record: InteractionRecord, now_ms: i64) -> Result<Self, StoreError> {
+        let status = match &record.answered {
+            Some(_) => "submitted",
+            None if record.cancelled => "cancelled",
+            // The sweep closes expired interactions later; until then the time decides.
+            None if record.is_closed || record.expires_at <= now_ms => "expired",
+            None => "open",
+        };
+        let request = RawJson::parse(record.request).map_err(|_| corrupt(&record.id))?;
+        let (event_id, has_answer) = match record.answered.as_ref().map(|answered| &answered.taken)
+        {
+            Some(TakenAs::Event { event_id, answer }) => {
+                let answer = serde_json::from_str::<EventAccepted>(answer).ok();
+                (
+                    Some(event_id.clone()),
+                    answer.and_then(|answer| answer.run_id),
+                )
+            }
+            Some(TakenAs::AnswerDelivery) => (None, Some(record.run_id)),
+            None => (None, None),
+        };
+        let submitted_at = record.answered.as_ref().map(|answered| answered.at);
+        Ok(Self {
+            run_id: record.run_id,
+            sequence: record.sequence,
+            status,
+            request,
+            asked_at: record.asked_at.div_euclid(1000),
+            expires_at: record.expires_at.div_euclid(1000),
+            submitted_at: submitted_at.map(|at| at.div_euclid(1000)),
+            submitted_run_id: has_answer,
+            submitted_event_id: event_id,
+            id: record.id,
+        })
+    }
+}
+
+pub(super) fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
+    serde_json::from_str(&record.request).map_err(|_| corrupt(&record.id))
+}
+
+fn corrupt(id: &str) -> StoreError {
+    StoreError::Corrupt {
+        column: "interactions.request",
+        row: id.to_owned(),
+    }
+}
+
+/// Filters, cursor and size of a page.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct InteractionsQuery {
+    /// Only interactions of this run.
+    #[param(value_type = Option<String>)]
+    run_id: Option<RunId>,
+    /// Only interactions of conversations with this id.
+    conversation_id: Option<String>,
+    /// Only interactions of this bot's conversation; empty for conversations without a bot. Needs
+    /// `conversation_id`.
+    bot_id: Option<String>,
+    /// Only interactions of this thread; empty for conversations without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
+    /// `open`: only interactions that accept an answer now.
+    #[param(inline)]
+    status: Option<OnlyOpen>,
+    /// The `next_cursor` of the previous page. A filtered page may be empty, because a request scans at most
+    /// 10,000 interactions.
+    #[param(value_type = Option<String>)]
+    after: Option<Uuid>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// The only status filter.
+#[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum OnlyOpen {
+    Open,
+}
+
+/// Lists interactions, newest first.
+#[utoipa::path(get, path = "/v1/interactions", tag = "client", security(("api_key" = [])),
+    params(InteractionsQuery), responses(
+    (status = 200, description = "A page", body = Page<Interaction>),
+    (status = 400, description = "A parameter is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn list_interactions(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<InteractionsQuery>,
+) -> ApiResult<Json<Page<Interaction>>> {
+    let limit = page_limit(query.limit)?;
+    let now = state.runs.clock().now_ms();
+    let (workspace, agents) = caller.list_scope();
+    let filter = InteractionFilter {
+        run_id: query.run_id,
+        agents,
+        conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
+        open_at: query.status.map(|OnlyOpen::Open| now),
+        before: query.after,
+    };
+    let store = state.runs.store();
+    let found = store
+        .interactions()
+        .list_interactions(workspace, &filter, caller.answer.page(limit))
+        .await?;
+    let records = found.records.into_iter();
+    let items = records.map(|record| Interaction::of(record, now));
+    Ok(Json(Page {
+        items: items.collect::<Result<_, _>>()?,
+        has_more: found.next.is_some(),
+        next_cursor: found.next,
+        prev_cursor: None,
+        total_count: None,
+    }))
+}
+
+/// Retrieves an interaction and its status.
+#[utoipa::path(get, path = "/v1/interactions/{interaction}", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
+    (status = 200, description = "The interaction", body = Interaction),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody)))]
+pub(crate) async fn get_interaction(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<Interaction>> {
+    let (_, record) = caller.find_interaction(&state, &id).await?;
+    Ok(Json(Interaction::of(record, state.runs.clock().now_ms())?))
+}
+
+/// A link to answer one interaction without an API key.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct InteractionLink {
+    /// Secret token of 256 random bits, shown only once. It grants the right to answer.
+    token: String,
+    /// URL for programs: `POST` the answer here.
+    url: String,
+    /// URL of the answer page for users. It needs no key and no scripts.
+    page_url: String,
+    /// Epoch seconds.
+    expires_at: i64,
+}
+
+/// Creates a link to answer an interaction without an API key.
+///
+/// Deliver it to the intended user only. Each call creates a new link and invalidates the previous one.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}/link", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
+    (status = 200, description = "The link", body = InteractionLink),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody)))]
+pub(crate) async fn link_interaction(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+) -> ApiResult<Json<InteractionLink>> {
+    let (workspace, record) = caller.find_interaction(&state, &id).await?;
+    if record.answered.is_some() {
+        return Err(already_submitted());
+    }
+    check_open(&state, &record)?;
+    let token = link_token();
+    let linked = LinkInteraction {
+        workspace: workspace.clone(),
+        id: record.id,
+        // Only the hash is stored, so that a copy of the database opens no links.
+        token_sha256: sha256_hex(token.as_bytes()),
+    };
+    state.runs.store().write(linked).await?;
+    let host = state.runs.keys().tokens.audience();
+    // The audience is the public URL with the path of the host API.
+    let root = host.strip_suffix("/host/v1").unwrap_or(host);
+    Ok(Json(InteractionLink {
+        url: format!("{root}/v1/interactions/{token}"),
+        page_url: format!("{root}/v1/interactions/{token}/page"),
+        token,
+        expires_at: record.expires_at.div_euclid(1000),
+    }))
+}
+
+/// Submits the answer to an interaction.
+///
+/// Only the first answer is accepted. If the asking run waits for it (`request.await`), the run receives it:
+/// 200. Otherwise the answer becomes an event `interaction.submitted` for the asking agent in the same
+/// conversation: 202. The same answer again returns the same response with `Idempotent-Replayed: true`.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
+    params(("interaction" = String, Path, description = "The `id` of the interaction")),
+    request_body = InteractionSubmission, responses(
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such interaction", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
+    (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
+pub(crate) async fn submit_interaction(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<String>,
+    JsonBody(submission): JsonBody<InteractionSubmission>,
+) -> ApiResult<Response> {
+    let (workspace, record) = caller.find_interaction(&state, &id).await?;
+    let question = AnsweredQuestion {
+        record,
+        sender: AnswerSender::Key(caller.key),
+    };
+    submit(&state, workspace, question, submission).await
+}
+
+/// Submits the answer to an interaction by its link. The token is the only credential.
+///
+/// Otherwise it works like `POST /v1/interactions/{interaction}/submit`.
+#[utoipa::path(post, path = "/v1/interactions/{interaction}", tag = "client",
+    params(("interaction" = String, Path, description = "The token of a link")),
+    request_body = InteractionSubmission, responses(
+    (status = 200, description = "The waiting run has received the answer", body = Interaction),
+    (status = 202, description = "Stored; the run is created", body = EventAccepted),
+    (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
+    (status = 401, description = "The link token is not valid", body = ErrorBody),
+    (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
+    (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
+    (status = 413, description = "The body is larger than 256 KiB", body = ErrorBody),
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
+pub(crate) async fn submit_interaction_by_link(
+    link: LinkCaller,
+    State(state): State<ApiState>,
+    JsonBody(submission): JsonBody<InteractionSubmission>,
+) -> ApiResult<Response> {
+    let (workspace, question) = link.question(&state).await?;
+    submit(&state, &workspace, question, submission).await
+}
+
+/// Fails if an unanswered interaction no longer accepts an answer.
+pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiResult<()> {
+    if record.cancelled {
+        return Err(interaction_cancelled());
+    }
+    if record.is_closed || record.expires_at <= state.runs.clock().now_ms() {
+        return Err(interaction_expired());
+    }
+    Ok(())
+}
+
+/// Validates an answer and submits it.
+pub(super) async fn accept_answer(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    question: &AnsweredQuestion,
+    submission: InteractionSubmission,
+) -> ApiResult<Answered> {
+    let record = &question.record;
+    // An answered interaction needs no check here: the submission compares the two answers.
+    if record.answered.is_none() {
+        check_open(state, record)?;
+        let mut faults = check_submission(&submission);
+        faults.extend(check_answer(&read_request(record)?, &submission));
+        if !faults.is_empty() {
+            return Err(ApiError::faults(&faults));
+        }
+    }
+    let answered = state
+        .runs
+        .interactions
+        .submit_interaction(workspace, question, submission);
+    answered.await.map_err(|error| match error {
+        IntakeError::IdempotencyMismatch => already_submitted(),
+        IntakeError::Unanswerable(Unanswerable::Cancelled) => interaction_cancelled(),
+        IntakeError::Unanswerable(Unanswerable::Expired) => interaction_expired(),
+        // A newer link was created between authentication and this call.
+        IntakeError::Unanswerable(Unanswerable::LinkReplaced) => {
+            ApiError::unauthenticated().of_link()
+        }
+        error => error.into(),
+    })
+}
+
+async fn submit(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    question: AnsweredQuestion,
+    submission: InteractionSubmission,
+) -> ApiResult<Response> {
+    let (mut response, replayed) =
+        match accept_answer(state, workspace, &question, submission).await? {
+            Answered::Event(accepted) => {
+                let answer = (StatusCode::ACCEPTED, Json(accepted.answer));
+                (answer.into_response(), accepted.replayed)
+            }
+            Answered::AnswerDelivery { replayed } => {
+                let store = state.runs.store();
+                let record = store
+                    .interactions()
+                    .find_interaction(workspace, &question.record.id);
+                // Read again: the submission has changed the status.
+                let record = record.await?;
+                let record = record
+                    .ok_or_else(|| ApiError::not_found("interaction", &question.record.id))?;
+                let now = state.runs.clock().now_ms();
+                (
+                    Json(Interaction::of(record, now)?).into_response(),
+                    replayed,
+                )
+            }
+        };
+    if replayed {
+        let replayed = HeaderValue::from_static("true");
+        response.headers_mut().insert(REPLAYED, replayed);
+    }
+    Ok(response)
+}

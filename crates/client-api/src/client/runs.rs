@@ -1,0 +1,370 @@
+//! Runs: retrieve, list, stream, explain and cancel.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::{IntoResponse, Response};
+use domain::authorization::Decision;
+use domain::normalize::ERROR_RESPONSE;
+use domain::run::Run;
+use http::{HeaderMap, StatusCode};
+use protocol::api_key::KeyRole;
+use protocol::context::AvailableApis;
+use protocol::error::ErrorBody;
+use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
+use protocol::resources::AgentResources;
+use protocol::run::{AgentRun, AgentRunEvent, Page};
+use serde::{Deserialize, Serialize};
+use store::{CancelOutcome, RunFilter, StoreError};
+
+use crate::client::run_stream::stream_after;
+use runs::grant::read_snapshot;
+use web::auth::ScopedCaller;
+use web::catalog_work::with_permit;
+use web::error::cursor::cursor_expired;
+use web::error::{ApiError, ApiResult};
+use web::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
+use web::run_pages::{RunEventsRange, RunsRange, list_part, page_run_events, statuses};
+use web::state::ApiState;
+use web::stream::wants_stream;
+use web::view::{Direction, PREVIEW_READ, agent_run, preview};
+
+async fn views(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    runs: Vec<Run>,
+) -> Result<Vec<AgentRun>, StoreError> {
+    let repository = state.runs.store().runs();
+    // One query for the labels of all runs of the page.
+    let labels = repository
+        .find_run_labels(workspace, &runs, PREVIEW_READ)
+        .await?;
+    let view = |run: Run| {
+        let key = run.conversation_key.as_ref();
+        let conversation = key.and_then(|key| labels.conversations.get(key));
+        let input = labels.inputs.get(&run.event_id).cloned();
+        AgentRun {
+            agent_name: labels.agent_names.get(&run.agent_id).cloned(),
+            input_preview: input.map(preview),
+            posted_by: run.posted_by,
+            ..agent_run(run, conversation)
+        }
+    };
+    Ok(runs.into_iter().map(view).collect())
+}
+
+pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+    let (id, workspace) = (run.id, run.workspace.clone());
+    let mut views = views(state, &workspace, vec![run]).await?;
+    views.pop().ok_or_else(|| ApiError::not_found("run", id))
+}
+
+/// Lists runs, newest first.
+///
+/// With `runner_id`, with a terminal status, or with a key of several `agents`, a request scans at most 10,000 runs.
+/// A page may then be empty while `has_more` is true: continue with `next_cursor`.
+#[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
+    (status = 200, description = "A page", body = Page<AgentRun>),
+    (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn list_runs(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    QueryOf(query): QueryOf<RunsQuery>,
+) -> ApiResult<Json<Page<AgentRun>>> {
+    let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
+    let (workspace, agents) = caller.list_scope();
+    let mut list = serde_json::json!([
+        "runs",
+        workspace.as_str(),
+        query.statuses,
+        query.agent_id,
+        query.runner_id,
+        conversations,
+    ]);
+    // Cursors of lists without this filter stay valid.
+    if let (Some(parent), Some(parts)) = (query.parent_run_id, list.as_array_mut()) {
+        parts.push(serde_json::json!(parent));
+    }
+    let list = list.to_string();
+    let filter = RunFilter {
+        statuses: statuses(query.statuses.as_deref())?,
+        // One agent has an index.
+        agent_id: query.agent_id.or(match agents.as_deref() {
+            Some([only]) => Some(*only),
+            _ => None,
+        }),
+        agents,
+        runner_id: query.runner_id,
+        conversations,
+        conversation_key: None,
+        parent_run_id: query.parent_run_id,
+    };
+    let part = RunsRange {
+        before: query.cursor,
+        after: None,
+        direction: Direction::Backward,
+        limit: query.limit,
+    };
+    let range = (&part, &caller.answer);
+    let (runs, page) = list_part(&state, workspace, &list, &filter, range).await?;
+    let items = views(&state, workspace, runs).await?;
+    // This list has no backward direction.
+    Ok(Json(Page {
+        items,
+        prev_cursor: None,
+        ..page
+    }))
+}
+
+/// Retrieves a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "The run", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn get_run(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Json<AgentRun>> {
+    let run = caller.find_run(&state, id).await?;
+    Ok(Json(view(&state, run).await?))
+}
+
+/// Filters, cursor and size of a page.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RunsQuery {
+    /// Statuses, separated by commas, at most 16.
+    statuses: Option<String>,
+    #[param(value_type = Option<String>)]
+    agent_id: Option<AgentId>,
+    #[param(value_type = Option<String>)]
+    runner_id: Option<RunnerId>,
+    /// Only child runs of this run.
+    #[param(value_type = Option<String>)]
+    parent_run_id: Option<RunId>,
+    /// Only runs of conversations with this id.
+    conversation_id: Option<String>,
+    /// Only runs of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
+    bot_id: Option<String>,
+    /// Only runs of this thread; empty for conversations without a thread. Needs `conversation_id`.
+    thread_id: Option<String>,
+    /// The `next_cursor` of the previous page.
+    cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// Start and size of a page of events.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventsQuery {
+    /// Only events after this sequence: the `next_cursor` of the previous page. `Last-Event-ID` takes
+    /// precedence.
+    after: Option<String>,
+    /// Page size, 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
+}
+
+/// Lists the events of a run.
+///
+/// With `Accept: text/event-stream` the answer is that of `GET /v1/runs/{run_id}/stream`.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/events", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"),
+        ("Last-Event-ID" = Option<String>, Header, description = "The last sequence seen"), EventsQuery),
+    responses(
+    (status = 200, description = "A page", body = Page<AgentRunEvent>),
+    (status = 400, description = "The cursor is not a sequence of this run", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted these events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
+pub(crate) async fn list_run_events(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Response> {
+    let run = caller.find_run(&state, id).await?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    if wants_stream(&headers) {
+        return stream_after(&state, &caller, &run, after);
+    }
+    let part = RunEventsRange {
+        before: None,
+        after,
+        direction: Direction::Forward,
+        limit: query.limit,
+    };
+    let Json(mut page) = page_run_events(&state, &run, &part, &caller.answer).await?;
+    page.prev_cursor = None;
+    Ok(Json(page).into_response())
+}
+
+/// Start position: `Last-Event-ID`, else `after`, else the beginning. An empty header counts as absent.
+pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
+    let header = single_header(headers, "last-event-id")?;
+    let header = header.filter(|text| !text.trim().is_empty());
+    let Some(text) = header.or(after) else {
+        return Ok(0);
+    };
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    // `parse` would also accept a plus sign.
+    let number = text.parse().ok().filter(|_| is_number);
+    number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
+}
+
+/// A runner event that the gateway rejected.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct RunRejection {
+    n: u64,
+    /// Reason code, for example `invalid_payload` or `after_terminal`. `error_response`: the runner answered the
+    /// run with an HTTP error, or not with results.
+    reason: String,
+    /// Description of the fault. Absent in records of older gateways.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    message: Option<String>,
+    runner_sequence: Option<u64>,
+    bytes: u64,
+    /// The first bytes of the event, at most 4 KiB. Of an `error_response` the first 200 bytes, for keys of role
+    /// `admin` only.
+    excerpt: String,
+}
+
+/// Lists the runner events of a run that the gateway rejected, with reasons.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/rejections", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
+    (status = 200, description = "A page", body = Page<RunRejection>),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody),
+    (status = 410, description = "Retention has deleted them with the run's events", body = ErrorBody)))]
+pub(crate) async fn list_run_rejections(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+    QueryOf(query): QueryOf<EventsQuery>,
+    headers: HeaderMap,
+) -> ApiResult<Json<Page<RunRejection>>> {
+    let run = caller.find_run(&state, id).await?;
+    let limit = page_limit(query.limit)?;
+    let after = cursor(&headers, query.after.as_deref())?;
+    // An empty page would look like a run without rejections.
+    if run.pruned_at.is_some() {
+        return Err(cursor_expired(run.id, run.last_sequence));
+    }
+    let found = state
+        .runs
+        .store()
+        .runs()
+        .list_rejections(run.id, after, caller.answer.page(limit))
+        .await?;
+    let has_more = found.has_more;
+    let next_cursor = found
+        .items
+        .last()
+        .filter(|_| has_more)
+        .map(|record| record.n.to_string());
+    // An error page may show the code and the environment of the runner.
+    let is_hidden = |reason: &str| reason == ERROR_RESPONSE && caller.role != KeyRole::Admin;
+    let items = found
+        .items
+        .into_iter()
+        .map(|record| RunRejection {
+            excerpt: if is_hidden(&record.reason) {
+                String::new()
+            } else {
+                record.excerpt
+            },
+            n: record.n,
+            reason: record.reason,
+            message: record.message,
+            runner_sequence: record.runner_sequence,
+            bytes: record.bytes,
+        })
+        .collect();
+    Ok(Json(Page {
+        items,
+        next_cursor,
+        prev_cursor: None,
+        total_count: None,
+        has_more,
+    }))
+}
+
+/// Resources of a run, and the authorization decision for each considered resource.
+#[derive(Serialize, utoipa::ToSchema)]
+pub(crate) struct RunAuthorization {
+    #[schema(value_type = String)]
+    run_id: RunId,
+    /// Hash of the frozen snapshot: the token's `res` claim.
+    snapshot_sha256: String,
+    resources: AgentResources,
+    available_apis: AvailableApis,
+    /// Entries `{kind, id, operation, granted, layer, rule}`. The layer is manifest, `agent_policy`,
+    /// `config_selector` or `event_scope`.
+    #[schema(value_type = Vec<Object>)]
+    decisions: Vec<Decision>,
+}
+
+/// Retrieves the authorization decisions of a run.
+#[utoipa::path(get, path = "/v1/runs/{run_id}/authorization", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 200, description = "The decisions for all considered resources", body = RunAuthorization),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn get_run_authorization(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<Response> {
+    let run = caller.find_run(&state, id).await?;
+    let stored = state.runs.store().runs().find_snapshot(id).await?;
+    let explain = move || -> Result<Response, StoreError> {
+        let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
+        let snapshot = snapshot.map_err(|_| StoreError::Corrupt {
+            column: "of the authorization snapshot",
+            row: id.to_string(),
+        })?;
+        let explained = RunAuthorization {
+            run_id: id,
+            snapshot_sha256: run.snapshot_sha256,
+            resources: Arc::unwrap_or_clone(snapshot.resources),
+            available_apis: snapshot.available_apis,
+            decisions: snapshot.decisions.to_vec(),
+        };
+        Ok(Json(explained).into_response())
+    };
+    // Snapshots take megabytes to parse, so this runs on a blocking thread.
+    Ok(with_permit(explain).await??)
+}
+
+/// Cancels a run.
+///
+/// The status is 202 while the run is live and 200 after its end. Repeated requests have no effect.
+#[utoipa::path(post, path = "/v1/runs/{run_id}/cancel", tag = "client", security(("api_key" = [])),
+    params(("run_id" = String, Path, description = "The run")), responses(
+    (status = 202, description = "The cancellation is requested", body = AgentRun),
+    (status = 200, description = "The run has ended", body = AgentRun),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such run", body = ErrorBody)))]
+pub(crate) async fn cancel_run(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(id): PathOf<RunId>,
+) -> ApiResult<(StatusCode, Json<AgentRun>)> {
+    let run = caller.find_run(&state, id).await?;
+    let cancelling = state.runs.cancellation.cancel(&run.workspace, id, None);
+    let (status, run) = match cancelling.await? {
+        CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
+        CancelOutcome::Ended(run) => (StatusCode::OK, run),
+        CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
+    };
+    Ok((status, Json(view(&state, *run).await?)))
+}

@@ -1,0 +1,134 @@
+//! The routes of API keys: the client API (events in, runs and history out) and the admin API.
+
+mod admin;
+pub mod client;
+
+use domain::interaction::SUBMISSION_BYTES;
+use domain::knowledge::MAX_DOCUMENT_BYTES;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use web::json::body_limit;
+use web::state::ApiState;
+
+/// All routes under `/v1`.
+pub fn routes() -> OpenApiRouter<ApiState> {
+    client_routes().merge(admin_routes())
+}
+
+fn client_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            client::events::post_event,
+            client::event_log::list_events
+        ))
+        .routes(routes!(client::run_stream::stream_event))
+        .routes(routes!(client::event_batch::post_event_batch))
+        .routes(routes!(admin::dry_run::dry_run_event))
+        .routes(routes!(admin::dry_run::dry_run_agent))
+        .routes(routes!(client::event_log::get_raw_payload))
+        .routes(routes!(client::event_log::get_event))
+        .routes(routes!(client::runs::list_runs))
+        .routes(routes!(client::runs::get_run))
+        .routes(routes!(client::runs::list_run_events))
+        .routes(routes!(client::run_stream::stream_run_events))
+        .routes(routes!(client::runs::list_run_rejections))
+        .routes(routes!(client::runs::get_run_authorization))
+        .routes(routes!(client::audit::list_run_audit))
+        .routes(routes!(client::usage::get_run_usage))
+        .routes(routes!(client::runs::cancel_run))
+        .routes(routes!(client::conversations::list_conversations))
+        .routes(routes!(client::retry::retry_run))
+        .routes(routes!(client::stream_link::link_run_stream))
+        .routes(routes!(client::stream_link::stream_by_link))
+        .routes(routes!(client::history::get_conversation_history))
+        .routes(routes!(client::history::search_conversation_history))
+        .merge(interaction_routes())
+        .routes(routes!(client::artifacts::upload_artifact))
+        .routes(routes!(
+            client::artifacts::get_artifact,
+            client::artifacts::delete_artifact
+        ))
+        .routes(routes!(client::artifacts::get_artifact_content))
+        .routes(routes!(client::pipeline::post_pipeline_query))
+        .routes(routes!(client::pipeline::stream_pipeline_query))
+}
+
+fn interaction_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(client::interactions::list_interactions))
+        .routes(routes!(
+            client::interactions::get_interaction,
+            client::interactions::submit_interaction_by_link
+        ))
+        .routes(routes!(client::interactions::link_interaction))
+        .routes(routes!(client::interactions::submit_interaction))
+        .routes(routes!(
+            client::answer_page::show_interaction_page,
+            client::answer_page::submit_interaction_page
+        ))
+        .layer(body_limit(SUBMISSION_BYTES))
+}
+
+fn admin_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            admin::endpoints::register_runner_endpoint,
+            admin::endpoints::list_runner_endpoints
+        ))
+        .routes(routes!(
+            admin::endpoints::get_runner_endpoint,
+            admin::endpoints::delete_runner_endpoint
+        ))
+        .routes(routes!(admin::endpoints::refresh_runner_endpoint))
+        .routes(routes!(admin::health::list_endpoint_health))
+        .routes(routes!(admin::runners::list_runners))
+        .routes(routes!(
+            admin::agents::create_agent,
+            admin::agents::list_agents
+        ))
+        .routes(routes!(
+            admin::agents::get_agent,
+            admin::agents::update_agent,
+            admin::agents::delete_agent
+        ))
+        .routes(routes!(admin::agent_skills::list_agent_skills))
+        .routes(routes!(
+            admin::agent_skills::get_agent_skill,
+            admin::agent_skills::delete_agent_skill
+        ))
+        .routes(routes!(
+            admin::api_keys::create_api_key,
+            admin::api_keys::list_api_keys
+        ))
+        .routes(routes!(
+            admin::api_keys::get_api_key,
+            admin::api_keys::revoke_api_key
+        ))
+        .routes(routes!(
+            admin::workspaces::create_workspace,
+            admin::workspaces::list_workspaces
+        ))
+        .routes(routes!(admin::budgets::list_budgets))
+        .routes(routes!(admin::catalog::list_models))
+        .routes(routes!(admin::catalog::list_tools))
+        .routes(routes!(admin::mcp_servers::list_mcp_servers))
+        .routes(routes!(admin::model_providers::list_model_providers))
+        .routes(routes!(admin::catalog::list_knowledge_bases))
+        .routes(routes!(admin::catalog::list_skills))
+        .merge(knowledge_routes())
+}
+
+fn knowledge_routes() -> OpenApiRouter<ApiState> {
+    let documents = OpenApiRouter::new()
+        .routes(routes!(
+            admin::knowledge::get_document,
+            admin::knowledge::put_document,
+            admin::knowledge::delete_document
+        ))
+        .layer(body_limit(MAX_DOCUMENT_BYTES));
+    documents
+        .routes(routes!(admin::knowledge::list_documents))
+        .routes(routes!(admin::knowledge::reindex_knowledge_base))
+        .routes(routes!(admin::knowledge::search_knowledge_base))
+}

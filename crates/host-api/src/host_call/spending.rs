@@ -1,0 +1,445 @@
+//! Budget use of one call: reserved before it, settled after it.
+
+use chrono::{DateTime, SecondsFormat, Utc};
+use domain::budget::{Amount, BudgetExceeded};
+use domain::usage::TokenParts;
+use protocol::id::{RunId, WorkspaceId};
+use protocol::message::LlmTokenUsage;
+use serde_json::json;
+use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
+use uuid::Uuid;
+
+use models::{Model, Price};
+use runs::grant::Grant;
+use runs::{Reservation, Runs};
+use telemetry::metrics;
+use web::error::limits::{over_budget, without_price};
+use web::error::{ApiError, BillingOutcome};
+use web::view::micros;
+
+/// Bytes per token for estimates. Low, so that estimates are rather too high.
+const TOKEN_BYTES: u64 = 3;
+
+/// Upper bound of a provider's token count, so that sums do not overflow.
+const MAX_COUNTED: u64 = 1_000_000_000;
+
+/// Upper bound of a call's use.
+#[derive(Clone, Debug)]
+pub(crate) struct Spend {
+    /// `model`, `tool` or `knowledge`.
+    pub(crate) kind: &'static str,
+    pub(crate) resource: String,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) max_completion_tokens: u64,
+    pub(crate) price: Option<Price>,
+}
+
+/// The reservation of a call and its reported use.
+pub(super) struct Spending {
+    spend: Spend,
+    lines: Vec<BudgetLine>,
+    reserved: Amount,
+    /// Present if anything is reserved.
+    _reservation: Option<Reservation>,
+    counted: Option<LlmTokenUsage>,
+    /// Bytes of generated text.
+    generated_bytes: u64,
+}
+
+/// A call that has ended.
+pub(super) struct EndedCall {
+    pub(super) id: Uuid,
+    pub(super) workspace: WorkspaceId,
+    pub(super) run_id: RunId,
+    pub(super) outcome: &'static str,
+    pub(super) billing_outcome: BillingOutcome,
+    pub(super) wall_ms: u64,
+    pub(super) at: i64,
+}
+
+impl Spending {
+    /// Reserves the upper bound of the call in each budget that applies.
+    pub(super) async fn reserve(
+        runs: &Runs,
+        grant: &Grant,
+        call_id: Uuid,
+        spend: Spend,
+    ) -> Result<Self, ApiError> {
+        let lines = runs.usage.budgets_of(grant);
+        let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
+        // Without a price, the budget of cost would count nothing.
+        if let Some(line) = of_cost.filter(|_| spend.is_unpriced()) {
+            return Err(unpriced(&spend, &line.budget.name));
+        }
+        let reserved = Amount {
+            calls: 1,
+            tokens: spend
+                .prompt_tokens
+                .saturating_add(spend.max_completion_tokens),
+            cost_micros: spend.cost(TokenParts::split(
+                spend.prompt_tokens,
+                spend.max_completion_tokens,
+                None,
+            )),
+            // The duration is unknown before the call.
+            wall_ms: 0,
+        };
+        let mut reservation = None;
+        if !lines.is_empty() {
+            // Registered before the write: the commit may succeed even if its confirmation is late.
+            reservation = Some(runs.usage.hold_reservation(call_id));
+            let reserve = ReserveBudget {
+                call_id,
+                run_id: grant.run.id,
+                lines: lines.clone(),
+                amount: reserved,
+                lease: runs.limits().lease,
+            };
+            let reserved = runs.store().write(reserve).await?;
+            reserved.map_err(|exceeded| refusal(&exceeded, runs.clock().now_ms()))?;
+        }
+        Ok(Self {
+            spend,
+            lines,
+            reserved,
+            _reservation: reservation,
+            counted: None,
+            generated_bytes: 0,
+        })
+    }
+
+    /// Records the provider's count. A count without numbers is ignored.
+    pub(super) fn count(&mut self, usage: LlmTokenUsage) {
+        let numbers = [
+            usage.prompt_tokens,
+            usage.completion_tokens,
+            usage.total_tokens,
+        ];
+        // Many providers send an empty usage in each chunk but the last.
+        if numbers.into_iter().any(|number| number.is_some()) {
+            self.counted = Some(usage);
+        }
+    }
+
+    /// No model was called.
+    pub(super) fn clear_prompt_tokens(&mut self) {
+        self.spend.prompt_tokens = 0;
+    }
+
+    /// Counts bytes of generated text.
+    pub(super) fn count_text(&mut self, bytes: usize) {
+        self.generated_bytes += bytes as u64;
+    }
+
+    /// Builds the settlement of the ended call.
+    pub(super) fn settle(self, ended: EndedCall) -> SettleUsage {
+        let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
+        let tokens = TokenParts::split(prompt_tokens, completion_tokens, self.counted.as_ref());
+        let cost_micros = self.spend.cost(tokens);
+        if self.spend.kind == "model" {
+            metrics::model_called(&self.spend.resource, ended.outcome, tokens, cost_micros);
+        }
+        SettleUsage {
+            call: UsedCall {
+                id: ended.id,
+                workspace: ended.workspace,
+                run_id: ended.run_id,
+                kind: self.spend.kind,
+                resource: self.spend.resource,
+                outcome: ended.outcome,
+                tokens,
+                is_estimate,
+                cost_micros,
+                wall_ms: ended.wall_ms,
+                at: ended.at,
+            },
+            lines: self.lines,
+            reserved: self.reserved,
+        }
+    }
+
+    /// Prompt tokens, completion tokens, and whether these are an estimate. The provider's count comes first,
+    /// then an estimate from the request and the received text.
+    ///
+    /// A rejected call used nothing. An answer that was not read to its end counts as the full reservation, unless part
+    /// of it arrived.
+    fn used(&self, ended: &EndedCall) -> (u64, u64, bool) {
+        let number = |count: Option<i64>| Some(u64::try_from(count?).ok()?.min(MAX_COUNTED));
+        if let Some(counted) = &self.counted {
+            // Treat zero as no count, both for the prompt and for the completion.
+            let prompt = number(counted.prompt_tokens).filter(|prompt| *prompt > 0);
+            let total = number(counted.total_tokens).filter(|total| *total > 0);
+            let prompt = prompt.or(total).unwrap_or(self.spend.prompt_tokens);
+            let rest = total.map(|total| total.saturating_sub(prompt));
+            let completion = number(counted.completion_tokens).or(rest);
+            // A zero count in the middle of an answer is not final.
+            let is_last = ended.billing_outcome != BillingOutcome::Unconfirmed;
+            let lacks_completion =
+                counted.completion_tokens == Some(0) && (self.generated_bytes > 0 || !is_last);
+            let completion =
+                completion.filter(|completion| *completion > 0 || (is_last && !lacks_completion));
+            let estimate = self.estimated_completion(ended.billing_outcome);
+            let is_estimate = completion.is_none() && estimate > 0;
+            return (prompt, completion.unwrap_or(estimate), is_estimate);
+        }
+        let is_rejected =
+            self.generated_bytes == 0 && ended.billing_outcome == BillingOutcome::Nothing;
+        if is_rejected || self.spend.prompt_tokens == 0 {
+            return (0, 0, false);
+        }
+        (
+            self.spend.prompt_tokens,
+            self.estimated_completion(ended.billing_outcome),
+            true,
+        )
+    }
+
+    /// Estimated completion tokens, without a provider's count.
+    fn estimated_completion(&self, billing_outcome: BillingOutcome) -> u64 {
+        match billing_outcome {
+            BillingOutcome::AllReserved => self.spend.max_completion_tokens,
+            BillingOutcome::Unconfirmed if self.generated_bytes == 0 => {
+                self.spend.max_completion_tokens
+            }
+            BillingOutcome::Nothing | BillingOutcome::Received | BillingOutcome::Unconfirmed => {
+                self.generated_bytes.div_ceil(TOKEN_BYTES)
+            }
+        }
+    }
+}
+
+impl Spend {
+    /// The use of a tool call.
+    pub(crate) fn of_tool(name: &str) -> Self {
+        Self::without_tokens("tool", name)
+    }
+
+    /// The use of a knowledge search. `embedding` is the model for the query vector.
+    pub(crate) fn of_retrieval(kb_id: &str, query: &String, embedding: Option<&Model>) -> Self {
+        let of_query = |model: &Model| model.count.of_texts([query].into_iter());
+        Self {
+            prompt_tokens: embedding.map_or(0, of_query),
+            price: embedding.and_then(|model| model.price.clone()),
+            ..Self::without_tokens("knowledge", kb_id)
+        }
+    }
+
+    fn without_tokens(kind: &'static str, resource: &str) -> Self {
+        Self {
+            kind,
+            resource: resource.to_owned(),
+            prompt_tokens: 0,
+            max_completion_tokens: 0,
+            price: None,
+        }
+    }
+
+    fn cost(&self, tokens: TokenParts) -> u64 {
+        self.price.as_ref().map_or(0, |price| price.cost(tokens))
+    }
+
+    /// True if the configuration has no price for the call.
+    fn is_unpriced(&self) -> bool {
+        self.price.is_none() && (self.kind == "model" || self.prompt_tokens > 0)
+    }
+}
+
+fn unpriced(spend: &Spend, budget: &str) -> ApiError {
+    let Spend { kind, resource, .. } = spend;
+    let model = if *kind == "model" {
+        format!("the model {resource}")
+    } else {
+        format!("the embedding model of {resource}")
+    };
+    without_price(&model, budget)
+}
+
+fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
+    let BudgetExceeded {
+        budget,
+        what,
+        limit,
+        used,
+        resets_at,
+    } = exceeded;
+    let resets = resets_at.and_then(DateTime::<Utc>::from_timestamp_millis);
+    let when = match resets {
+        Some(at) => format!(
+            "it resets at {}",
+            at.to_rfc3339_opts(SecondsFormat::Secs, true)
+        ),
+        None => "it does not reset".to_owned(),
+    };
+    let message = format!("the budget {budget} has no {what} left for this call; {when}");
+    let scale = |number: u64| match *what {
+        "cost" => json!(micros(number)),
+        "seconds" => json!(number.div_ceil(1000)),
+        _ => json!(number),
+    };
+    // Rounded up, so that a retry comes after the reset.
+    let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
+    over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
+        .with("budget", json!(budget))
+        .with("limit", json!(what))
+        .with("most", scale(*limit))
+        .with("used", scale(*used))
+        .with("resets_at", json!(resets_at.map(|at| at.div_euclid(1000))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use models::TokenRates;
+
+    const RATES: TokenRates = TokenRates {
+        input: 2.5,
+        cache_read: 0.25,
+        cache_write_5m: 3.0,
+        cache_write_1h: 5.0,
+        output: 10.0,
+        reasoning: 12.0,
+    };
+
+    fn spending(counted: Option<LlmTokenUsage>, generated_bytes: u64) -> Spending {
+        Spending {
+            spend: Spend {
+                kind: "model",
+                resource: "m".to_owned(),
+                prompt_tokens: 100,
+                max_completion_tokens: 50,
+                price: Some(Price::new(RATES, Vec::new())),
+            },
+            lines: Vec::new(),
+            reserved: Amount::default(),
+            _reservation: None,
+            counted,
+            generated_bytes,
+        }
+    }
+
+    #[test]
+    fn empty_counts_keep_earlier_numbers() {
+        let mut spending = spending(None, 30);
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, None);
+        let counted = LlmTokenUsage {
+            completion_tokens: Some(4),
+            ..LlmTokenUsage::default()
+        };
+        spending.count(counted.clone());
+        spending.count(LlmTokenUsage::default());
+        assert_eq!(spending.counted, Some(counted));
+    }
+
+    fn ended(outcome: &'static str, billing_outcome: BillingOutcome) -> EndedCall {
+        EndedCall {
+            id: Uuid::nil(),
+            workspace: WorkspaceId("w".to_owned()),
+            run_id: RunId(Uuid::nil()),
+            outcome,
+            billing_outcome,
+            wall_ms: 7,
+            at: 0,
+        }
+    }
+
+    #[test]
+    fn settles_cached_tokens_at_their_price() {
+        let further = serde_json::json!({"prompt_tokens_details": {"cached_tokens": 900, "cache_write_tokens": 60},
+            "completion_tokens_details": {"reasoning_tokens": 5}});
+        let counted = LlmTokenUsage {
+            prompt_tokens: Some(1000),
+            completion_tokens: Some(15),
+            further: further.as_object().unwrap().clone(),
+            ..LlmTokenUsage::default()
+        };
+        let ended = ended("ok", BillingOutcome::Received);
+        let call = spending(Some(counted), 99).settle(ended).call;
+        assert_eq!(
+            (
+                call.tokens.input,
+                call.tokens.cache_read,
+                call.tokens.cache_write_5m
+            ),
+            (40, 900, 60)
+        );
+        // 40 at 2.5, 900 at 0.25, 60 at 3, 10 at 10, 5 at 12.
+        assert_eq!(call.cost_micros, 100 + 225 + 180 + 100 + 60);
+    }
+
+    #[test]
+    fn finds_models_without_price() {
+        let spend = |price| Spend {
+            price,
+            ..spending(None, 0).spend
+        };
+        assert!(spend(None).is_unpriced());
+        assert!(!spend(Some(Price::default())).is_unpriced());
+        assert!(!Spend::of_tool("t").is_unpriced());
+        assert!(!Spend::of_retrieval("kb", &"query".to_owned(), None).is_unpriced());
+    }
+
+    #[test]
+    fn settles_by_provider_count_or_received_text() {
+        let of_consumed = |counted, outcome, generated_bytes, billing_outcome| {
+            let call = spending(counted, generated_bytes)
+                .settle(ended(outcome, billing_outcome))
+                .call;
+            (
+                call.tokens.prompt(),
+                call.tokens.completion(),
+                call.is_estimate,
+                call.cost_micros,
+            )
+        };
+        let of = |counted, outcome, generated_bytes| {
+            of_consumed(counted, outcome, generated_bytes, BillingOutcome::Received)
+        };
+        let counted = |prompt, completion, total| {
+            Some(LlmTokenUsage {
+                prompt_tokens: prompt,
+                completion_tokens: completion,
+                total_tokens: total,
+                ..LlmTokenUsage::default()
+            })
+        };
+        assert_eq!(
+            of(counted(Some(10), Some(4), Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(Some(10), None, Some(14)), "ok", 99),
+            (10, 4, false, 65)
+        );
+        assert_eq!(
+            of(counted(None, None, Some(14)), "ok", 99),
+            (14, 0, false, 35)
+        );
+        // The provider counts the prompt only, so the completion is estimated.
+        let prompt_only = counted(Some(10), None, None);
+        assert_eq!(of(prompt_only.clone(), "ok", 30), (10, 10, true, 125));
+        assert_eq!(of(prompt_only, "ok", 0), (10, 0, false, 25));
+        assert_eq!(of(None, "ok", 30), (100, 10, true, 350));
+        assert_eq!(of(None, "ok", 0), (100, 0, true, 250));
+        let refused = of_consumed(None, "rate_limited", 0, BillingOutcome::Nothing);
+        assert_eq!(refused, (0, 0, false, 0));
+        let too_large = of_consumed(None, "runtime_error", 0, BillingOutcome::AllReserved);
+        assert_eq!(too_large, (100, 50, true, 750));
+        for outcome in ["abandoned", "cancelled", "deadline_exceeded"] {
+            let unconfirmed = |counted, generated_bytes| {
+                of_consumed(
+                    counted,
+                    outcome,
+                    generated_bytes,
+                    BillingOutcome::Unconfirmed,
+                )
+            };
+            assert_eq!(unconfirmed(None, 0), (100, 50, true, 750));
+            assert_eq!(unconfirmed(None, 3), (100, 1, true, 260));
+            let so_far = |tokens| counted(Some(10), Some(tokens), None);
+            assert_eq!(unconfirmed(so_far(4), 3), (10, 4, false, 65));
+            assert_eq!(unconfirmed(so_far(0), 3), (10, 1, true, 35));
+            assert_eq!(unconfirmed(so_far(0), 0), (10, 50, true, 525));
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Credentials and errors of the Messages API.
+
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{
+    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
+use http::{StatusCode, Uri};
+use llm_formats::messages::error_kind;
+use protocol::JsonObject;
+use protocol::error::AgentApiError;
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use crate::models::face_errors::{face_status, set_retry_hint};
+use web::error::{ApiError, ApiResult, ErrorExtension};
+
+/// Path prefix of the API.
+const PREFIX: &str = "/host/v1/anthropic/";
+/// API key header of Anthropic's clients.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+/// Request id header of Anthropic's clients.
+const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// Text by which clients recognize an exceeded context window.
+const TOO_LONG: &str = "prompt is too long";
+
+/// `{"type": "error", "error": {…}}`: the body of every 4xx and 5xx response of this API.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(super) struct MessagesError {
+    /// `error`.
+    #[schema(rename = "type")]
+    kind: String,
+    error: MessagesErrorDetail,
+    /// Same as the header `request-id`.
+    request_id: String,
+}
+
+/// Anthropic's error fields together with the gateway's.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+struct MessagesErrorDetail {
+    /// Such as `invalid_request_error` or `rate_limit_error`.
+    #[schema(rename = "type")]
+    kind: String,
+    /// Cause and remedy, with the JSON pointer of an invalid field.
+    message: String,
+    /// Error code, as on other routes.
+    code: String,
+    retryable: bool,
+    #[schema(value_type = Object)]
+    details: JsonObject,
+}
+
+/// True if a request is for this API.
+pub fn is_at(uri: &Uri) -> bool {
+    uri.path().starts_with(PREFIX)
+}
+
+/// Moves the key of `x-api-key` to `Authorization`.
+///
+/// # Errors
+/// 401 if `Authorization` has a different credential, or if there are several keys.
+pub fn normalize_credential(headers: &mut HeaderMap) -> ApiResult<()> {
+    let mut keys = headers.get_all(API_KEY).iter();
+    let Some(key) = keys.next() else {
+        return Ok(());
+    };
+    // Proxies choose differently between two headers.
+    if keys.next().is_some() {
+        return Err(ApiError::unauthenticated());
+    }
+    let bearer = [b"Bearer ", key.as_bytes()].concat();
+    let mut bearer = HeaderValue::from_bytes(&bearer).map_err(|_| ApiError::unauthenticated())?;
+    // Keeps the key out of debug output.
+    bearer.set_sensitive(true);
+    headers.remove(API_KEY);
+    match headers.get(AUTHORIZATION) {
+        // Two credentials: an intermediary could have checked the other one.
+        Some(sent) if *sent != bearer => Err(ApiError::unauthenticated()),
+        Some(_) => Ok(()),
+        None => {
+            headers.insert(AUTHORIZATION, bearer);
+            Ok(())
+        }
+    }
+}
+
+/// Adds a request id to a response and converts errors to Anthropic's form.
+pub fn in_wire_format(response: Response) -> Response {
+    let id = format!("req_{}", Uuid::now_v7().simple());
+    let mut response = match response.extensions().get::<ErrorExtension>() {
+        Some(ErrorExtension(error)) => refused(response.status(), error, &id, &response),
+        None => response,
+    };
+    if let Ok(id) = HeaderValue::try_from(id) {
+        response.headers_mut().insert(REQUEST_ID, id);
+    }
+    response
+}
+
+fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Response) -> Response {
+    let status = face_status(status, error);
+    let mut body = error_body(status.as_u16(), error);
+    body["request_id"] = json!(id);
+    let status = error_kind(status.as_u16()).status;
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, Json(body)).into_response();
+    let headers = response.headers_mut();
+    for (name, value) in answer.headers() {
+        // These belong to the body that is replaced.
+        if *name != CONTENT_LENGTH && *name != CONTENT_TYPE {
+            headers.insert(name, value.clone());
+        }
+    }
+    set_retry_hint(&mut response, error);
+    response
+}
+
+/// Builds the body of an error, or the data of an `error` event. `status` is that of other routes.
+pub(super) fn error_body(status: u16, error: &AgentApiError) -> Value {
+    let status = StatusCode::from_u16(status).map(|status| face_status(status, error));
+    let kind = error_kind(status.map_or(500, |status| status.as_u16())).name;
+    let message = message_of(error);
+    json!({"type": "error", "error": {"type": kind, "message": message, "code": error.code,
+        "retryable": error.retryable, "details": error.details}})
+}
+
+/// The message with its pointer, in wording that clients recognize.
+fn message_of(error: &AgentApiError) -> String {
+    let text = |name: &str| error.details.get(name).and_then(Value::as_str);
+    if text("reason") == Some("context_length_exceeded") {
+        return format!("{TOO_LONG}: {}", error.message);
+    }
+    match text("pointer") {
+        Some(pointer) if !error.message.starts_with(pointer) => {
+            format!("{pointer}: {}", error.message)
+        }
+        _ => error.message.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settled(headers: &[(&'static str, &'static str)]) -> Option<String> {
+        let mut map = HeaderMap::new();
+        for (name, value) in headers {
+            map.append(*name, HeaderValue::from_static(value));
+        }
+        normalize_credential(&mut map).ok()?;
+        assert!(!map.contains_key(API_KEY));
+        let sent = map.get(AUTHORIZATION);
+        Some(sent.map_or_else(String::new, |sent| sent.to_str().unwrap().to_owned()))
+    }
+
+    #[test]
+    fn accepts_key_in_either_header() {
+        let (key, bearer) = (("x-api-key", "t"), ("authorization", "Bearer t"));
+        for (headers, expected) in [
+            (&[][..], Some("")),
+            (&[key], Some("Bearer t")),
+            (&[bearer], Some("Bearer t")),
+            (&[key, bearer], Some("Bearer t")),
+            (&[key, ("authorization", "Bearer u")], None),
+            (&[key, ("authorization", "Basic t")], None),
+            (&[key, key], None),
+        ] {
+            assert_eq!(settled(headers).as_deref(), expected, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn errors_have_anthropic_format_and_pointer() {
+        let body_of = |error: ApiError| {
+            let (status, error) = error.into_parts();
+            error_body(status, &error)
+        };
+        let invalid = body_of(ApiError::invalid(
+            "/messages/0/role",
+            "must be user or assistant",
+        ));
+        assert_eq!(invalid["type"], "error");
+        assert_eq!(invalid["error"]["type"], "invalid_request_error");
+        assert_eq!(
+            invalid["error"]["message"],
+            "/messages/0/role must be user or assistant"
+        );
+        let image =
+            ApiError::not_found("artifact", "a-1").with("pointer", json!("/messages/0/content/1"));
+        let image = body_of(image);
+        assert_eq!(image["error"]["type"], "not_found_error");
+        assert_eq!(
+            image["error"]["message"],
+            "/messages/0/content/1: there is no artifact a-1"
+        );
+        let long = ApiError::invalid_argument("x").with("reason", json!("context_length_exceeded"));
+        assert_eq!(body_of(long)["error"]["message"], "prompt is too long: x");
+    }
+
+    #[test]
+    fn maps_503_to_overloaded_error() {
+        let answer = in_wire_format(ApiError::unavailable("try again").into_response());
+        assert_eq!(answer.status().as_u16(), 529);
+        assert_eq!(answer.headers()["x-should-retry"], "true");
+        assert_eq!(answer.headers()["retry-after"], "1");
+        let id = answer.headers()["request-id"].to_str().unwrap();
+        assert!(id.starts_with("req_"), "{id}");
+        let cancelled = in_wire_format(ApiError::cancelled().into_response());
+        assert_eq!(cancelled.headers()["x-should-retry"], "false");
+    }
+}

@@ -1,0 +1,195 @@
+//! Conversions from errors of lower layers to API errors.
+
+use std::time::Duration;
+
+use domain::authorization::{ModelNotGranted, NotGranted};
+use http::StatusCode;
+use serde_json::json;
+use store::{ChildRefused, StoreError};
+
+use super::api_error::ApiError;
+use egress::upstream::UpstreamError;
+use keys::cursor::InvalidCursor;
+use runs::call_abort::AbortReason;
+use runs::intake::{IntakeError, RetryError};
+
+impl From<UpstreamError> for ApiError {
+    fn from(error: UpstreamError) -> Self {
+        let status = match error.code() {
+            "rate_limited" => StatusCode::TOO_MANY_REQUESTS,
+            "deadline_exceeded" => StatusCode::GATEWAY_TIMEOUT,
+            "invalid_argument" => StatusCode::BAD_REQUEST,
+            _ => StatusCode::BAD_GATEWAY,
+        };
+        let mut answer = Self {
+            retryable: error.is_retryable(),
+            ..Self::new(status, error.code(), error.to_string())
+        }
+        .with("reason", json!(error.reason()));
+        match error {
+            UpstreamError::RateLimited { retry_after } => {
+                answer.retry_after_seconds = Some(seconds_of(retry_after));
+            }
+            // 503 and 529 mean that the provider is overloaded, so its `Retry-After` counts.
+            UpstreamError::Failing {
+                status: status @ (503 | 529),
+                retry_after,
+                ..
+            } => {
+                answer = answer.with("upstream_status", json!(status));
+                answer.retry_after_seconds = Some(seconds_of(retry_after));
+            }
+            UpstreamError::Busy { .. } => answer.retry_after_seconds = Some(1),
+            UpstreamError::Refused { status, .. }
+            | UpstreamError::Credential { status }
+            | UpstreamError::Failing { status, .. } => {
+                answer = answer.with("upstream_status", json!(status));
+            }
+            _ => {}
+        }
+        answer
+    }
+}
+
+fn seconds_of(wait: Option<Duration>) -> u32 {
+    // At least one second: with 0, clients would retry at once.
+    let seconds = wait.map_or(1, |wait| wait.as_secs().max(1));
+    u32::try_from(seconds).unwrap_or(u32::MAX)
+}
+
+impl From<NotGranted> for ApiError {
+    fn from(error: NotGranted) -> Self {
+        Self::unauthorized(error.to_string()).with("operation", json!(error.operation))
+    }
+}
+
+impl From<ModelNotGranted> for ApiError {
+    fn from(error: ModelNotGranted) -> Self {
+        Self::unauthorized(error.to_string())
+            .with("operation", json!(error.operation))
+            .with("model", json!(error.model))
+            .with("granted", json!(error.granted))
+    }
+}
+
+impl From<InvalidCursor> for ApiError {
+    fn from(_: InvalidCursor) -> Self {
+        Self::invalid_argument(
+            "the cursor is not valid or belongs to another list; start without one",
+        )
+    }
+}
+
+impl From<AbortReason> for ApiError {
+    fn from(over: AbortReason) -> Self {
+        match over {
+            AbortReason::Cancelled => Self::cancelled(),
+            // The token of an ended run is as invalid as any other.
+            AbortReason::Ended => Self::unauthenticated(),
+            AbortReason::Deadline => Self::deadline_exceeded(),
+            AbortReason::Stopping => IntakeError::Stopping.into(),
+        }
+    }
+}
+
+impl From<IntakeError> for ApiError {
+    fn from(error: IntakeError) -> Self {
+        let message = error.to_string();
+        match error {
+            IntakeError::IdempotencyMismatch => Self::conflict("idempotency_mismatch", message),
+            IntakeError::EventExists => Self::conflict("event_exists", message),
+            IntakeError::BindingConflict(agents) => {
+                Self::conflict("binding_conflict", message).with("agents", json!(agents))
+            }
+            IntakeError::RunActive(run) => {
+                Self::conflict("run_active", message).with("run_id", json!(run))
+            }
+            IntakeError::OutsideScope(agents) => Self::unauthorized(message)
+                .with("reason", json!("key_agents"))
+                .with("agents", json!(agents)),
+            IntakeError::AgentGone | IntakeError::CalledAgentGone => {
+                Self::conflict("agent_gone", message)
+            }
+            IntakeError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
+            IntakeError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
+            IntakeError::ChildRefused(ChildRefused::TooMany) => {
+                Self::conflict("too_many_child_runs", message)
+            }
+            IntakeError::Unanswerable(_) => Self::conflict("unanswerable", message),
+            IntakeError::QueueFull => Self::rate_limited_by("queue_full", message, 10),
+            IntakeError::WorkspaceFull { limit } => {
+                Self::rate_limited_by("workspace_runs", message, 5).with("limit", json!(limit))
+            }
+            IntakeError::EndpointFull { limit } => {
+                Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(limit))
+            }
+            IntakeError::TooFast { wait } => {
+                let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
+                Self::rate_limited_by("workspace_events", message, seconds.max(1))
+            }
+            IntakeError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
+                .with("reason", json!("runner_unavailable"))
+                .with("runner_id", json!(runner))
+                .with("runner_status", json!(status))
+                .retryable_after(10),
+            IntakeError::Attachment(error) => error.into(),
+            IntakeError::Reference(fault) => Self::faults(&[fault]),
+            IntakeError::Stopping => Self::unavailable(message).with("reason", json!("stopping")),
+            IntakeError::Store(error) => error.into(),
+        }
+    }
+}
+
+impl From<StoreError> for ApiError {
+    fn from(error: StoreError) -> Self {
+        // A reached memory budget is no fault of the store, and is not logged as one.
+        if let StoreError::OverBudget(over) = error {
+            return over.into();
+        }
+        tracing::error!(
+            error = &error as &dyn std::error::Error,
+            "a request failed in the store"
+        );
+        // All cases by name: a new one must be classified here.
+        match error {
+            StoreError::Db(_)
+            | StoreError::Sqlite(_)
+            | StoreError::Server { .. }
+            | StoreError::OlderDatabase
+            | StoreError::Address(_)
+            | StoreError::Closed
+            | StoreError::Unreachable => {
+                let message = "the database does not respond; try again";
+                Self::unavailable(message)
+            }
+            StoreError::Locked => {
+                let message = "a database row is locked by another transaction; try again";
+                Self::unavailable(message)
+            }
+            StoreError::Taken
+            | StoreError::Refused
+            | StoreError::Pruned
+            | StoreError::Panicked
+            | StoreError::OverBudget(_)
+            | StoreError::Corrupt { .. } => Self::internal(),
+        }
+    }
+}
+
+impl From<RetryError> for ApiError {
+    fn from(error: RetryError) -> Self {
+        let message = error.to_string();
+        match error {
+            RetryError::Unknown(run) => Self::not_found("run", run),
+            RetryError::Live(status) => {
+                Self::conflict("run_live", message).with("status", json!(status))
+            }
+            RetryError::Completed => Self::conflict("run_completed", message),
+            RetryError::Child(parent) => {
+                Self::conflict("child_run", message).with("parent_run_id", json!(parent))
+            }
+            RetryError::NoAgent(_) => Self::conflict("no_agent", message),
+            RetryError::Refused(refused) => refused.into(),
+        }
+    }
+}
