@@ -138,7 +138,7 @@ pub(crate) async fn get_artifact_metadata(
 #[utoipa::path(get, path = "/host/v1/artifacts/{artifact_id}/content", tag = "host", security(("run_token" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
-        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the complete content is returned")), responses(
     (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 206, description = "The requested range", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "The run token is not valid", body = ErrorBody),

@@ -148,7 +148,7 @@ pub(super) async fn read_page(
 /// Searches the transcript of the run's conversation and thread, or of another one that the run was granted,
 /// newest first.
 ///
-/// The search matches whole words and ignores case, width and accents. In Chinese, Japanese and Korean text it
+/// The search matches complete words and ignores case, width and accents. In Chinese, Japanese and Korean text it
 /// matches any substring. It covers the first 4,000 characters of each item.
 #[utoipa::path(post, path = "/host/v1/history/search", tag = "host", security(("run_token" = [])),
     request_body = HistorySearch, responses(

@@ -79,7 +79,7 @@ struct CountedMessage {
     input_tokens: u64,
 }
 
-/// Creates a message, whole or as a stream: Anthropic's `POST /v1/messages`.
+/// Creates a message, in one piece or as a stream: Anthropic's `POST /v1/messages`.
 ///
 /// Set the client's base URL to `{host.base_url}/anthropic`. The run token is also accepted as `x-api-key`.
 /// Query parameters are ignored. An image URL `artifact:ID` refers to an artifact that the run may read.

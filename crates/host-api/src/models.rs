@@ -110,7 +110,7 @@ pub(crate) async fn list_granted_models(
     }))
 }
 
-/// Invokes a model and returns the whole answer.
+/// Invokes a model and returns the complete answer.
 ///
 /// An image URL `artifact:ID` refers to an artifact that the run may read. Images are PNG, JPEG, GIF or WebP, at
 /// most 32, and at most 15 MiB together.

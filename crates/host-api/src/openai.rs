@@ -86,7 +86,7 @@ pub(crate) enum EmbeddingInput {
 /// Maximum texts of a request.
 const MAX_TEXTS: usize = 2048;
 
-/// Creates a chat completion, whole or as a stream: OpenAI's `POST /chat/completions`.
+/// Creates a chat completion, in one piece or as a stream: OpenAI's `POST /chat/completions`.
 ///
 /// An image URL `artifact:ID` refers to an artifact that the run may read.
 #[utoipa::path(post, path = "/host/v1/openai/v1/chat/completions", tag = "host", security(("run_token" = [])),

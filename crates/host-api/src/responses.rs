@@ -57,7 +57,7 @@ struct ResponseRequest {
     stream: Option<bool>,
 }
 
-/// Creates a response, whole or as a stream: OpenAI's `POST /responses`.
+/// Creates a response, in one piece or as a stream: OpenAI's `POST /responses`.
 ///
 /// An image URL `artifact:ID` refers to an artifact that the run may read. After the first event, an error
 /// arrives as the last event `response.failed`. Errors have OpenAI's `type` and `param`, too; `param` is a JSON

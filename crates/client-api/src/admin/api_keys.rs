@@ -22,12 +22,12 @@ use web::state::ApiState;
 
 /// Creates an API key in the caller's workspace.
 ///
-/// Keys of role owner are created by `runnel token create` alone. An expired key is refused like an unknown one:
-/// by 401. Its open streams end within two seconds; its runs continue.
+/// Only `runnel token create` creates keys of role owner. An expired key is refused like an unknown one: by 401.
+/// Its open streams end within two seconds; its runs continue.
 ///
 /// A key with `agents` reaches these agents only. An event that goes to another agent, or to none, is refused by
 /// 403 before it is stored. Runs, events, interactions and artifacts of other agents get 404. Routes that read the
-/// whole workspace (the event log, conversations and their history) and uploads get 403.
+/// complete workspace (the event log, conversations and their history) and uploads get 403.
 #[utoipa::path(post, path = "/v1/api-keys", tag = "admin", security(("api_key" = [])),
     request_body = ApiKeySpec, responses(
     (status = 201, description = "Created. `key` is only in this response", body = CreatedApiKey),

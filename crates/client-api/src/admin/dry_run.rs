@@ -135,7 +135,7 @@ pub(crate) struct AdmissionView {
     cancels: Vec<RunId>,
     /// Active runs of this agent in the conversation, oldest first.
     active: Vec<ActiveRunView>,
-    /// Number of queued runs behind them.
+    /// Number of queued runs after them.
     queued: u64,
     /// Live runs of the workspace and their limit.
     workspace: CapacityView,
@@ -187,7 +187,7 @@ pub(crate) async fn dry_run_event(
 
 /// Tests an event at one agent without posting it.
 ///
-/// The response says whether the agent would be selected, and which resources its run would get. Nothing is
+/// The response shows whether the agent would be selected, and which resources its run would get. Nothing is
 /// stored. The body is that of `POST /v1/events` with one event.
 #[utoipa::path(post, path = "/v1/agents/{agent_id}/dry-run", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")),

@@ -22,7 +22,7 @@ use web::state::ApiState;
 /// Uploads a file for an event.
 ///
 /// The event refers to it in `input`: by an attachment `{"artifact_id": ID}`, or by `artifact:ID` in place of a
-/// URL. The artifact then belongs to that event alone, and the event's runs read it without a grant. An unused
+/// URL. The artifact then belongs only to that event, and the event's runs read it without a grant. An unused
 /// upload is visible to the workspace's clients until it expires.
 #[utoipa::path(post, path = "/v1/artifacts", tag = "client", security(("api_key" = [])), params(UploadQuery),
     request_body(content = inline(Binary), content_type = "application/octet-stream", description = "The bytes, of any type"), responses(
@@ -120,7 +120,7 @@ pub(crate) async fn get_artifact(
 #[utoipa::path(get, path = "/v1/artifacts/{artifact_id}/content", tag = "client", security(("api_key" = [])),
     params(("artifact_id" = String, Path, description = "The artifact"),
         ("Range" = Option<String>, Header, description = "A single range, such as `bytes=0-1023`"),
-        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the whole content is returned")), responses(
+        ("If-Range" = Option<String>, Header, description = "An `ETag`. If it does not match, the complete content is returned")), responses(
     (status = 200, description = "The bytes. `Content-Type` is that of the stored file", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 206, description = "The requested range", content_type = "application/octet-stream", body = inline(Binary)),
     (status = 401, description = "No valid API key", body = ErrorBody),

@@ -54,7 +54,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body = EventEnvelope, responses(
-    (status = 202, description = "Stored. A run is created, or `reason` says why not", body = EventAccepted,
+    (status = 202, description = "Stored. A run is created, or `reason` gives the cause", body = EventAccepted,
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
     (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),

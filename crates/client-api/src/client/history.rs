@@ -113,7 +113,7 @@ pub(crate) struct SearchQuery {
 
 /// Searches the transcript of a conversation, newest first.
 ///
-/// The search matches whole words and ignores case, width and accents. In Chinese, Japanese and Korean text it
+/// The search matches complete words and ignores case, width and accents. In Chinese, Japanese and Korean text it
 /// matches any substring. It covers the first 4,000 characters of each item.
 #[utoipa::path(get, path = "/v1/conversations/{conversation_id}/history/search", tag = "client",
     security(("api_key" = [])),

@@ -29,12 +29,12 @@ use web::state::ApiState;
 /// - a digest that makes a numeric `query_id` unique.
 ///
 /// Fields that only a Query has are in `ctx.adapter.extra`; `GET /host/v1/prompt` returns its effective prompt.
-/// The agent alone determines runner, configuration and resources. No field of the Query selects them.
+/// The agent determines runner, configuration and resources. No field of the Query selects them.
 #[utoipa::path(post, path = "/v1/adapters/pipeline/queries", tag = "client", security(("api_key" = [])),
     params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters"),
         ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
     request_body = PipelineQuery, responses(
-    (status = 202, description = "Stored. A run is created, or `reason` says why not", body = EventAccepted,
+    (status = 202, description = "Stored. A run is created, or `reason` gives the cause", body = EventAccepted,
         headers(("Idempotent-Replayed" = String, description = "`true`: a repeated request; this is the response to the first one"))),
     (status = 400, description = "The Query is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),

@@ -24,7 +24,7 @@ use web::stream::stream_run;
 
 /// Posts an event and streams its run.
 ///
-/// The request is that of `POST /v1/events`. The answer is a stream of server-sent events, whatever `Accept` says.
+/// The request is that of `POST /v1/events`. The answer is a stream of server-sent events, with any `Accept`.
 /// Each event has the type as its name, its sequence as its id, and an `AgentRunEvent` as its data. The last one
 /// is `run.completed` or `run.failed`.
 ///
