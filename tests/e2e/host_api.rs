@@ -107,7 +107,7 @@ async fn state_writes_check_the_version(#[values(Sqlite, Postgres)] engine: Engi
     run.end(&stage).await;
 }
 
-/// The route is `{*key}` (contracts §1): a slash belongs to the key, percent-encoded or not.
+/// The route is `{*key}`: a slash belongs to the key, percent-encoded or not.
 #[tokio::test]
 async fn state_keys_may_contain_slashes() {
     let stage = Stage::new().await;

@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use serde_json::Value;
+
 use crate::{assert_none, root};
 
 /// Maximum lines of README.
@@ -61,6 +63,51 @@ fn links_lead_to_existing_headings() {
     assert_none(faults);
 }
 
+/// A route, result type or context field without a word in the reference would be known to readers of schemas only.
+#[test]
+fn protocol_page_names_routes_results_and_context() {
+    let page = read("docs/protocol.md");
+    let is_named = |name: &str| page.contains(&format!("`{name}`"));
+    let gateway: Value = document("openapi/gateway.json");
+    let runner: Value = document("openapi/runner.json");
+    let routes = gateway["paths"].as_object().into_iter().flatten();
+    let operations = routes.flat_map(|(_, methods)| methods.as_object().into_iter().flatten());
+    let tagged = operations.map(|(_, operation)| operation).filter(|one| {
+        let tags = one["tags"].as_array().into_iter().flatten();
+        tags.filter_map(Value::as_str)
+            .any(|tag| tag == "host" || tag == "client")
+    });
+    let operation_ids = tagged.filter_map(|one| one["operationId"].as_str());
+    let schemas = &runner["components"]["schemas"];
+    // Each result schema has a `type` of one value.
+    let results = schemas.as_object().into_iter().flatten();
+    let result_types = results
+        .filter(|(name, _)| name.ends_with("Result"))
+        .filter_map(|(_, schema)| schema["properties"]["type"]["enum"][0].as_str());
+    let context = schemas["AgentRunContext"]["properties"].as_object();
+    let fields = context.into_iter().flatten().map(|(name, _)| name.as_str());
+    let (operation_ids, result_types, fields): (Vec<_>, Vec<_>, Vec<_>) = (
+        operation_ids.collect(),
+        result_types.collect(),
+        fields.collect(),
+    );
+    // Empty lists would pass: the documents have another shape then.
+    assert!(
+        operation_ids.len() > 80,
+        "{} operations",
+        operation_ids.len()
+    );
+    assert_eq!(result_types.len(), 10, "{result_types:?}");
+    assert_eq!(fields.len(), 16, "{fields:?}");
+    let named = operation_ids.iter().chain(&result_types).chain(&fields);
+    let missing = named.filter(|name| !is_named(name));
+    assert_none(
+        missing
+            .map(|name| format!("docs/protocol.md does not name `{name}`"))
+            .collect(),
+    );
+}
+
 /// The pages of the root and of `docs/`, by path from the root.
 fn pages() -> Vec<String> {
     let mut pages = Vec::new();
@@ -79,6 +126,10 @@ fn pages() -> Vec<String> {
     }
     pages.sort();
     pages
+}
+
+fn document(path: &str) -> Value {
+    serde_json::from_str(&read(path)).expect("the document is JSON")
 }
 
 fn read(path: &str) -> String {

@@ -1,4 +1,4 @@
-//! Admission of an event to a busy conversation (contracts §4).
+//! Admission of an event to a busy conversation (`docs/protocol.md`, Conversation policies).
 
 use protocol::admin::Concurrency;
 use protocol::id::RunId;

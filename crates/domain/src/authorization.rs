@@ -1,4 +1,4 @@
-//! Authorization of a run: four layers in order, one frozen snapshot (runs §1).
+//! Authorization of a run: four layers in order, one frozen snapshot (`docs/protocol.md`, Resources).
 //!
 //! Grants = manifest permissions ∩ agent policy ∩ config selectors ∩ scope of the event. The snapshot is stored
 //! with the run. `ctx.resources`, `available_apis` and the token's claims derive from it, and the host API

@@ -1,4 +1,4 @@
-//! Resolution of an event to one agent (host API §2).
+//! Resolution of an event to one agent (`docs/protocol.md`, Binding).
 
 mod hint;
 

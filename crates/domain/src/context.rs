@@ -1,4 +1,4 @@
-//! Builds the `AgentRunContext` of a run (protocol §1), without history.
+//! Builds the `AgentRunContext` of a run (`docs/protocol.md`, Run protocol), without history.
 
 use protocol::context::{
     AdapterContext, AgentEventContext, AgentInput, AgentRunContext, AgentRunState,

@@ -1,4 +1,4 @@
-//! Ledger format of an event: one JSON line, and the SSE frame for clients (contracts §6).
+//! Ledger format of an event: one JSON line, and the SSE frame for clients (`docs/protocol.md`, Ledger events).
 
 use protocol::id::RunId;
 use protocol::result::ResultType;

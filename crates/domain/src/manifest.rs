@@ -1,4 +1,4 @@
-//! Validation of runner manifests at discovery (protocol §2). One invalid manifest does not affect the others.
+//! Validation of runner manifests (`docs/protocol.md`, Discovery). One invalid manifest does not affect the others.
 
 mod words; // capabilities and permissions
 

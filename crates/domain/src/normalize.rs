@@ -1,4 +1,4 @@
-//! Validates the result stream event by event (protocol §4).
+//! Validates the result stream event by event (`docs/protocol.md`, Result stream).
 //!
 //! Each event passes UTF-8 → JSON → envelope → `run_id` → sequence → payload → size → domain checks. The result
 //! is a ledger event with its effects, or a counted rejection with a reason.

@@ -1,4 +1,4 @@
-//! Retry policy for the POST to a runner (runs §1).
+//! Retry policy for the POST to a runner (`docs/protocol.md`, `RUN_AGENT`).
 
 use std::time::Duration;
 

@@ -48,7 +48,7 @@ pub struct Run {
     pub pruned_at: Option<i64>,
 }
 
-/// Failure by which the gateway ends a run: a code of protocol §4 and a message.
+/// Failure by which the gateway ends a run: a code and a message (`docs/protocol.md`, Failures of a run).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     pub code: FailureCode,

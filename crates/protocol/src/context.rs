@@ -1,4 +1,4 @@
-//! `AgentRunContext`: the input of a run at its start (protocol §1). It never contains history.
+//! `AgentRunContext`: the input of a run at its start (`docs/protocol.md`, Run protocol). It never contains history.
 
 mod inline;
 

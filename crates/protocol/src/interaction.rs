@@ -1,4 +1,4 @@
-//! Structured questions to a user and their answers (protocol §3, `action.requested`).
+//! Structured questions to a user and their answers (`docs/protocol.md`, section `action.requested`).
 //!
 //! A runner sends a result `action.requested` with the action [`INTERACTION_REQUESTED`] and an
 //! [`InteractionRequest`] as payload. The answer arrives as an event of type [`INTERACTION_SUBMITTED`], in

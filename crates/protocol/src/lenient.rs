@@ -1,4 +1,4 @@
-//! Lenient reading of unknown fields (protocol §2).
+//! Lenient reading of unknown fields (`docs/protocol.md`, Version negotiation).
 //!
 //! The API rejects unknown fields in the parts of a posted event. A runner ignores unknown fields in the same
 //! parts of its context, because the gateway may be newer.

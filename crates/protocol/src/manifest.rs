@@ -1,4 +1,4 @@
-//! Runner manifest, as discovery reads it (protocol §1, §2).
+//! Runner manifest, as discovery reads it (`docs/protocol.md`, Discovery).
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Requests of the gateway to a runner endpoint (protocol §1).
+//! Requests of the gateway to a runner endpoint (`docs/protocol.md`, `RUN_AGENT`).
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! `AgentRunResult`: the stream of a runner's results (protocol §4). Unknown types are kept.
+//! `AgentRunResult`: the stream of a runner's results (`docs/protocol.md`, Result stream). Unknown types are kept.
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! Client of the Runner API (protocol §1): list, run, cancel. Every request is signed.
+//! Client of the Runner API (`docs/protocol.md`, Discovery and `RUN_AGENT`): list, run, cancel. Every request is signed.
 
 mod error;
 

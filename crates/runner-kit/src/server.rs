@@ -1,4 +1,4 @@
-//! Runner API over HTTP: discovery, runs, cancellation, health (protocol §1).
+//! Runner API over HTTP: discovery, runs, cancellation, health (`docs/protocol.md`, Discovery and `RUN_AGENT`).
 
 mod body;
 mod live;

@@ -1,4 +1,4 @@
-//! Conversations: lock, live runs, promotion of the next run (contracts §4).
+//! Conversations: lock, live runs, promotion of the next run (`docs/protocol.md`, Conversation policies).
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 

@@ -1,4 +1,4 @@
-//! Ingest: dedupe, decision and all rows of an accepted event in one transaction (contracts §3).
+//! Ingest: dedupe, decision and all rows of an accepted event in one transaction.
 
 mod batched;
 mod duplicates;

@@ -1,4 +1,4 @@
-//! Leases: ownership of a run for a limited time (runs §2). Expiry uses the database clock.
+//! Leases: ownership of a run for a limited time. Expiry uses the database clock.
 
 mod renewal;
 

@@ -1,4 +1,4 @@
-//! Promotes the next run of a conversation when a run ends (contracts §4).
+//! Promotes the next run of a conversation when a run ends (`docs/protocol.md`, Conversation policies).
 
 use protocol::id::RunId;
 use sea_orm::DatabaseTransaction;

@@ -1,4 +1,4 @@
-//! The writer task: group commit (runs §3, contracts §9).
+//! The writer task: group commit.
 //!
 //! The writer drains a bounded queue, urgent items first, and commits the gathered items in one transaction. The
 //! previous commit is the batching window. On `SQLite` it owns the only write connection. When a batch fails, the

@@ -1,4 +1,4 @@
-//! The common error body and the mapping of errors to status codes (host API).
+//! The common error body and the mapping of errors to status codes (`docs/protocol.md`, Error model).
 //!
 //! `ApiError` has the constructors of general errors. Errors of one area are functions of the modules below.
 

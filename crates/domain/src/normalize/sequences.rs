@@ -1,4 +1,4 @@
-//! Order of the runner's sequence numbers: next, duplicate, or late (protocol §4).
+//! Order of the runner's sequence numbers: next, duplicate, or late (`docs/protocol.md`, `AgentRunResult`).
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 
