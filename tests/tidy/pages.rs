@@ -101,11 +101,7 @@ fn protocol_page_names_routes_results_and_context() {
     assert_eq!(fields.len(), 16, "{fields:?}");
     let named = operation_ids.iter().chain(&result_types).chain(&fields);
     let missing = named.filter(|name| !is_named(name));
-    assert_none(
-        missing
-            .map(|name| format!("docs/protocol.md does not name `{name}`"))
-            .collect(),
-    );
+    assert_none(missing.map(|name| format!("docs/protocol.md does not name `{name}`")));
 }
 
 /// The pages of the root and of `docs/`, by path from the root.

@@ -1,4 +1,4 @@
-//! Client of the Runner API (`docs/protocol.md`, Discovery and `RUN_AGENT`): list, run, cancel. Every request is signed.
+//! Client of the Runner API (`docs/protocol.md`, Discovery and `RUN_AGENT`): list, run, cancel. It signs every request.
 
 mod error;
 

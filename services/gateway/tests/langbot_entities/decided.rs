@@ -1,4 +1,5 @@
-//! Accepted differences with reasons. A difference that no longer exists must be removed here.
+//! Accepted differences with reasons, see `docs/protocol.md` (Differences). A difference that no longer exists must be
+//! removed here.
 
 /// SDK classes without a counterpart.
 pub const NOT_OURS: &[(&str, &[&str])] = &[(
