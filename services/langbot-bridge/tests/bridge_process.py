@@ -136,7 +136,7 @@ def types(found: list[dict[str, typing.Any]]) -> list[str]:
     return [result["type"] for result in found]
 
 
-def said(found: list[dict[str, typing.Any]]) -> typing.Any:
+def last_content(found: list[dict[str, typing.Any]]) -> typing.Any:
     """The content of the last message."""
     messages = [result["data"]["message"] for result in found if result["type"] == "message.completed"]
     assert messages, found

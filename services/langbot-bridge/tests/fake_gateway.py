@@ -1,4 +1,4 @@
-"""A host API that answers from memory and remembers what it was asked."""
+"""A host API in memory that records its requests."""
 
 import base64
 import http.server
@@ -85,7 +85,7 @@ class FakeGateway:
     def _stored(
         self, method: str, path: str, query: dict[str, str], body: bytes, headers: dict[str, str]
     ) -> tuple[int, typing.Any, str] | None:
-        place, _, key = path.rpartition("/")
+        parent, _, key = path.rpartition("/")
         if path.startswith("/state/"):
             if path.count("/") == 2:
                 keys = [name.rpartition("/")[2] for name in self.values if name.startswith(path)]
@@ -102,7 +102,7 @@ class FakeGateway:
         if path.startswith("/storage/"):
             if path.count("/") == 2:
                 keys = [urllib.parse.unquote(name.rpartition("/")[2]) for name in self.blobs if name.startswith(path)]
-                # Two pages, so that a caller has to go on.
+                # Two pages, so that a caller has to request the second one.
                 page = {"keys": keys, "has_more": True, "next_cursor": "2"}
                 last = {"keys": ["last"], "has_more": False, "next_cursor": None}
                 return 200, last if "after_cursor" in query else page, "application/json"
@@ -119,8 +119,8 @@ class FakeGateway:
             made = f"a-{len(self.artifacts)}"
             self.artifacts[made] = body, headers.get("content-type", "")
             return 201, {"artifact_id": made, "name": query["name"], "size": len(body)}, "application/json"
-        if place.startswith("/artifacts/") and key == "content":
-            found = self.artifacts.get(place.removeprefix("/artifacts/"))
+        if parent.startswith("/artifacts/") and key == "content":
+            found = self.artifacts.get(parent.removeprefix("/artifacts/"))
             return (200, *found) if found else _missing()
         return None
 

@@ -136,7 +136,7 @@ class Gateway:
         self._process.stdout.close()
 
     def command(self, *arguments: str) -> str:
-        """What a command on the gateway's configuration prints."""
+        """Output of a command with the gateway's configuration."""
         line = [self._binary, *arguments]
         if arguments[0] != "conform":
             line += ["--config", "runnel.toml"]

@@ -1,6 +1,6 @@
 """Handlers of events: runners with `usages: [event]`, and EventListener components."""
 
-from bridge_process import Bridge, said, streamed, types
+from bridge_process import Bridge, last_content, streamed, types
 from fake_gateway import FakeGateway
 
 HANDLERS, EARS = "plugin:tester/probe/handlers", "plugin:tester/probe/default-events"
@@ -18,7 +18,7 @@ def messages(found: list[dict]) -> list:
 
 def test_replies_are_messages_of_the_run(probe: Bridge, gateway: FakeGateway) -> None:
     found = probe.run("good day", gateway, HANDLERS).all()
-    assert messages(found) == ["heard good day of Ada in private", "one two"]
+    assert messages(found) == ["received good day from Ada in private", "one two"]
     assert streamed(found) == "one two"
     assert types(found)[-1] == "run.completed"
     assert types(found).count("tool.call.completed") == 2
@@ -35,7 +35,7 @@ def test_posted_platform_events_are_typed(probe: Bridge, gateway: FakeGateway) -
 def test_group_messages_name_their_group(probe: Bridge, gateway: FakeGateway) -> None:
     conversation = {"conversation_id": "c-1", "launcher_type": "group", "launcher_id": "7"}
     found = probe.run("good day", gateway, HANDLERS, conversation=conversation).all()
-    assert messages(found)[0] == "heard good day of Ada in group"
+    assert messages(found)[0] == "received good day from Ada in group"
 
 
 def test_unknown_events_fail_with_their_type(probe: Bridge, gateway: FakeGateway) -> None:
@@ -53,7 +53,7 @@ def test_listener_handles_a_message_as_in_a_pipeline(probe: Bridge, gateway: Fak
 
 
 def test_listener_handles_platform_events(probe: Bridge, gateway: FakeGateway) -> None:
-    assert said(probe.run("", gateway, EARS, event=JOINED).all()) == "Bob joined Tea"
+    assert last_content(probe.run("", gateway, EARS, event=JOINED).all()) == "Bob joined Tea"
 
 
 def test_unhandled_events_leave_a_note(probe: Bridge, gateway: FakeGateway) -> None:

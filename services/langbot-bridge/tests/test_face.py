@@ -12,7 +12,19 @@ from pathlib import Path
 
 import pytest
 
-from bridge_process import HELLO, PLUGINS, RUNNER, SECRET, TOKEN, Bridge, bridge, run_request, said, signed, streamed
+from bridge_process import (
+    HELLO,
+    PLUGINS,
+    RUNNER,
+    SECRET,
+    TOKEN,
+    Bridge,
+    bridge,
+    last_content,
+    run_request,
+    signed,
+    streamed,
+)
 from fake_gateway import FakeGateway
 
 PROBE = str(PLUGINS / "probe")
@@ -173,9 +185,9 @@ def test_plugins_cannot_read_the_bridges_secrets(gateway: FakeGateway, tmp_path:
     if by_file:
         environment["LANGBOT_BRIDGE_SECRET_FILE"] = str(tmp_path / "secret")
     with bridge(PROBE, **environment) as started:
-        shown, openable = json.loads(said(started.run(f"peek {token}", gateway).all()))
+        shown, openable = json.loads(last_content(started.run(f"peek {token}", gateway).all()))
         assert (shown, openable) == ([], [])
-        assert json.loads(said(started.run(f"peek {tmp_path}/secret", gateway).all()))[0] == []
+        assert json.loads(last_content(started.run(f"peek {tmp_path}/secret", gateway).all()))[0] == []
 
 
 def nested(depth: int) -> bytes:
@@ -247,7 +259,7 @@ def test_workers_end_with_the_bridge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "no plugin"),
         (["/nowhere"], "has no manifest.yaml"),
@@ -256,10 +268,10 @@ def test_workers_end_with_the_bridge() -> None:
         ([str(PLUGINS / "broken")], "was not loaded"),
     ],
 )
-def test_wrong_commands_say_what_to_do(arguments: list[str], told: str) -> None:
+def test_wrong_commands_say_what_to_do(arguments: list[str], expected: str) -> None:
     ended = command(arguments, {"LANGBOT_BRIDGE_SECRET": SECRET})
     assert ended.returncode == 1
-    assert told in ended.stderr
+    assert expected in ended.stderr
 
 
 def test_needs_a_signing_secret() -> None:
@@ -270,9 +282,9 @@ def test_needs_a_signing_secret() -> None:
 
 
 def command(arguments: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("LANGBOT_BRIDGE")}
+    system = {name: value for name, value in os.environ.items() if not name.startswith("LANGBOT_BRIDGE")}
     line = [sys.executable, "-m", "langbot_bridge.cli", "--port", "0", *arguments]
-    return subprocess.run(line, env={**kept, **environment}, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(line, env={**system, **environment}, capture_output=True, text=True, timeout=30, check=False)
 
 
 def children(started: Bridge) -> list[int]:

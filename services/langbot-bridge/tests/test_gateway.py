@@ -6,7 +6,7 @@ import typing
 
 import pytest
 
-from bridge_process import Bridge, said, streamed, types
+from bridge_process import Bridge, last_content, streamed, types
 from gateway_process import Gateway, binary
 from test_runs import DENIED, SDK_ERRORS
 
@@ -23,18 +23,18 @@ def messages(found: list[dict]) -> list:
     return [event["data"]["message"]["content"] for event in found if event["type"] == "message.completed"]
 
 
-def test_message_is_answered_and_kept(real: Gateway) -> None:
+def test_message_is_answered_and_stored(real: Gateway) -> None:
     conversation = {"conversation_id": "c-kept"}
     events = real.post("probe", "echo hello big world", conversation=conversation)
     found = events.all()
-    assert streamed(found) == said(found) == "hello big world"
+    assert streamed(found) == last_content(found) == "hello big world"
     assert real.get(f"/v1/runs/{events.run_id}")["status"] == "completed"
     history = real.get("/v1/conversations/c-kept/history")["items"]
     assert [item["content"] for item in history] == ["hello big world", "echo hello big world"]
 
 
 def test_every_call_of_the_proxy_meets_the_host_api(real: Gateway) -> None:
-    found = json.loads(said(real.post("steered", "calls").all()))
+    found = json.loads(last_content(real.post("steered", "calls").all()))
     failed = {name: outcome["api_error"] for name, outcome in found.items() if "api_error" in outcome}
     # The event came without a prompt of a pipeline.
     assert failed == SDK_ERRORS
@@ -67,13 +67,13 @@ def test_deadline_of_the_agent_holds(real: Gateway) -> None:
 
 
 def test_secret_of_the_configuration_is_resolved_here(real: Gateway) -> None:
-    config = json.loads(said(real.post("probe", "config").all()))
+    config = json.loads(last_content(real.post("probe", "config").all()))
     assert config["key"] == "opens-sesame"
 
 
 def test_state_stays_in_its_conversation(real: Gateway) -> None:
     conversation = {"conversation_id": "c-state"}
-    counts = [said(real.post("probe", "state", conversation=conversation).all()) for _ in range(2)]
+    counts = [last_content(real.post("probe", "state", conversation=conversation).all()) for _ in range(2)]
     assert counts == ["1", "2"]
 
 
@@ -81,7 +81,7 @@ def test_large_files_go_both_ways(real: Gateway) -> None:
     content = b"\x89PNG\r\n\x1a\n" + b"p" * 100_000
     picture = f"data:image/png;base64,{base64.b64encode(content).decode()}"
     given = {"text": "sizes", "contents": [{"type": "image_base64", "image_base64": picture}]}
-    contents, attachments = json.loads(said(real.post("probe", "", input=given).all()))
+    contents, attachments = json.loads(last_content(real.post("probe", "", input=given).all()))
     assert contents == [len(picture)]
     assert [attachment[2] for attachment in attachments] in ([], [len(picture)])
 
@@ -89,7 +89,7 @@ def test_large_files_go_both_ways(real: Gateway) -> None:
     announced = next(event for event in found if event["type"] == "artifact.created")["data"]["artifact_id"]
     answer = real.call("GET", f"/v1/artifacts/{announced}/content")
     assert len(answer.read()) == 75_006
-    assert said(found)[1]["image_url"]["url"] == f"artifact:{announced}"
+    assert last_content(found)[1]["image_url"]["url"] == f"artifact:{announced}"
 
 
 def test_second_message_steers_a_live_run(real: Gateway) -> None:
@@ -104,7 +104,7 @@ def test_second_message_steers_a_live_run(real: Gateway) -> None:
     }
     accepted = json.loads(real.call("POST", "/v1/events", event).read())
     assert accepted["steered"] is True
-    assert said(list(results)) == "and this"
+    assert last_content(list(results)) == "and this"
 
 
 def test_steered_run_keeps_both_answers(real: Gateway) -> None:
@@ -131,7 +131,7 @@ def test_steered_run_keeps_both_answers(real: Gateway) -> None:
 
 def test_handlers_answer_events(real: Gateway) -> None:
     found = real.post("handlers", "good day").all()
-    assert messages(found) == ["heard good day of Ada in private", "one two"]
+    assert messages(found) == ["received good day from Ada in private", "one two"]
     data = {"type": "group.member_joined", "group": {"id": 7, "name": "Tea"}, "member": {"id": 1, "nickname": "Bob"}}
     joined = {"event_type": "group.member_joined", "data": data, "input": None}
     assert messages(real.post("ears", "", **joined).all()) == ["Bob joined Tea"]
@@ -139,7 +139,7 @@ def test_handlers_answer_events(real: Gateway) -> None:
 
 
 def test_plugin_tools_are_tools_of_the_gateway(real: Gateway) -> None:
-    called = said(real.post("probe", "tool add").all())
+    called = last_content(real.post("probe", "tool add").all())
     assert json.loads(called)["structured_content"] == {"sum": 5, "for": "mcp"}
 
 

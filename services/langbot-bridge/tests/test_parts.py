@@ -116,7 +116,7 @@ def completed(content: object | None = None) -> dict:
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
-        # A steered run: the second answer is a message of its own, and so is the last, behind which nothing comes.
+        # A steered run: the second answer is a separate message, and so is the last one, which no result follows.
         (
             [delta("first"), delta("first one", is_final=True), delta("second"), delta("second one"), completed()],
             ["first one", "second one"],
@@ -139,7 +139,7 @@ def completed(content: object | None = None) -> dict:
         ),
         ([delta("a ", is_final=True), delta("a ", is_final=True), results.message("r", "a"), completed()], ["a"]),
         ([delta("<think>x</think>a", is_final=True), results.message("r", "a"), completed("a")], ["a"]),
-        # Deltas alone stay deltas.
+        # A run of deltas only has no complete message.
         ([delta("a"), delta("ab", is_final=True), completed()], []),
         ([delta("a", is_final=True), completed("a")], []),
     ],
@@ -147,8 +147,8 @@ def completed(content: object | None = None) -> dict:
 def test_final_delta_ends_its_message(sent: list[dict], expected: list[str]) -> None:
     outbox = results.Outbox("r", 262_144)
     made = [one for result in sent for one in outbox.take(result)]
-    whole = [one["data"]["message"]["content"] for one in made if one["type"] == "message.completed"]
-    assert whole == expected
+    contents = [one["data"]["message"]["content"] for one in made if one["type"] == "message.completed"]
+    assert contents == expected
     # Each delta adds to its own message: none replaces the one before it.
     assert not any("all_content" in one["data"].get("chunk", {}) for one in made)
 

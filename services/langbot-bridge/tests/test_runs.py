@@ -1,11 +1,11 @@
-"""Runs of a plugin through the bridge, with the SDK's own classes behind it and a host API in memory before it."""
+"""Runs of a plugin through the bridge, with the SDK's own classes and a host API in memory."""
 
 import json
 import time
 
 import pytest
 
-from bridge_process import RUNNER, Bridge, run_request, said, signed, streamed, types
+from bridge_process import RUNNER, Bridge, last_content, run_request, signed, streamed, types
 from fake_gateway import FakeGateway, data_url
 
 SDK_ERRORS = {
@@ -25,19 +25,19 @@ DENIED = {"reply_stream", "run_finalize"}
 
 
 def outcomes(probe: Bridge, gateway: FakeGateway, *names: str) -> dict:
-    return json.loads(said(probe.run(" ".join(["calls", *names]), gateway).all()))
+    return json.loads(last_content(probe.run(" ".join(["calls", *names]), gateway).all()))
 
 
 def test_streams_increments_and_one_message(probe: Bridge, gateway: FakeGateway) -> None:
     found = probe.run("echo hello big world", gateway).all()
     chunks = [result["data"]["chunk"]["content"] for result in found if result["type"] == "message.delta"]
     assert chunks == ["hello", " big", " world"]
-    assert said(found) == "hello big world"
+    assert last_content(found) == "hello big world"
     assert types(found)[-2:] == ["message.completed", "run.completed"]
 
 
 def test_plugin_uses_every_call_of_the_proxy(probe: Bridge, gateway: FakeGateway) -> None:
-    offered, used = json.loads(said(probe.run("call_names", gateway).all()))
+    offered, used = json.loads(last_content(probe.run("call_names", gateway).all()))
     assert used == offered
 
 
@@ -84,7 +84,7 @@ def test_unreachable_host_raises_the_sdks_error(probe: Bridge, gateway: FakeGate
     message = run_request("calls get_prompt", gateway)
     message["host"]["base_url"] = "http://127.0.0.1:9/host/v1"
     found = probe.request("POST", "/runs", json.dumps(message).encode()).all()
-    assert json.loads(said(found))["get_prompt"]["api_error"] == "runtime_error"
+    assert json.loads(last_content(found))["get_prompt"]["api_error"] == "runtime_error"
 
 
 def test_cancel_ends_a_run_as_cancelled(probe: Bridge, gateway: FakeGateway) -> None:
@@ -127,7 +127,7 @@ def test_deadline_is_shifted_to_this_clock(probe: Bridge, gateway: FakeGateway) 
     there = int(time.time()) + 100
     body = json.dumps(run_request("deadline", gateway, runtime={"deadline_at": there + 60.0})).encode()
     found = probe.request("POST", "/runs", body, signed(body, there)).all()
-    assert 55 < json.loads(said(found)) - time.time() < 62
+    assert 55 < json.loads(last_content(found)) - time.time() < 62
 
 
 def test_token_is_renewed_before_it_ends(probe: Bridge, gateway: FakeGateway) -> None:
@@ -150,7 +150,7 @@ def test_steering_brings_what_came_meanwhile(probe: Bridge, gateway: FakeGateway
     event = {"event_id": "e-2", "event_type": "message.received", "source": "api"}
     item = {"claimed_run_id": "r", "runner_id": RUNNER, "event": event, "input": {"text": "and this"}}
     gateway.steered.append(item)
-    assert said(list(results)) == "and this"
+    assert last_content(list(results)) == "and this"
 
 
 def test_artifacts_of_the_event_come_as_base64(probe: Bridge, gateway: FakeGateway) -> None:
@@ -167,7 +167,7 @@ def test_artifacts_of_the_event_come_as_base64(probe: Bridge, gateway: FakeGatew
         ],
     }
     found = probe.run("", gateway, input=given).all()
-    contents, attachments = json.loads(said(found))
+    contents, attachments = json.loads(last_content(found))
     size = len(data_url(b"p" * 90_000, "image/png"))
     assert contents == [size, len(data_url(b"pdf", "application/pdf"))]
     assert attachments == [["base64", "a.png", size]]
@@ -206,7 +206,7 @@ def test_artifacts_of_the_event_come_as_base64(probe: Bridge, gateway: FakeGatew
 )
 def test_both_shapes_of_media_reach_the_plugin(probe: Bridge, gateway: FakeGateway, given: dict) -> None:
     gateway.artifacts = {"a-1": (b"png", "image/png"), "a-2": (b"pdf", "application/pdf")}
-    found = json.loads(said(probe.run("", gateway, input={"text": "given", **given}).all()))
+    found = json.loads(last_content(probe.run("", gateway, input={"text": "given", **given}).all()))
     assert found["contents"] == [
         {"type": "text", "text": "media"},
         {"type": "image_base64", "image_base64": data_url(b"png", "image/png")},
@@ -221,7 +221,7 @@ def test_unreadable_artifact_stays_with_a_note(probe: Bridge, gateway: FakeGatew
     given = {"text": "given", "contents": [{"type": "image_url", "image_url": {"url": url}}]}
     found = probe.run("", gateway, input=given).all()
     assert f"{url} stays a reference" in found[0]["data"]["text"]
-    assert json.loads(said(found))["contents"][0]["image_url"]["url"] == url
+    assert json.loads(last_content(found))["contents"][0]["image_url"]["url"] == url
     assert not any("/events" in path or ".." in path.split("/") for path in gateway.paths())
 
 
@@ -229,16 +229,16 @@ def test_large_pictures_become_artifacts(probe: Bridge, gateway: FakeGateway) ->
     found = probe.run("picture", gateway).all()
     assert types(found) == ["artifact.created", "message.completed", "run.completed"]
     announced = found[0]["data"]["artifact_id"]
-    assert said(found)[1] == {"type": "image_url", "image_url": {"url": f"artifact:{announced}"}}
+    assert last_content(found)[1] == {"type": "image_url", "image_url": {"url": f"artifact:{announced}"}}
     assert found[1]["data"]["file_ids"] == [announced]
     content, kind = gateway.artifacts[announced]
     assert (len(content), kind) == (75_006, "image/png")
 
 
-def test_refused_upload_is_told_in_the_message(probe: Bridge, gateway: FakeGateway) -> None:
+def test_message_reports_refused_upload(probe: Bridge, gateway: FakeGateway) -> None:
     gateway.refuses["/artifacts"] = 403, {"code": "forbidden", "message": "not granted", "retryable": False}
     found = probe.run("picture", gateway).all()
-    assert "image-2 was not delivered: not granted" in said(found)[1]["text"]
+    assert "image-2 was not delivered: not granted" in last_content(found)[1]["text"]
 
 
 def test_state_without_its_scope_is_left_out(probe: Bridge, gateway: FakeGateway) -> None:
@@ -250,7 +250,7 @@ def test_state_without_its_scope_is_left_out(probe: Bridge, gateway: FakeGateway
 
 def test_secrets_come_from_allowed_variables(probe: Bridge, gateway: FakeGateway) -> None:
     found = probe.run("config", gateway, config={"api": {"keys": ["env:BRIDGE_KEY"]}}).all()
-    assert json.loads(said(found)) == {"api": {"keys": ["opens-sesame"]}, "tone": "dry"}
+    assert json.loads(last_content(found)) == {"api": {"keys": ["opens-sesame"]}, "tone": "dry"}
 
 
 @pytest.mark.parametrize("name", ["OTHER_KEY", "BRIDGE_ABSENT", "LANGBOT_BRIDGE_SECRET"])
@@ -263,8 +263,8 @@ def test_other_variables_are_config_errors(probe: Bridge, gateway: FakeGateway, 
 
 
 def test_plugin_sees_no_signing_secret(probe: Bridge, gateway: FakeGateway) -> None:
-    assert said(probe.run("environment LANGBOT_BRIDGE_SECRET", gateway).all()) == "None"
-    assert said(probe.run("environment LANGBOT_BRIDGE_MCP_TOKEN", gateway).all()) == "None"
+    assert last_content(probe.run("environment LANGBOT_BRIDGE_SECRET", gateway).all()) == "None"
+    assert last_content(probe.run("environment LANGBOT_BRIDGE_MCP_TOKEN", gateway).all()) == "None"
 
 
 def test_exceptions_fail_the_run(probe: Bridge, gateway: FakeGateway) -> None:
@@ -324,5 +324,5 @@ def test_steered_run_keeps_its_first_answer(probe: Bridge, gateway: FakeGateway)
     item = {"claimed_run_id": "r", "runner_id": RUNNER, "event": event, "input": {"text": "and this"}}
     gateway.steered.append(item)
     found += list(results)
-    whole = [one["data"]["message"]["content"] for one in found if one["type"] == "message.completed"]
-    assert whole == ["the first answer", "the answer to and this"]
+    contents = [one["data"]["message"]["content"] for one in found if one["type"] == "message.completed"]
+    assert contents == ["the first answer", "the answer to and this"]

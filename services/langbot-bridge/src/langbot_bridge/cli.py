@@ -26,7 +26,7 @@ are served; without it they are not.
 
 
 class UsageError(Exception):
-    """The command cannot be carried out as it stands."""
+    """The command line is incomplete or contradicts itself. The message names the option to change."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -86,9 +86,9 @@ async def _serve(options: argparse.Namespace, keys: Keys, token: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     # Only this user reaches the sockets of the workers.
-    with tempfile.TemporaryDirectory(prefix="langbot-bridge-") as place:
+    with tempfile.TemporaryDirectory(prefix="langbot-bridge-") as directory:
         found = enumerate(_settings(options))
-        fleet = Fleet([Worker(settings, Path(place) / f"{number}.sock") for number, settings in found])
+        fleet = Fleet([Worker(settings, Path(directory) / f"{number}.sock") for number, settings in found])
         front = Front(keys, fleet, Mcp(fleet, token))
         runner = web.AppRunner(front.app(), access_log=None, handler_cancellation=True, shutdown_timeout=1.0)
         try:

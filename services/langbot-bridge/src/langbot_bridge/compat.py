@@ -48,8 +48,8 @@ def install_older_names() -> None:
 def accept_any_tool_result() -> None:
     """Lets the SDK trace a tool's result that is no object, such as the text of an MCP tool.
 
-    The SDK traces each `ctx.call_tool` as a result of the run, whose payload takes objects alone. The caller still
-    gets the result as it is; only the trace has it as `{"result": …}`.
+    The SDK traces each `ctx.call_tool` as a result of the run, and the payload of a result must be an object. The
+    caller still gets the result unchanged; only the trace wraps it as `{"result": …}`.
     """
     from langbot_plugin.api.entities.builtin.runner import RunnerResult
 

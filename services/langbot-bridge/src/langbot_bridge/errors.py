@@ -34,7 +34,7 @@ def no_counterpart(action: str) -> ActionCallError:
 
 
 def refused(action: str, status: int, body: bytes, retry_after: str | None = None) -> ActionCallError:
-    """What the gateway answered in place of a result."""
+    """The SDK error for an HTTP error response of the gateway."""
     try:
         given = mapping(json.loads(body)["error"])
         code, message = str(given["code"]), str(given.get("message") or f"{action} failed")

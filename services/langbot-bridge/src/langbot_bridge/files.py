@@ -25,17 +25,17 @@ _FAILURES = (ActionCallError, ActionCallTimeoutError, ConnectionClosedError)
 
 
 class InputFiles:
-    """Reads the artifacts of one event. LangBot's runners take files inside the event alone."""
+    """Reads the artifacts of one event. LangBot's runners accept files only inside the event."""
 
     def __init__(self, run: Run, client: GatewayClient) -> None:
         self._run, self._client = run, client
         self._read: dict[str, str | None] = {}
         self._left = LIMITS.inlined_bytes
-        # What stays a reference, with the reason: told in the ledger.
+        # One ledger entry for each file that stays a reference, with the reason.
         self.notes: list[Payload] = []
 
     async def inline(self, given: Payload) -> Payload:
-        """The input with its artifacts as base64, each attachment once. What cannot be read stays a reference."""
+        """The input with its artifacts as base64, each attachment once. Unreadable ones stay references."""
         given = older_shape(given)
         contents = [await self._content(item) for item in given["contents"]]
         attachments, seen = [], set()
@@ -45,8 +45,8 @@ class InputFiles:
                 if content in seen:
                     continue
                 seen.add(content)
-                kept = {name: value for name, value in item.items() if name != "url"}
-                item = {**kept, "source": "base64", "content": content}
+                rest = {name: value for name, value in item.items() if name != "url"}
+                item = {**rest, "source": "base64", "content": content}
             attachments.append(item)
         return {**given, "contents": contents, "attachments": attachments}
 
@@ -118,14 +118,14 @@ def _older_part(part: Payload, attachment: Payload) -> Payload:
 
 
 async def uploaded(result: Payload, run: Run, client: GatewayClient) -> list[Payload]:
-    """The result with its large files as artifacts, behind one `artifact.created` each.
+    """The result with its large files as artifacts. One `artifact.created` for each file precedes it.
 
     Only messages hold files. A file that cannot be uploaded becomes a text that names it, since as base64 it fits on
     no line.
     """
     data = mapping(result.get("data"))
-    said = mapping(data.get("message"))
-    parts = said.get("content")
+    message = mapping(data.get("message"))
+    parts = message.get("content")
     if not isinstance(parts, list) or not any(map(_large_file, parts)):
         return [result]
     announced: list[Payload] = []
@@ -143,7 +143,7 @@ async def uploaded(result: Payload, run: Run, client: GatewayClient) -> list[Pay
             continue
         announced.append({"run_id": run.id, "type": "artifact.created", "data": artifact})
         contents.append(_reference(part, artifact))
-    made = {**data, "message": {**said, "content": contents}}
+    made = {**data, "message": {**message, "content": contents}}
     if result["type"] == "message.completed":
         ids = [one["data"]["artifact_id"] for one in announced]
         made["file_ids"] = [*(data.get("file_ids") or []), *ids][:100]
@@ -174,8 +174,8 @@ async def _upload(name: str, encoded: str, run: Run, client: GatewayClient) -> P
         params={"name": name[:255]},
         headers={"content-type": kind},
     )
-    known = ("artifact_id", "name", "mime_type", "size", "sha256")
-    return {key: answer.json[key] for key in known if key in mapping(answer.json)}
+    fields = ("artifact_id", "name", "mime_type", "size", "sha256")
+    return {key: answer.json[key] for key in fields if key in mapping(answer.json)}
 
 
 def _reference(part: Payload, artifact: Payload) -> Payload:

@@ -32,7 +32,7 @@ class DownError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a worker is started with."""
+    """Command-line options of one worker process."""
 
     directory: Path
     identities: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Settings:
         return command + [part for option in options for part in option]
 
     def environment(self) -> dict[str, str]:
-        """Its variables."""
+        """Environment of the process: no bytecode files in the plugin's directory."""
         return {"PYTHONDONTWRITEBYTECODE": "1", **os.environ}
 
 
@@ -77,13 +77,13 @@ class Worker:
 
     @property
     def is_up(self) -> bool:
-        """Whether the process lives and listens."""
+        """True while the process lives and its socket exists."""
         alive = self._process is not None and self._process.returncode is None
         return alive and self._socket.exists()
 
     @property
     def reason(self) -> str:
-        """Why it is not up."""
+        """Cause of the outage, shown by the health report and in logs."""
         return self._error or ("it is starting" if not self.attempted.is_set() else "it is being restarted")
 
     async def start(self) -> None:
@@ -256,7 +256,7 @@ class Fleet:
         self._is_serving.set()
 
     @staticmethod
-    def _offer(known: dict[str, Worker], name: str, worker: Worker) -> None:
-        first = known.setdefault(name, worker)
+    def _offer(registry: dict[str, Worker], name: str, worker: Worker) -> None:
+        first = registry.setdefault(name, worker)
         if first is not worker:
             log.warning("%s of %s is left out: %s has it already", name, worker.name, first.name)

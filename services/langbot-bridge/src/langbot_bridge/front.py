@@ -49,9 +49,9 @@ class Front:
     async def health(self, _request: web.Request) -> web.Response:
         """200 while a plugin is served, 503 while none is. `degraded` names the others, without reasons."""
         down = [missing["plugin"] for missing in self._fleet.unavailable()]
-        told: Payload = {"status": "degraded" if down else "ok", "active_runs": len(self._live)}
+        status: Payload = {"status": "degraded" if down else "ok", "active_runs": len(self._live)}
         is_down = len(down) == len(self._fleet.workers)
-        return web.json_response({**told, **({"down": down} if down else {})}, status=503 if is_down else 200)
+        return web.json_response({**status, **({"down": down} if down else {})}, status=503 if is_down else 200)
 
     async def list_runners(self, request: web.Request) -> web.Response:
         """Lists the runners of all plugins."""
@@ -69,7 +69,7 @@ class Front:
         return await self._cancel(request.match_info["run_id"])
 
     async def call_single_url(self, request: web.Request) -> web.StreamResponse:
-        """The same calls for an endpoint with one URL, told apart by `action`."""
+        """The same calls for an endpoint with one URL; `action` selects the call."""
         body, signed_at = await self._signed(request)
         message = _object(body)
         action = message.get("action")
@@ -98,8 +98,8 @@ class Front:
 
     def _list(self) -> web.Response:
         missing = self._fleet.unavailable()
-        told = {"unavailable": missing} if missing else {}
-        return web.json_response({"runners": self._fleet.runners(), **told})
+        extra = {"unavailable": missing} if missing else {}
+        return web.json_response({"runners": self._fleet.runners(), **extra})
 
     async def _start(self, request: web.Request, message: Payload, body: bytes, signed_at: int) -> web.StreamResponse:
         runner_id = _text(message, "runner_id")

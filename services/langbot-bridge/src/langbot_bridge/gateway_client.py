@@ -24,7 +24,7 @@ _CONNECTIONS = 512
 
 
 class GatewayClient:
-    """One session for all runs. Follows no redirect and uses no proxy, so a token goes to its gateway alone."""
+    """One session for all runs. Follows no redirect and uses no proxy, so a token reaches only its gateway."""
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
@@ -74,13 +74,13 @@ class GatewayClient:
         except aiohttp.ClientError as error:
             raise ConnectionClosedError(f"{action}: the stream broke off: {error}") from error
 
-    async def read(self, run: Run, path: str, most: int) -> tuple[bytes, str]:
-        """The content of a file and its type. Raises the SDK's errors, also for more than `most` bytes."""
+    async def read(self, run: Run, path: str, max_bytes: int) -> tuple[bytes, str]:
+        """The content of a file and its type. Raises the SDK's errors, also for more than `max_bytes` bytes."""
         limit = aiohttp.ClientTimeout(total=60.0, sock_connect=_CONNECT_SECONDS)
         action = "read_artifact"
         try:
             async with self._request(run, "GET", path, limit, {}) as response:
-                body = await _read(response, action, most)
+                body = await _read(response, action, max_bytes)
                 if not response.ok:
                     raise errors.refused(action, response.status, body)
                 return body, response.content_type
@@ -111,13 +111,13 @@ def _json(response: aiohttp.ClientResponse, body: bytes, action: str) -> typing.
         raise errors.action_error(action, "runtime_error", text) from error
 
 
-async def _read(response: aiohttp.ClientResponse, action: str, most: int = LIMITS.answer_bytes) -> bytes:
-    whole = bytearray()
+async def _read(response: aiohttp.ClientResponse, action: str, max_bytes: int = LIMITS.answer_bytes) -> bytes:
+    body = bytearray()
     async for piece in response.content.iter_any():
-        whole += piece
-        if len(whole) > most:
-            raise _too_large(action, most)
-    return bytes(whole)
+        body += piece
+        if len(body) > max_bytes:
+            raise _too_large(action, max_bytes)
+    return bytes(body)
 
 
 async def _events(response: aiohttp.ClientResponse, action: str) -> AsyncIterator[bytes]:
@@ -134,5 +134,5 @@ async def _events(response: aiohttp.ClientResponse, action: str) -> AsyncIterato
         await asyncio.sleep(0)
 
 
-def _too_large(action: str, most: int) -> ActionCallError:
-    return errors.action_error(action, "payload_too_large", f"{action}: the answer has more than {most} bytes")
+def _too_large(action: str, max_bytes: int) -> ActionCallError:
+    return errors.action_error(action, "payload_too_large", f"{action}: the answer has more than {max_bytes} bytes")

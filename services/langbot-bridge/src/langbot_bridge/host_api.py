@@ -25,7 +25,7 @@ _RENEWAL_PAUSE = 5.0
 
 
 class HostApi(Handler):
-    """Stands where the SDK's connection to LangBot stands.
+    """Replaces the SDK's connection to LangBot.
 
     A call belongs to the run that it names, else to the run of the calling task. A call outside of any run is
     refused, since nothing grants it.
@@ -145,7 +145,7 @@ class HostApi(Handler):
                 mapped["keys"] += route.response(answer)["keys"]
                 pages += 1
         except (AttributeError, KeyError, TypeError) as error:
-            text = f"{name}: the gateway's answer is not what was asked for"
+            text = f"{name}: the gateway's response does not fit the call"
             raise errors.action_error(name, "runtime_error", text) from error
         return mapped
 
@@ -175,12 +175,12 @@ def _path(name: str, route: Route, data: Payload) -> str:
 def _bot_of(run: Run) -> str:
     context = run.context
     event = context.get("event") or {}
-    places = (
+    candidates = (
         (context.get("conversation") or {}).get("bot_id"),
         ((context.get("runtime") or {}).get("metadata") or {}).get("bot_id"),
         (event.get("data") or {}).get("bot_uuid"),
     )
-    found = next((place for place in places if place), None)
+    found = next((candidate for candidate in candidates if candidate), None)
     if found is None:
         raise errors.action_error("get_bot_uuid", "not_found", "the event names no bot")
     return str(found)

@@ -21,7 +21,7 @@ Event: typing.TypeAlias = sdk_events.BaseEventModel
 _EventClass: typing.TypeAlias = type[Event]
 _event_numbers = itertools.count(1)
 
-# What LangBot's pipeline emits for a message, in its order: before and after it decides to answer.
+# Events of LangBot's pipeline for one message, in order: before and after it decides to answer.
 _OF_A_MESSAGE: dict[str, tuple[_EventClass, _EventClass]] = {
     "private": (sdk_events.PersonMessageReceived, sdk_events.PersonNormalMessageReceived),
     "group": (sdk_events.GroupMessageReceived, sdk_events.GroupNormalMessageReceived),
@@ -84,7 +84,7 @@ class Listener:
         if not handlers:
             return None
         context = EventContextProxy(
-            # Calls of the context name no run: the task of the run tells it.
+            # Calls of the context name no run: the host API takes it from the current task.
             query_id=number,
             eid=next(_event_numbers),
             event_name=type(event).__name__,

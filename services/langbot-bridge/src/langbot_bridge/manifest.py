@@ -49,8 +49,8 @@ def of_component(component: Payload, identity: str, version: str | None) -> Payl
     """The manifest of a runner component (the content of its YAML file).
 
     Names that the protocol does not know are left out with a warning. `interrupt` is always true, since the bridge
-    stops whatever it runs. Artifacts are asked for, since the bridge reads and uploads files in its name. State is
-    asked for, since LangBot grants it without a permission.
+    stops any runner. Artifacts are requested, since the bridge reads and uploads files in its name. State is
+    requested, since LangBot grants it without a permission.
     """
     spec, name = mapping(component.get("spec")), component["metadata"]["name"]
     capabilities = {key: bool(value) for key, value in mapping(spec.get("capabilities")).items()}
@@ -113,10 +113,10 @@ def _texts(value: typing.Any) -> dict[str, str]:
 def _permissions(declared: Payload, name: str) -> dict[str, list[str]]:
     made = {}
     for kind, operations in declared.items():
-        known = _PERMISSIONS.get(kind, ())
-        asked = [operation for operation in operations or [] if operation in known]
-        if len(asked) < len(operations or []):
-            log.warning("runner %s asks for %s: %s, taking %s", name, kind, operations, asked)
-        if asked:
-            made[kind] = asked
+        allowed = _PERMISSIONS.get(kind, ())
+        accepted = [operation for operation in operations or [] if operation in allowed]
+        if len(accepted) < len(operations or []):
+            log.warning("runner %s asks for %s: %s, taking %s", name, kind, operations, accepted)
+        if accepted:
+            made[kind] = accepted
     return made

@@ -36,7 +36,7 @@ class Mcp:
         self._authorize(request)
         if request.method != "POST":
             # No stream of the server's own and no session to end.
-            raise Refusal(405, "invalid_argument", "this server answers POST alone")
+            raise Refusal(405, "invalid_argument", "this server accepts only POST")
         try:
             async with asyncio.timeout(LIMITS.body_seconds):
                 body = await request.read()
@@ -65,9 +65,9 @@ class Mcp:
 
     async def _result(self, method: str, params: Payload) -> Payload:
         if method == "initialize":
-            asked = params.get("protocolVersion")
+            version = params.get("protocolVersion")
             return {
-                "protocolVersion": asked if asked in _VERSIONS else _VERSIONS[0],
+                "protocolVersion": version if version in _VERSIONS else _VERSIONS[0],
                 "capabilities": {"tools": {}},
                 "serverInfo": {"name": "langbot-bridge", "version": "0.1.0"},
             }
@@ -98,5 +98,5 @@ class Mcp:
 
 
 def _failed(message_id: typing.Any, error: RpcError, status: int) -> web.Response:
-    told = {"jsonrpc": "2.0", "id": message_id, "error": {"code": error.code, "message": str(error)}}
-    return web.json_response(told, status=status)
+    body = {"jsonrpc": "2.0", "id": message_id, "error": {"code": error.code, "message": str(error)}}
+    return web.json_response(body, status=status)

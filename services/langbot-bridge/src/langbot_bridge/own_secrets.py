@@ -56,9 +56,9 @@ def _execute_again(found: dict[str, str]) -> None:
     os.write(writer, content)
     os.close(writer)
     os.set_inheritable(reader, True)
-    kept = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
+    environment = {name: value for name, value in os.environ.items() if name not in _VARIABLES}
     command = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, command, {**kept, _HANDOVER: str(reader)})  # noqa: S606 - this program again
+    os.execve(sys.executable, command, {**environment, _HANDOVER: str(reader)})  # noqa: S606 - this program again
 
 
 def _hide_memory() -> None:

@@ -35,7 +35,7 @@ _COMPONENT_FILES = 256
 
 
 class LoadError(Exception):
-    """The directory is no plugin that can be served. The message says what to change."""
+    """The directory is no plugin that can be served. The message names the change to make."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,7 +203,7 @@ def _component(file: str, kind: str) -> ComponentManifest | None:
     document = _yaml(Path(file))
     if not ComponentManifest.is_component_manifest(document) or document["kind"] != kind:
         return None
-    # A listener without settings has `spec:` and nothing behind it.
+    # A listener without settings has an empty `spec:`, which YAML reads as null.
     document["spec"] = mapping(document["spec"])
     return ComponentManifest(owner="builtin", manifest=document, rel_path=file)
 

@@ -1,4 +1,4 @@
-"""Answers of the runner API that are not what was asked for."""
+"""Error responses of the runner API."""
 
 import logging
 import typing

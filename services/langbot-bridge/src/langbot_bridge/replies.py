@@ -1,10 +1,10 @@
-"""What a handler of events says by the SDK's reply API, as messages of its run. Pure: no I/O."""
+"""Replies of event handlers through the SDK's reply API, as messages of the run. Pure: no I/O."""
 
 import typing
 
 from .payload import Payload, mapping
 
-# The tool that the SDK asks for in `ctx.reply` and `ctx.reply_stream`.
+# Tool that `ctx.reply` and `ctx.reply_stream` of the SDK require.
 EVENT_REPLY: Payload = {
     "tool_name": "event_reply",
     "tool_type": "platform",

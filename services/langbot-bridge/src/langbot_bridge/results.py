@@ -25,8 +25,8 @@ def completed(run_id: str) -> Payload:
 
 def message(run_id: str, content: typing.Any) -> Payload:
     """`message.completed` of the assistant."""
-    said = {"role": "assistant", "content": content}
-    return {"run_id": run_id, "type": "message.completed", "data": {"message": said, "file_ids": []}}
+    body = {"role": "assistant", "content": content}
+    return {"run_id": run_id, "type": "message.completed", "data": {"message": body, "file_ids": []}}
 
 
 def note(run_id: str, text: str, level: str = "warning") -> Payload:
@@ -73,17 +73,17 @@ class Deltas:
         return self._text
 
     def begins_another(self, chunk: Payload) -> bool:
-        """Whether the chunk has another text than the message so far. The end of a stream may repeat its text."""
+        """True if the chunk has another text than the message so far. The end of a stream may repeat its text."""
         snapshot = chunk.get("all_content") or chunk.get("content")
         return isinstance(snapshot, str) and snapshot not in ("", self._text)
 
     def end(self) -> None:
-        """A whole message was sent: the next delta begins another."""
+        """Resets the text after a complete message: the next delta begins another message."""
         self._text = ""
 
 
 class Outbox:
-    """What goes over the wire for each result of the runner: increments, and no line above the limit.
+    """Converts each result of the runner to wire results: increments, and no line above the limit.
 
     The gateway ends a run whose line is too long, so a long text goes as several deltas, and what has no parts is
     shortened or left out with a line in the ledger.
@@ -91,14 +91,14 @@ class Outbox:
 
     def __init__(self, run_id: str, line_bytes: int) -> None:
         self._run_id = run_id
-        # Room for the frame around the data.
-        self._most = max(line_bytes - 1024, 1024)
+        # Leaves 1 KiB for the frame around the data.
+        self._max_bytes = max(line_bytes - 1024, 1024)
         # A character has six bytes of JSON at most.
-        self._piece = max(self._most // 8, 64)
+        self._piece = max(self._max_bytes // 8, 64)
         self._deltas = Deltas()
-        # The runner has marked the deltas so far as a whole message.
+        # The runner has marked the deltas so far as a complete message.
         self._is_final = False
-        # A whole message went out: the gateway takes no text from the deltas behind it.
+        # A complete message was sent: the gateway takes no text from later deltas.
         self._has_message = False
 
     def take(self, result: Payload) -> list[Payload]:
@@ -122,7 +122,7 @@ class Outbox:
         return [*sent, self._shortened(result, data)]
 
     def _open_messages(self, kind: str, data: Payload) -> list[Payload]:
-        """Messages of deltas that the next result would hide: the gateway prefers whole messages to deltas."""
+        """Messages of deltas that the next result would hide: the gateway prefers complete messages to deltas."""
         if kind not in ("message.completed", "run.completed"):
             return []
         given = data.get("message")
@@ -158,7 +158,7 @@ class Outbox:
         text = chunk.pop("all_content", None)
         content = chunk.get("content")
         if text is not None:
-            # A rewritten text begins anew with its first piece, which stands above all before it.
+            # The first piece carries `all_content`, which replaces all text before it.
             first = text[: self._piece]
             head = {**chunk, "content": first, "all_content": first, "is_final": False}
             rest = {**chunk, "content": text[self._piece :]}
@@ -175,8 +175,8 @@ class Outbox:
 
     def _long_message(self, result: Payload, data: Payload) -> list[Payload]:
         # Without a `message.completed` the gateway makes the message of the deltas.
-        said = mapping(data.get("message"))
-        chunk = self._deltas.rewrite({"role": said.get("role") or "assistant", "content": _text_of(said)})
+        payload = mapping(data.get("message"))
+        chunk = self._deltas.rewrite({"role": payload.get("role") or "assistant", "content": _text_of(payload)})
         text = _chunk({"run_id": self._run_id, "type": "message.delta"}, chunk)
         sent = self._delta(text, text["data"], chunk)
         if result["type"] == "run.completed":
@@ -187,9 +187,9 @@ class Outbox:
     def _shortened(self, result: Payload, data: Payload) -> Payload:
         if result["type"] == "tool.call.completed":
             text = json.dumps(data.get("result") or data.get("error"), ensure_ascii=False)
-            kept = {"text": text[: self._piece], "truncated": True}
+            excerpt = {"text": text[: self._piece], "truncated": True}
             call = {name: data.get(name) for name in ("tool_call_id", "tool_name")}
-            return {**result, "data": {**call, "result": kept}}
+            return {**result, "data": {**call, "result": excerpt}}
         if result["type"] == "run.failed":
             error = str(data.get("error") or "")[: self._piece]
             return failed(self._run_id, error, str(data.get("code"))[:128], bool(data.get("retryable")))
@@ -199,19 +199,19 @@ class Outbox:
     def _is_long(self, result: Payload) -> bool:
         # Cheap before exact: most results are far below the limit.
         text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
-        return len(text) * 4 > self._most and len(text.encode(errors="replace")) > self._most
+        return len(text) * 4 > self._max_bytes and len(text.encode(errors="replace")) > self._max_bytes
 
 
-def _text_of(said: Payload) -> str:
+def _text_of(payload: Payload) -> str:
     """The text of a message."""
-    content = said.get("content")
+    content = payload.get("content")
     if isinstance(content, list):
         return "".join(part.get("text") or "" for part in content if isinstance(part, dict))
     return content if isinstance(content, str) else ""
 
 
 def _is_same(text: str, streamed: str) -> bool:
-    """Whether a whole message is that of the deltas. Runners trim it, or leave a part of it out."""
+    """True if a complete message repeats the deltas. Runners trim it, or omit a part of it."""
     text, streamed = text.strip(), streamed.strip()
     return text in streamed or streamed in text
 

@@ -51,7 +51,7 @@ def path_of(route: Route, payload: Payload) -> str:
 
 
 def is_own_run(payload: Payload) -> bool:
-    """Whether a call about runs is about the calling run."""
+    """True if a call about runs targets the calling run."""
     return payload.get("target_run_id") in (None, payload.get("run_id"))
 
 
@@ -87,9 +87,9 @@ def _counted(payload: Payload) -> Payload:
 
 
 def _rerank(payload: Payload) -> Payload:
-    asked = _some(payload, ("query", "documents", "top_k"))
+    request = _some(payload, ("query", "documents", "top_k"))
     extra = payload.get("extra_args")
-    return {"json": {**asked, **({"extra_args": extra} if extra else {})}}
+    return {"json": {**request, **({"extra_args": extra} if extra else {})}}
 
 
 def _state(payload: Payload) -> Payload:

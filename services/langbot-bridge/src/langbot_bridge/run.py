@@ -11,9 +11,9 @@ from .payload import Payload, mapping
 
 # A token this near its end is renewed.
 _RENEWAL_SECONDS = 60.0
-# No token outlives the deadline; ends are whole seconds.
+# No token outlives the deadline; token ends are rounded to seconds.
 _ROUNDING_SECONDS = 2.0
-# Clocks that differ by less are taken for equal: the timestamp of a signature is a whole second.
+# Smaller clock differences count as zero: the timestamp of a signature has a resolution of 1 s.
 _SKEW_SECONDS = 2.0
 
 
@@ -126,7 +126,7 @@ def _number(value: typing.Any) -> float | None:
 
 
 def _skew(signed_at: str | None) -> float:
-    """How far the gateway's clock is ahead of ours, in seconds."""
+    """Seconds by which the gateway's clock is ahead of ours."""
     ahead = float(signed_at) - time.time() if signed_at else 0.0
     return ahead if abs(ahead) > _SKEW_SECONDS else 0.0
 

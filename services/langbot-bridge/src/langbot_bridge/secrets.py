@@ -1,4 +1,4 @@
-"""`env:NAME` in an agent's configuration: a secret that stands in the bridge's own environment."""
+"""`env:NAME` in an agent's configuration: a secret from the environment of the bridge."""
 
 import re
 import typing

@@ -35,7 +35,7 @@ class Keys:
         Needs no body: requests with old or broken headers are refused before their body is read.
         """
         message_id, when = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
-        # A dot in the id could pass for the separator behind it.
+        # A dot in the id could pass for the separator after the id.
         if not message_id or "." in message_id:
             raise SignatureError("header webhook-id is missing, empty or holds a dot")
         if not re.fullmatch(r"[0-9]{1,12}", when):

@@ -19,7 +19,7 @@ class ToolCalls:
     """Bounds the calls of all tools of a worker."""
 
     def __init__(self) -> None:
-        self._places = asyncio.Semaphore(LIMITS.tool_calls)
+        self._permits = asyncio.Semaphore(LIMITS.tool_calls)
 
     async def call(self, tool: LoadedTool, parameters: Payload) -> Payload:
         """The result of a call as MCP has it; a failed call is a result with `isError`.
@@ -27,7 +27,7 @@ class ToolCalls:
         The call belongs to no run, so the tool gets a session of its own and no host API.
         """
         try:
-            async with asyncio.timeout(LIMITS.tool_seconds), self._places:
+            async with asyncio.timeout(LIMITS.tool_seconds), self._permits:
                 answer = await tool.instance.call(parameters, **_context_of(tool))
             made = _content(answer)
         except TimeoutError:
@@ -40,14 +40,14 @@ class ToolCalls:
 
 
 def _context_of(tool: LoadedTool) -> dict[str, typing.Any]:
-    known = inspect.signature(tool.instance.call).parameters
-    if "session" not in known or "query_id" not in known:
+    parameters = inspect.signature(tool.instance.call).parameters
+    if "session" not in parameters or "query_id" not in parameters:
         return {}
     session = Session(launcher_type=LauncherTypes.PERSON, launcher_id="mcp", sender_id="mcp")
     return {
         "session": session,
         "query_id": 0,
-        **({"query_uuid": None} if "query_uuid" in known else {}),
+        **({"query_uuid": None} if "query_uuid" in parameters else {}),
     }
 
 

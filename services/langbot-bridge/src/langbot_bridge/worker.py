@@ -25,7 +25,7 @@ from .tool_calls import ToolCalls
 log = logging.getLogger(__name__)
 
 _GREETING, _HEARTBEAT = b": hi\n\n", b": heartbeat\n\n"
-# The front shows it, so that a failed start needs no look into a trace.
+# Exit status of a plugin that did not load; the front logs it.
 LOAD_FAILED = 3
 
 
@@ -46,7 +46,7 @@ class Worker:
         return app
 
     async def list_offers(self, _request: web.Request) -> web.Response:
-        """What the plugin has: manifests of runners, and tools as MCP lists them."""
+        """Lists the manifests of the runners, and the tools in the form of MCP."""
         tools = [
             {"name": tool.name, "description": tool.description, "inputSchema": tool.parameters}
             for tool in self._plugin.tools.values()
@@ -119,7 +119,7 @@ class Worker:
 
 
 async def serve(options: argparse.Namespace, parent: int) -> None:
-    """Loads the plugin and serves it until the parent says or is gone."""
+    """Loads the plugin and serves it until a signal arrives or the parent process is gone."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):

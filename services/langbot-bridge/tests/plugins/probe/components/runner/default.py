@@ -89,16 +89,16 @@ def calls(ctx):
         "bind_box": lambda: api.bind_box("b"),
         "import_box_attachments": lambda: api.import_box_attachments(),
         "export_box_files": lambda: api.export_box_files(["/a"]),
-        # Last: the run is asked to end by it.
+        # Last: it requests the end of the run.
         "run_cancel": lambda: api.run_cancel(reason="probe"),
     }
 
 
-def told(value):
+def plain(value):
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, list):
-        return [told(item) for item in value]
+        return [plain(item) for item in value]
     return value.model_dump(mode="json", exclude_none=True) if hasattr(value, "model_dump") else value
 
 
@@ -116,7 +116,7 @@ def processes_with(pattern):
 
 async def outcome(call):
     try:
-        return {"ok": told(await call())}
+        return {"ok": plain(await call())}
     except AgentAPIException as error:
         return {"api_error": error.error.code, "details": error.error.details}
     except PermissionDeniedError as error:
@@ -263,7 +263,7 @@ class PoliteRunner(AgentRunner):
 
 
 class ConformingRunner(ProbeRunner):
-    """Answers whatever it is told, slowly enough to be cancelled."""
+    """Echoes its input, slowly enough to be cancelled."""
 
     async def run(self, ctx):
         text = ""

@@ -10,7 +10,7 @@ class Handlers(Runner):
         @self.handler(MessageReceivedEvent)
         async def message(ctx):
             event = ctx.platform_event
-            await ctx.reply(f"heard {event.message_chain} of {event.sender.nickname} in {event.chat_type.value}")
+            await ctx.reply(f"received {event.message_chain} from {event.sender.nickname} in {event.chat_type.value}")
             async with ctx.reply_stream() as stream:
                 await stream.update("one")
                 await stream.update("one two")
