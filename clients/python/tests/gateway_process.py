@@ -56,13 +56,13 @@ delivery_policy = {{ interactions = true }}
 _SCRIPT = """
 [[turns]]
 after_tool = true
-answer = "The clock says: {tool}"
+answer = "Clock: {tool}"
 [[turns]]
 when = "what time"
 offered = "get_current_time"
 tool_calls = [{ name = "get_current_time" }]
 [[turns]]
-answer = "You said: {input}"
+answer = "Echo: {input}"
 """
 
 
@@ -94,7 +94,7 @@ def conform(url: str, runner_id: str) -> dict[str, typing.Any]:
 
 
 class Process:
-    """A program whose first line of output says where it listens."""
+    """A program that prints its address as the first line of output."""
 
     def __init__(self, command: list[str], directory: Path, environment: dict[str, str]) -> None:
         self._log = directory / f"{Path(command[0]).name}-{secrets.token_hex(3)}.log"
@@ -121,8 +121,8 @@ class Playground(Process):
     def __init__(self, directory: Path) -> None:
         options = ["--data-dir", str(directory / "data"), "--listen", "127.0.0.1:0", "--script", "--json"]
         super().__init__([binary(), "dev", *options], directory, {})
-        told = json.loads(self.first_line)
-        self.url, self.key = told["url"], told["api_key"]
+        startup = json.loads(self.first_line)
+        self.url, self.key = startup["url"], startup["api_key"]
 
 
 class Gateway(Process):
@@ -140,8 +140,8 @@ class Gateway(Process):
     @staticmethod
     def _key(directory: Path, environment: dict[str, str]) -> str:
         line = [binary(), "token", "create", "--config", "runnel.toml", "--role", "client", "--name", "t", "--json"]
-        told = subprocess.run(
+        ended = subprocess.run(
             line, cwd=directory, env={**os.environ, **environment}, capture_output=True, text=True, check=False
         )
-        assert told.returncode == 0, told.stdout + told.stderr
-        return str(json.loads(told.stdout)["key"])
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return str(json.loads(ended.stdout)["key"])

@@ -7,11 +7,11 @@ import urllib.parse
 
 
 class Cutter:
-    """Breaks each event stream behind so many bytes, and passes other calls on."""
+    """Breaks each event stream after `max_bytes` bytes. Other calls pass unchanged."""
 
-    def __init__(self, url: str, most: int) -> None:
+    def __init__(self, url: str, max_bytes: int) -> None:
         address = urllib.parse.urlsplit(url)
-        self._far, self._most = (address.hostname or "", address.port or 0), most
+        self._far, self._max_bytes = (address.hostname or "", address.port or 0), max_bytes
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -35,8 +35,8 @@ class Cutter:
             passed, is_stream = 0, False
             while data := far.recv(4096):
                 is_stream = is_stream or b"text/event-stream" in data
-                if is_stream and passed + len(data) > self._most:
-                    near.sendall(data[: self._most - passed])
+                if is_stream and passed + len(data) > self._max_bytes:
+                    near.sendall(data[: self._max_bytes - passed])
                     self.cuts += 1
                     break
                 passed += len(data)

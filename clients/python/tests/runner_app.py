@@ -63,16 +63,16 @@ async def question(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
     """Asks a person and waits for the answer."""
     yield results.question(
         {
-            "interaction_id": "room",
-            "title": "Which room?",
-            "fallback_text": "Which room? a or b",
-            "fields": [{"id": "room", "label": "Room", "type": "text", "required": True}],
+            "interaction_id": "desk",
+            "title": "Which desk?",
+            "fallback_text": "Which desk? a or b",
+            "fields": [{"id": "desk", "label": "Desk", "type": "text", "required": True}],
             "actions": [{"id": "book", "label": "Book"}],
             "await": True,
         }
     )
-    told = await ctx.interactions.wait("room")
-    yield f"{told['status']} {told.get('action_id')} {told.get('values')}"
+    answer = await ctx.interactions.wait("desk")
+    yield f"{answer['status']} {answer.get('action_id')} {answer.get('values')}"
 
 
 @endpoint.runner("plugin:acme/test/endless")

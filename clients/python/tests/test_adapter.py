@@ -1,4 +1,4 @@
-"""The runner adapter without a network. tests/test_gateway.py serves it behind the real gateway."""
+"""The runner adapter without a network. tests/test_gateway.py serves it to the real gateway."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ def request(method: str, path: str, body: typing.Any = None, message_id: str | N
 
 
 def run_request(run_id: str = "r-1", **context: typing.Any) -> dict[str, typing.Any]:
-    whole = {
+    context = {
         "run_id": run_id,
         "event": {"event_id": "e-1", "event_type": "message.received", "source": "api"},
         "input": {"text": "hello"},
@@ -36,7 +36,7 @@ def run_request(run_id: str = "r-1", **context: typing.Any) -> dict[str, typing.
         **context,
     }
     host = {"base_url": "http://host/host/v1", "token": "t-1", "token_expires_at": int(time.time()) + 900}
-    return {"runner_id": ID, "runner_name": "default", "context": whole, "host": host}
+    return {"runner_id": ID, "runner_name": "default", "context": context, "host": host}
 
 
 def endpoint(function: typing.Any, **options: typing.Any) -> Endpoint:
@@ -101,7 +101,7 @@ async def test_own_message_and_end_replace_the_adapters() -> None:
 @pytest.mark.parametrize(
     ("raised", "code", "text"),
     [
-        (RunFailed("acme.full", "no room"), "acme.full", "no room"),
+        (RunFailed("acme.full", "no capacity"), "acme.full", "no capacity"),
         (ApiError(403, "unauthorized", "not granted"), "unauthorized", "not granted"),
         (ValueError("password 123"), "runner.exception", "ValueError"),
     ],
@@ -412,8 +412,8 @@ async def test_sole_text_of_a_tool_is_no_json(result: typing.Any, text: str) -> 
 
     async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
         function = {"name": "clock", "arguments": "{}"}
-        asked: typing.Any = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
-        async for one in ctx.tools.call_all(asked, messages):
+        turn: typing.Any = {"role": "assistant", "tool_calls": [{"id": "c", "type": "function", "function": function}]}
+        async for one in ctx.tools.call_all(turn, messages):
             yield one
 
     transport = httpx.MockTransport(lambda _: httpx.Response(200, json={"result": result}))

@@ -118,7 +118,7 @@ async def test_notices_without_id_are_no_events() -> None:
     assert await sequences(client(script).stream(message("hi"))) == [1, 2, 3]
 
 
-async def test_separators_inside_of_a_text_are_kept() -> None:
+async def test_separators_inside_of_a_text_are_preserved() -> None:
     text = "a\u2028b\u0085c\r"
     script = Script(stream(frame(1, data={"chunk": {"role": "assistant", "content": text}}), END))
     events = [event async for event in client(script).stream(message("hi"))]

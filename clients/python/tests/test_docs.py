@@ -84,8 +84,8 @@ def test_chat_page_gives_the_browser_a_link(tmp_path: Path) -> None:
     try:
         url = page.first_line.split()[1]
         assert "EventSource" in httpx.get(url).text
-        asked = {"text": "What is Runnel?", "conversation": "page-1"}
-        link = httpx.post(f"{url}/ask", json=asked, timeout=30).json()["url"]
+        question = {"text": "What is Runnel?", "conversation": "page-1"}
+        link = httpx.post(f"{url}/ask", json=question, timeout=30).json()["url"]
         assert playground.key not in link
         assert httpx.get(link).status_code == 400, "a reader without the header"
         stream = httpx.get(link, headers={"accept": "text/event-stream"}, timeout=30).text

@@ -37,7 +37,7 @@ def playground(tmp_path_factory: pytest.TempPathFactory) -> typing.Iterator[Play
 
 @pytest.fixture(scope="module", params=["plain", "own"])
 def served(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> typing.Iterator[Gateway]:
-    """A gateway with the runners behind ASGI, then behind WSGI."""
+    """A gateway with the runners over ASGI, then over WSGI."""
     gateway_process.binary()
     directory = tmp_path_factory.mktemp(request.param)
     runner = Runner(directory, request.param)
@@ -112,9 +112,9 @@ async def test_agent_uses_model_tools_and_history(served: Gateway) -> None:
         kinds = [one["type"] for one in first]
         assert kinds[:2] == ["tool.call.started", "tool.call.completed"]
         assert kinds[-2:] == ["message.completed", "run.completed"]
-        assert text_of(first).startswith("The clock says: ")
+        assert text_of(first).startswith("Clock: ")
         second = [one async for one in client.stream(posted("agent", "and now?", conversation))]
-        assert text_of(second) == "You said: and now?"
+        assert text_of(second) == "Echo: and now?"
         [log] = [one["data"]["text"] for one in second if one["type"] == "processor.log"]
         assert log.startswith("history 3, passages 0, version 2")
         run = await client.run(second[0]["run_id"])
@@ -130,11 +130,11 @@ async def test_answers_reach_the_waiting_run(served: Gateway) -> None:
         async for one in client.stream(event):
             events.append(one)
             if one["type"] == "action.requested":
-                [asked] = [item async for item in client.interactions(run_id=one["run_id"])]
-                assert asked == await client.interaction(asked["id"])
-                told = await client.answer(asked, "book", {"room": "b"})
-                assert told.get("status") == "submitted", told
-        assert text_of(events) == "submitted book {'room': 'b'}"
+                [pending] = [item async for item in client.interactions(run_id=one["run_id"])]
+                assert pending == await client.interaction(pending["id"])
+                answered = await client.answer(pending, "book", {"desk": "b"})
+                assert answered.get("status") == "submitted", answered
+        assert text_of(events) == "submitted book {'desk': 'b'}"
 
 
 async def test_cancelled_run_ends_as_cancelled(served: Gateway) -> None:

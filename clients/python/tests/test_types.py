@@ -53,12 +53,12 @@ def merged(schemas: dict[str, typing.Any], schema: dict[str, typing.Any]) -> dic
     """Properties and required fields with those of `$ref` and `allOf`."""
     if "$ref" in schema:
         return merged(schemas, schemas[schema["$ref"].rsplit("/", 1)[1]])
-    whole = {"properties": dict(schema.get("properties", {})), "required": set(schema.get("required", []))}
+    document = {"properties": dict(schema.get("properties", {})), "required": set(schema.get("required", []))}
     for part in schema.get("allOf", []):
         one = merged(schemas, part)
-        whole["properties"] |= one["properties"]
-        whole["required"] |= one["required"]
-    return whole
+        document["properties"] |= one["properties"]
+        document["required"] |= one["required"]
+    return document
 
 
 def values_of(hint: typing.Any) -> set[str] | None:
@@ -92,17 +92,17 @@ def enum_of(name: str, field: str) -> set[str] | None:
 @pytest.mark.parametrize(("name", "one"), declared())
 def test_types_match_api_documents(name: str, one: type) -> None:
     fields, schema = fields_of(one), schema_of(name)
-    known = set(fields) - ALIASES.get(name, set())
-    extra = known - set(schema["properties"])
+    declared_fields = set(fields) - ALIASES.get(name, set())
+    extra = declared_fields - set(schema["properties"])
     assert not extra, f"{name}: the document has no {extra}"
     if name not in PARTIAL:
-        missing = set(schema["properties"]) - known
+        missing = set(schema["properties"]) - declared_fields
         assert not missing, f"{name}: the type has no {missing}"
     total = getattr(one, "__total__", True)
     required = {field for field, hint in fields.items() if total and typing.get_origin(hint) is not typing.NotRequired}
     if name not in TELEMETRY:
         assert required == schema["required"] & set(fields), name
-    for field in known:
+    for field in declared_fields:
         literals = values_of(fields[field])
         if literals is not None:
             assert literals == enum_of(name, field), f"{name}.{field}"

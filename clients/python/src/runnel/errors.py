@@ -74,11 +74,11 @@ def error_of(response: httpx.Response) -> ApiError:
     """The error of a response whose body was read. A proxy's error has no body of the gateway."""
     status = response.status_code
     try:
-        told = response.json()["error"]
-        code, message = str(told["code"]), str(told["message"])
-        details = told.get("details")
+        error = response.json()["error"]
+        code, message = str(error["code"]), str(error["message"])
+        details = error.get("details")
         return ApiError(
-            status, code, message, bool(told.get("retryable")), details if isinstance(details, dict) else None
+            status, code, message, bool(error.get("retryable")), details if isinstance(details, dict) else None
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         retryable = status == 429 or status >= 500

@@ -1,6 +1,6 @@
 """Events of a run: what runners send as results, and what clients receive.
 
-`RunEvent` is a union: a comparison of `event["type"]` tells a type checker the shape of `event["data"]`.
+`RunEvent` is a union: a comparison of `event["type"]` gives a type checker the shape of `event["data"]`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class MessageDeltaPayload(TypedDict):
 
 
 class MessageCompletedPayload(TypedDict):
-    """Data of `message.completed`: a whole message, which replaces the deltas before it."""
+    """Data of `message.completed`: a complete message, which replaces the deltas before it."""
 
     message: Message
     file_ids: NotRequired[list[str]]
@@ -111,7 +111,7 @@ class MessageDelta(_Event):
 
 
 class MessageCompleted(_Event):
-    """Event with a whole message."""
+    """Event with a complete message."""
 
     type: Literal["message.completed"]
     data: MessageCompletedPayload

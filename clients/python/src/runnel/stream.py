@@ -115,8 +115,8 @@ class RunStream(AsyncIterator[RunEvent]):
     def _request(self) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         headers = {"accept": "text/event-stream"}
         options: dict[str, Any] = {"headers": headers, "timeout": _TIMEOUT}
-        # Before the first event, the post is repeated: it is idempotent, and it alone knows where the stream of an
-        # event begins that an active run has absorbed.
+        # Before the first event, the post is repeated: it is idempotent. If an active run has absorbed the event, only
+        # the response to the post names the sequence at which the stream begins.
         if self._post and not (self.run_id and self.after):
             event, idempotent = self._post
             headers.update(idempotent)

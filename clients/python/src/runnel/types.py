@@ -72,7 +72,7 @@ class Message(TypedDict):
 
 
 class MessageChunk(TypedDict):
-    """Fragment of a message. `content` is an increment; `all_content` is the whole text so far, if it is set."""
+    """Fragment of a message. `content` is an increment; `all_content` is the complete text so far, if it is set."""
 
     role: str
     content: NotRequired[str | list[ContentElement] | None]

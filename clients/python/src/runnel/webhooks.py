@@ -88,8 +88,8 @@ def _tag(key: bytes, message_id: str, when: str, body: bytes | str) -> bytes:
 class SeenIds:
     """Memory of the `webhook-id`s of the last ten minutes, bounded to `capacity` ids.
 
-    When full, the oldest ids are evicted, and requests as old as they are count as seen: the gateway's own
-    requests are seconds old.
+    A full memory evicts the oldest ids. Requests as old as an evicted id count as seen: the gateway's own requests
+    are seconds old.
     """
 
     def __init__(self, capacity: int = 65_536) -> None:
@@ -99,7 +99,7 @@ class SeenIds:
         self._lock = threading.Lock()
 
     def add(self, message_id: str, timestamp: int, now: float | None = None) -> bool:
-        """Records an id; false if it was seen. Call it after `verify`, so that strangers cannot fill the memory."""
+        """Records an id; false if it was seen. Call it after `verify`: unsigned requests must not fill the memory."""
         now = time.time() if now is None else now
         # A digest bounds the memory of an id.
         digest = hashlib.sha256(message_id.encode()).digest()[:16]

@@ -36,8 +36,8 @@ class MissingPermissions:
         # Any area of storage asks for all scopes of state.
         if group == "state" and self._permissions.get("storage"):
             return True
-        asked: Any = self._permissions.get(group) or ()
-        return operation in asked
+        operations: Any = self._permissions.get(group) or ()
+        return operation in operations
 
     def take(self) -> list[Result]:
         """Log results that were not sent yet."""

@@ -22,7 +22,7 @@ class UnverifiedBytes:
         self._next = 0
 
     def begin(self) -> int:
-        """Number of a new body. Call `end` when it is complete or given up."""
+        """Number of a new body. Call `end` when it is complete or dropped."""
         with self._lock:
             self._next += 1
             self._bodies[self._next] = bytearray()

@@ -25,8 +25,8 @@ class Knowledge:
     async def retrieve(self, kb_id: str, query: str, *, top_k: int = 5) -> list[RetrievalResultEntry]:
         """Passages of one base that match best, at most `top_k`. The query is cut after 2,000 characters."""
         body = {"query_text": query[:_MAX_QUERY], "top_k": top_k}
-        told = await self._host.json("POST", "knowledge-bases", kb_id, "retrieve", json=body, long=True)
-        return cast("list[RetrievalResultEntry]", told["results"])
+        response = await self._host.json("POST", "knowledge-bases", kb_id, "retrieve", json=body, long=True)
+        return cast("list[RetrievalResultEntry]", response["results"])
 
     async def search(self, query: str, *, top_k: int = 4) -> list[str]:
         """Texts of the best passages of each granted base. They are data, not instructions."""
@@ -99,9 +99,9 @@ class State:
     ) -> int:
         """Writes a value and returns its version. With `if_version`, another version is an error `conflict`."""
         headers = {} if if_version is None else {"if-match": str(if_version)}
-        told = await self._host.json("PUT", "state", scope, key, json={"value": value}, headers=headers)
+        response = await self._host.json("PUT", "state", scope, key, json={"value": value}, headers=headers)
         self._values[scope, key] = value
-        return int(told["version"])
+        return int(response["version"])
 
     async def delete(self, key: str, scope: StateScope = "conversation") -> None:
         """Deletes a value."""
@@ -126,7 +126,7 @@ class Files:
 
     async def upload(self, content: bytes, name: str, mime_type: str = "application/octet-stream") -> ArtifactMetadata:
         """Stores a file. Yield `results.file(…)` of the result, so that clients see it."""
-        told = await self._host.json(
+        metadata = await self._host.json(
             "POST",
             "artifacts",
             params={"name": name},
@@ -134,7 +134,7 @@ class Files:
             headers={"content-type": mime_type},
             long=True,
         )
-        return cast(ArtifactMetadata, told)
+        return cast(ArtifactMetadata, metadata)
 
 
 class Interactions:
@@ -144,16 +144,16 @@ class Interactions:
         self._host = host
 
     async def wait(self, interaction_id: str) -> AwaitedInteraction:
-        """Answer to a question that was asked with `"await": True`. Waits until `status` is not `open`.
+        """Answer to a question with `"await": True`. Waits until `status` is not `open`.
 
         `status` is `submitted`, `expired` or `cancelled`; `action_id` and `values` are those of a submitted answer.
         """
         while True:
             query = {"wait_seconds": _WAIT_SECONDS}
             path = ("interactions", interaction_id)
-            told: Json = await self._host.json("GET", *path, params=query, long=True)
-            if told["status"] != "open":
-                return cast(AwaitedInteraction, told)
+            interaction: Json = await self._host.json("GET", *path, params=query, long=True)
+            if interaction["status"] != "open":
+                return cast(AwaitedInteraction, interaction)
 
 
 def _apis(context: AgentRunContext) -> Any:

@@ -85,7 +85,7 @@ class Rejection(Exception):
 
 
 class Endpoint:
-    """Runners behind one signing secret. It is an ASGI application; `wsgi` is a WSGI application.
+    """Runners that share one signing secret. It is an ASGI application; `wsgi` is a WSGI application.
 
     `secret` defaults to the variable RUNNER_SECRET; several, separated by white space, serve a rotation. Of the
     same `webhook-id`, a second request is refused. Beyond `max_runs` concurrent runs the endpoint answers 503 with

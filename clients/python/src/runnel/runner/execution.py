@@ -112,17 +112,17 @@ class Execution:
         return f"event: {kind}\nid: {sequence}\ndata: {data}\n\n".encode(), kind in TERMINAL
 
     def _encoded(self, result: Result, sequence: int) -> str:
-        whole: Json = {"run_id": self.run.run_id, **result, "sequence": sequence}
+        wire: Json = {"run_id": self.run.run_id, **result, "sequence": sequence}
         if result["type"] in TERMINAL and self.run.models.usage:
-            whole.setdefault("usage", self.run.models.usage)
+            wire.setdefault("usage", self.run.models.usage)
         # ASCII: half of a surrogate pair in a text is valid JSON, but cannot be encoded as UTF-8.
-        return json.dumps(whole, allow_nan=False)
+        return json.dumps(wire, allow_nan=False)
 
     async def _work(self) -> None:
         run_id = self.run.run_id
         try:
-            async with contextlib.aclosing(self._said()) as said:
-                async for result in said:
+            async with contextlib.aclosing(self._function_results()) as produced:
+                async for result in produced:
                     await self._put(result)
                     if result["type"] in TERMINAL:
                         return
@@ -149,8 +149,8 @@ class Execution:
         for one in (*self.run.missing.take(), result):
             await self._queue.put(one)
 
-    async def _said(self) -> AsyncGenerator[Result, None]:
-        """Results of the function. Deltas without a whole message after them become one.
+    async def _function_results(self) -> AsyncGenerator[Result, None]:
+        """Results of the function. Deltas without a complete message after them become one.
 
         A blank line separates the text after a tool call from the text before it.
         """

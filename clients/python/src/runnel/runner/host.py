@@ -90,9 +90,9 @@ class HostApi:
             async for event in sse.decode(decoded(response)):
                 data = json.loads(event.data)
                 if "error" in data:
-                    told = data["error"]
-                    message, retryable = str(told.get("message")), bool(told.get("retryable"))
-                    raise ApiError(200, str(told.get("code")), message, retryable, told.get("details"))
+                    error = data["error"]
+                    message, retryable = str(error.get("message")), bool(error.get("retryable"))
+                    raise ApiError(200, str(error.get("code")), message, retryable, error.get("details"))
                 yield data
 
     @contextlib.asynccontextmanager

@@ -27,7 +27,7 @@ class NoModelError(Exception):
 class ModelAnswer(AsyncIterator[str]):
     """Async iterator over the pieces of a model's answer.
 
-    After the last one, `message` is the whole message and `usage` its token counts, if the model reports them.
+    After the last one, `message` is the complete message and `usage` its token counts, if the model reports them.
     """
 
     def __init__(self, events: AsyncGenerator[Any, None], models: Models) -> None:
@@ -82,9 +82,9 @@ class ModelAnswer(AsyncIterator[str]):
 
 def _join(calls: dict[str, ToolCall], piece: ToolCall) -> None:
     # Each piece has the id of its call and more of its arguments.
-    known = calls.setdefault(piece["id"], piece)
-    if known is not piece:
-        known["function"]["arguments"] += piece["function"]["arguments"]
+    call = calls.setdefault(piece["id"], piece)
+    if call is not piece:
+        call["function"]["arguments"] += piece["function"]["arguments"]
 
 
 class Models:
@@ -117,23 +117,23 @@ class Models:
         tools: list[LlmTool] | None = None,
         **more: Any,
     ) -> Message:
-        """Whole answer of a model. `more` as for `stream`."""
+        """Complete answer of a model. `more` as for `stream`."""
         name, body = self._named(model, "invoke"), _request(messages, tools, more)
-        told = await self._host.json("POST", "models", name, "invoke", json=body, long=True)
-        self.count(told.get("usage") or {})
-        return cast(Message, told["message"])
+        response = await self._host.json("POST", "models", name, "invoke", json=body, long=True)
+        self.count(response.get("usage") or {})
+        return cast(Message, response["message"])
 
     async def rerank(self, query: str, documents: list[str], *, model: str | None = None, **more: Any) -> list[Json]:
         """Index and `relevance_score` of each document, the best first."""
         body = {"query": query, "documents": documents, **more}
-        told = await self._host.json("POST", "models", self._named(model, "rerank"), "rerank", json=body, long=True)
-        return cast("list[Json]", told["results"])
+        response = await self._host.json("POST", "models", self._named(model, "rerank"), "rerank", json=body, long=True)
+        return cast("list[Json]", response["results"])
 
     async def count_tokens(self, messages: list[Message], *, model: str | None = None) -> int:
         """Number of tokens of a request."""
         name = self._named(model, "count_tokens")
-        told = await self._host.json("POST", "models", name, "count-tokens", json={"messages": messages}, long=True)
-        return int(told["tokens"])
+        response = await self._host.json("POST", "models", name, "count-tokens", json={"messages": messages}, long=True)
+        return int(response["tokens"])
 
     def count(self, usage: Json | LlmTokenUsage) -> None:
         """Adds tokens to the usage that the run reports at its end."""
@@ -156,8 +156,8 @@ class Models:
 
 
 def _request(messages: str | list[Message], tools: list[LlmTool] | None, more: Json) -> Json:
-    asked: Any = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
-    return {"messages": asked, "tools": tools or [], "remove_think": True, **more}
+    conversation: Any = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+    return {"messages": conversation, "tools": tools or [], "remove_think": True, **more}
 
 
 class Tools:
@@ -217,7 +217,7 @@ class Tools:
 
 
 def _text_of_result(result: Any) -> str:
-    """Result as a model reads it: text that stands alone as it is, everything else as JSON."""
+    """Result as a model reads it: a sole text unchanged, everything else as JSON."""
     if isinstance(result, str):
         return result
     # MCP tools answer with text blocks, other tools with a sole `text` or `value`.

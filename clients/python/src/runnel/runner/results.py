@@ -27,9 +27,9 @@ def delta(text: str) -> Result:
 
 
 def message(content: str | Message, file_ids: list[str] | None = None) -> Result:
-    """Whole message, an item of the history. It replaces the deltas before it. `file_ids`: at most 100."""
-    whole: Message = {"role": "assistant", "content": content} if isinstance(content, str) else content
-    return {"type": "message.completed", "data": {"message": whole, "file_ids": file_ids or []}}
+    """Complete message, an item of the history. It replaces the deltas before it. `file_ids`: at most 100."""
+    body: Message = {"role": "assistant", "content": content} if isinstance(content, str) else content
+    return {"type": "message.completed", "data": {"message": body, "file_ids": file_ids or []}}
 
 
 def tool_started(tool_call_id: str, tool_name: str, parameters: Json) -> Result:
