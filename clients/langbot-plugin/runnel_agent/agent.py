@@ -20,7 +20,7 @@ _PIPELINE_SECONDS = 5.0
 
 _NO_AGENT = (
     "no agent of Runnel answers this event: add one whose event_types and filters take it "
-    "(`runnel explain` tells why none does)"
+    "(`runnel explain` shows the reason)"
 )
 
 

@@ -16,7 +16,7 @@ from .media import Json
 log = logging.getLogger(__name__)
 
 _PASSED = ("tool.call.started", "tool.call.completed")
-_MOST_FILES = 20
+_MAX_FILES = 20
 
 
 class Answers:
@@ -38,7 +38,7 @@ class Answers:
             if kind == "message.completed":
                 self._text, self._is_final = "", True
                 return [RunnerResult.message_completed(self._run_id, await self._message(data["message"]))]
-            if kind == "artifact.created" and len(self._files) < _MOST_FILES:
+            if kind == "artifact.created" and len(self._files) < _MAX_FILES:
                 self._files.append(data)
             if kind == "action.requested" and self._asks:
                 return self._question(event, data)
@@ -80,7 +80,7 @@ class Answers:
     async def _completed(self, event: Json, data: Json) -> list[RunnerResult]:
         made = []
         if self._text and not self._is_final:
-            # A run that said no whole message: its deltas are the answer.
+            # No complete message arrived: LangBot shows the deltas, once the last one is marked final.
             last = MessageChunk(role="assistant", content=self._text, is_final=True)
             made.append(RunnerResult.message_delta(self._run_id, last))
         message = await self._message(data["message"]) if data.get("message") else None
@@ -112,12 +112,12 @@ class Answers:
         gateway_id = (event.get("metadata") or {}).get("interaction")
         if data.get("action") != "interaction.requested" or not gateway_id:
             return []
-        asked = data.get("payload") or {}
-        made = question_id(str(gateway_id), str(asked.get("interaction_id")))
+        question = data.get("payload") or {}
+        made = question_id(str(gateway_id), str(question.get("interaction_id")))
         if made is None:
             return []
-        known = {name: value for name, value in asked.items() if name in InteractionRequest.model_fields}
-        request = InteractionRequest.model_validate({**known, "interaction_id": made})
+        fields = {name: value for name, value in question.items() if name in InteractionRequest.model_fields}
+        request = InteractionRequest.model_validate({**fields, "interaction_id": made})
         return [RunnerResult.interaction_requested(self._run_id, request)]
 
     async def _message(self, message: Json) -> Message:
@@ -129,8 +129,8 @@ class Answers:
             reference = (part.get("image_url") or {}).get("url") or part.get("file_url") or ""
             if str(reference).startswith("artifact:"):
                 artifact_id = str(reference).removeprefix("artifact:")
-                known = announced.pop(artifact_id, {})
-                name = part.get("file_name") or known.get("name") or "file"
+                artifact = announced.pop(artifact_id, {})
+                name = part.get("file_name") or artifact.get("name") or "file"
                 made.append(await self._file(artifact_id, str(name)))
             else:
                 made.append(ContentElement.model_validate(part))
@@ -138,7 +138,7 @@ class Answers:
             return Message(role=message["role"], content=content)
         if isinstance(content, str) and content:
             made.insert(0, ContentElement.from_text(content))
-        made += [await self._file(one, str(known.get("name") or "file")) for one, known in announced.items()]
+        made += [await self._file(one, str(artifact.get("name") or "file")) for one, artifact in announced.items()]
         return Message(role=message["role"], content=made)
 
     async def _file(self, artifact_id: str, name: str) -> ContentElement:

@@ -30,7 +30,7 @@ _RETRIED = (408, 425, 429, 500, 502, 503, 504)
 
 
 class GatewayError(Exception):
-    """Why the gateway gave no answer. The message is for the user."""
+    """A call without a usable response. The message is for the user."""
 
     def __init__(self, code: str, message: str, retryable: bool = False) -> None:
         super().__init__(message)
@@ -49,7 +49,7 @@ def segment(name: str) -> str:
 
 
 class Client:
-    """A session with one gateway. Follows no redirect, so the key goes to that gateway alone."""
+    """A session with one gateway. Follows no redirect, so the key reaches only that gateway."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -98,7 +98,7 @@ class Client:
         return bytes(content), answer.headers.get("content-type", "application/octet-stream").split(";")[0]
 
     async def run(self, run_id: str) -> Json:
-        """The run as it stands."""
+        """Current state of the run, without its events."""
         answer = await self._patiently("GET", f"/v1/runs/{segment(run_id)}")
         found = answer.json()
         return found if isinstance(found, dict) else {}
@@ -111,7 +111,7 @@ class Client:
             log.warning("run %s: the cancel did not arrive: %s", run_id, error)
 
     async def follow(self, run_id: str) -> AsyncGenerator[Json, None]:
-        """The events of a run, each once, up to its end. A stream that breaks is resumed behind the last event."""
+        """The events of a run, each once, up to its end. A broken stream is resumed after the last event."""
         last, pauses = 0, _Pauses(self._settings.patience)
         while True:
             try:
@@ -130,7 +130,7 @@ class Client:
             except _RetryLater as error:
                 reason = str(error)
                 pauses.at_least(error.seconds)
-            log.info("run %s: resuming behind event %s: %s", run_id, last, reason)
+            log.info("run %s: resuming after event %s: %s", run_id, last, reason)
             await pauses.wait(reason)
 
     async def _events(self, run_id: str, last: int) -> AsyncGenerator[Json, None]:

@@ -49,11 +49,11 @@ def envelope(ctx: RunnerContext, source: str, pipeline_id: str | None = None) ->
     """The body of `POST /v1/events`, files as they came. What LangBot leaves empty is absent."""
     subject = _named(ctx.subject, "subject_type")
     # The runner's context has launcher and bot in the data of its subject only.
-    told = subject.get("data") or {}
+    details = subject.get("data") or {}
     conversation = _dump(ctx.conversation)
     for name in ("launcher_type", "launcher_id"):
-        conversation[name] = _text(conversation.get(name) or told.get(name))
-    bots = (conversation.get("bot_id"), ctx.runtime.metadata.get("bot_id"), told.get("bot_uuid"))
+        conversation[name] = _text(conversation.get(name) or details.get(name))
+    bots = (conversation.get("bot_id"), ctx.runtime.metadata.get("bot_id"), details.get("bot_uuid"))
     made: Json = {
         "event_type": ctx.event.event_type,
         "event_id": event_id(ctx, source),
@@ -78,7 +78,7 @@ async def with_uploads(event: Json, put: Put) -> Json:
     given = event.get("input")
     if not given:
         return event
-    known: dict[str, str] = {}
+    uploaded: dict[str, str] = {}
 
     async def reference(encoded: typing.Any, name: str, kind: str | None) -> str | None:
         if not isinstance(encoded, str) or len(encoded) <= FILE_BYTES:
@@ -87,13 +87,13 @@ async def with_uploads(event: Json, put: Put) -> Json:
         if head.startswith("data:"):
             kind, encoded = head[5:].split(";")[0] or kind, rest
         digest = hashlib.sha256(encoded.encode()).hexdigest()
-        if digest not in known:
+        if digest not in uploaded:
             try:
                 content = base64.b64decode(encoded, validate=True)
             except binascii.Error:
                 return None
-            known[digest] = await put(File(name, kind or "application/octet-stream", content))
-        return known[digest]
+            uploaded[digest] = await put(File(name, kind or "application/octet-stream", content))
+        return uploaded[digest]
 
     contents = []
     for part in given.get("contents") or []:

@@ -19,12 +19,12 @@ _ATTACHMENT = ("type", "mime_type", "size", "name", "url", "content")
 def media_of(given: Json) -> tuple[list[Json], list[Json]]:
     """The content parts and the attachments of an input, each file once in each list.
 
-    What holds no file that the gateway could read is left out, with a line in the log.
+    Parts without a file that the gateway can read are omitted and logged.
     """
     attachments = given.get("attachments") or []
     by_ref = {item["ref"]: item for item in attachments if item.get("ref")}
     parts = [_part(part, by_ref) for part in given.get("parts") or given.get("contents") or []]
-    kept = [part for part in parts if part is not None]
+    contents = [part for part in parts if part is not None]
     found: dict[str, Json] = {}
     for item in [some(item, _ATTACHMENT) for item in attachments]:
         if (key := _key(item.get("content"), item.get("url"))) is None:
@@ -34,12 +34,12 @@ def media_of(given: Json) -> tuple[list[Json], list[Json]]:
         found[key] = {**item, **found.get(key, {})}
     if found:
         # Agents that upload files read the attachments where there are any.
-        for part in kept:
+        for part in contents:
             item = _attachment(part)
             key = _key(item.get("content"), item.get("url"))
             if key is not None and key not in found:
                 found[key] = item
-    return kept, list(found.values())
+    return contents, list(found.values())
 
 
 def some(value: Json, names: typing.Iterable[str]) -> Json:
@@ -92,7 +92,7 @@ def _attachment(part: Json) -> Json:
 
 
 def _key(content: typing.Any, url: typing.Any) -> str | None:
-    """What two mentions of one file have in common: its bytes, or its URL."""
+    """Identity of a file in both lists: a digest of its bytes, else its URL."""
     if isinstance(content, str) and content:
         # A data URL and its bare base64 are the same bytes.
         bare = content.partition(",")[2] if content.startswith("data:") else content

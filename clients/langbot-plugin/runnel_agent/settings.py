@@ -4,7 +4,7 @@ import dataclasses
 import typing
 import urllib.parse
 
-_MOST_PATIENCE = 3600.0
+_MAX_PATIENCE = 3600.0
 
 
 class ConfigError(Exception):
@@ -13,14 +13,14 @@ class ConfigError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where the gateway is, and for how long to look for it."""
+    """Address of the gateway, credentials, and retry limit."""
 
     url: str
     api_key: str
     source: str
-    # Seconds without progress after which a run is given up.
+    # Seconds without progress after which a run fails.
     patience: float
-    # The pipeline that events name; empty: the one that LangBot tells.
+    # Pipeline that events name; empty: LangBot reports it.
     pipeline: str
 
     @classmethod
@@ -37,7 +37,7 @@ class Settings:
             patience = float(config.get("patience") or 60)
         except (TypeError, ValueError) as error:
             raise ConfigError("patience must be a number of seconds") from error
-        if not 1 <= patience <= _MOST_PATIENCE:
-            raise ConfigError(f"patience must be 1 to {_MOST_PATIENCE:g} seconds")
+        if not 1 <= patience <= _MAX_PATIENCE:
+            raise ConfigError(f"patience must be 1 to {_MAX_PATIENCE:g} seconds")
         pipeline = str(config.get("pipeline") or "").strip()
         return cls(url, key, str(config.get("source") or "langbot"), patience, pipeline)

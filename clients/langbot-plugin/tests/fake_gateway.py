@@ -1,4 +1,4 @@
-"""A gateway that answers what a test tells it, and breaks where the test wants it."""
+"""A gateway with scripted responses and scripted faults."""
 
 import http.server
 import json
@@ -16,14 +16,14 @@ class FakeGateway:
         self.accepted: dict[str, typing.Any] = {"event_id": "e", "run_id": RUN, "status": "created"}
         self.run = {"run_id": RUN, "status": "completed", "output": {"role": "assistant", "content": "kept"}}
         self.events: list[dict[str, typing.Any]] = []
-        # Sequences behind which the stream breaks, each once.
+        # Sequences after which the stream breaks, each once.
         self.cuts: list[int] = []
         # Answers before the good ones: a status and headers, or `None` for a broken connection.
         self.faults: list[tuple[int, dict[str, str]] | None] = []
         # Statuses of streams before the good ones.
         self.stream_faults: list[int] = []
         self.gone = False
-        # The stream stays open behind its events.
+        # The stream stays open after its events.
         self.open = threading.Event()
         self.open.set()
         self.artifacts: dict[str, tuple[bytes, str]] = {}
@@ -70,13 +70,13 @@ def _handler(gateway: FakeGateway) -> type[http.server.BaseHTTPRequestHandler]:
             if path.startswith("/v1/artifacts/"):
                 found = gateway.artifacts.get(path.split("/")[3])
                 return self._send(200, *found) if found else self._send(404, b"", "")
-            known: dict[str, typing.Any] = {
+            responses: dict[str, typing.Any] = {
                 "POST /v1/events": (202, gateway.accepted),
                 "POST /v1/interactions/q-1/submit": (202, gateway.accepted),
                 f"GET /v1/runs/{RUN}": (200, gateway.run),
                 f"POST /v1/runs/{RUN}/cancel": (202, gateway.run),
             }
-            status, made = known[f"{self.command} {path}"]
+            status, made = responses[f"{self.command} {path}"]
             return self._send(status, json.dumps(made).encode(), "application/json")
 
         do_GET = do_POST = _answer

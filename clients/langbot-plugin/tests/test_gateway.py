@@ -40,8 +40,8 @@ class Playground:
                 [*command, "--script", "--json"], stdout=subprocess.PIPE, stderr=log, text=True, cwd=directory
             )
         assert self._process.stdout is not None
-        told = json.loads(self._process.stdout.readline())
-        self.url, self.key = told["url"], told["api_key"]
+        report = json.loads(self._process.stdout.readline())
+        self.url, self.key = report["url"], report["api_key"]
 
     def stop(self) -> None:
         self._process.terminate()
@@ -56,11 +56,11 @@ class Playground:
 
 
 class Cutter:
-    """A proxy that breaks each stream behind so many bytes, and passes other calls on."""
+    """A proxy that breaks each stream after `max_bytes` bytes. Other calls pass unchanged."""
 
-    def __init__(self, url: str, most: int) -> None:
+    def __init__(self, url: str, max_bytes: int) -> None:
         address = urllib.parse.urlsplit(url)
-        self._far, self._most = (address.hostname or "", address.port or 0), most
+        self._far, self._max_bytes = (address.hostname or "", address.port or 0), max_bytes
         self.cuts = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -83,8 +83,8 @@ class Cutter:
             passed, is_stream = 0, False
             while data := _received(far):
                 is_stream = is_stream or b"text/event-stream" in data
-                if is_stream and passed + len(data) > self._most:
-                    near.sendall(data[: self._most - passed])
+                if is_stream and passed + len(data) > self._max_bytes:
+                    near.sendall(data[: self._max_bytes - passed])
                     self.cuts += 1
                     break
                 passed += len(data)
@@ -140,7 +140,7 @@ def test_broken_streams_lose_nothing(playground: Playground) -> None:
     [answer] = messages(found)
     assert answer.startswith(_ANSWER)
     snapshots = texts(found)
-    # No piece came twice or in another order: each text goes on where the one before ended.
+    # No piece arrived twice or out of order: each text extends the one before it.
     assert all(later.startswith(earlier) for earlier, later in itertools.pairwise(snapshots))
     assert snapshots[-1] == answer
 

@@ -1,8 +1,8 @@
 """LangBot from its package: its database is migrated by the commands of docs/langbot.md, the plugin is uploaded, and
 messages go over LangBot's WebSocket.
 
-`RUNNEL_TEST_LANGBOT` names a Python with LangBot (`.ci/long` installs it). Local Agent and connectors stand beside the
-gateway's binary.
+`RUNNEL_TEST_LANGBOT` names a Python with LangBot (`.ci/long` installs it). Local Agent and connectors are in the
+directory of the gateway's binary.
 """
 
 import base64
@@ -260,7 +260,7 @@ class Walk:
 
     @staticmethod
     def _is_ready(probe: str) -> bool:
-        """Whether runners and agents are ready. LangBot's own provider may be out of reach."""
+        """True if runners and agents are ready. LangBot's own provider may be out of reach."""
         lines = [line for line in probe.splitlines() if line.startswith(("runner endpoint", "agent "))]
         return len(lines) == 4 and not any("FAILED" in line for line in lines)
 

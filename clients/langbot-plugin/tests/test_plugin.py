@@ -22,7 +22,7 @@ def delta(content: str, **fields: object) -> tuple[str, dict]:
     return "message.delta", {"chunk": {"role": "assistant", "content": content, **fields}}
 
 
-def said(content: object) -> tuple[str, dict]:
+def reply(content: object) -> tuple[str, dict]:
     return "message.completed", {"message": {"role": "assistant", "content": content}}
 
 
@@ -51,7 +51,7 @@ def test_package_holds_the_code(tmp_path: typing.Any, monkeypatch: pytest.Monkey
 
 
 def test_increments_become_snapshots(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(delta("hel"), delta("lo"), delta("", all_content="Hello", is_final=True), said("Hello"), COMPLETED)
+    gateway.tell(delta("hel"), delta("lo"), delta("", all_content="Hello", is_final=True), reply("Hello"), COMPLETED)
     found = execute(context("hi", config))
     assert texts(found) == ["hel", "hello", "Hello"]
     assert messages(found) == ["Hello"]
@@ -100,8 +100,8 @@ def test_pipeline_is_the_setting_or_langbots(
 
 def test_launcher_and_bot_come_from_the_subject(gateway: FakeGateway, config: Config) -> None:
     gateway.tell(COMPLETED)
-    told = {"launcher_type": "group", "launcher_id": 42, "sender_id": "7", "bot_uuid": "b-7"}
-    subject = {"subject_type": "message", "subject_id": "m-1", "data": told}
+    details = {"launcher_type": "group", "launcher_id": 42, "sender_id": "7", "bot_uuid": "b-7"}
+    subject = {"subject_type": "message", "subject_id": "m-1", "data": details}
     execute(context("hi", config, conversation={"conversation_id": "c"}, subject=subject))
     sent = gateway.posted()
     assert sent["conversation"] == {"conversation_id": "c", "launcher_type": "group", "launcher_id": "42"}
@@ -217,7 +217,7 @@ def test_event_ids_differ_by_message_and_conversation(gateway: FakeGateway, conf
 
 
 def test_resumes_behind_the_last_event(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(delta("one "), delta("two "), delta("three"), said("one two three"), COMPLETED)
+    gateway.tell(delta("one "), delta("two "), delta("three"), reply("one two three"), COMPLETED)
     gateway.cuts = [1, 3]
     found = execute(context("hi", config))
     assert texts(found) == ["one ", "one two ", "one two three"]
@@ -226,8 +226,8 @@ def test_resumes_behind_the_last_event(gateway: FakeGateway, config: Config) -> 
     assert [headers.get("last-event-id") for headers, _ in streams] == [None, "1", "3"]
 
 
-def test_lost_answers_are_asked_again_under_one_key(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(said("hello"), COMPLETED)
+def test_lost_responses_are_retried_under_one_key(gateway: FakeGateway, config: Config) -> None:
+    gateway.tell(reply("hello"), COMPLETED)
     gateway.faults = [None, (503, {}), (429, {"retry-after": "1"})]
     began = time.monotonic()
     assert messages(execute(context("hi", config))) == ["hello"]
@@ -236,8 +236,8 @@ def test_lost_answers_are_asked_again_under_one_key(gateway: FakeGateway, config
     assert (len(gateway.calls("POST /v1/events")), len(keys)) == (4, 1)
 
 
-def test_refused_streams_are_asked_again(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(said("hello"), COMPLETED)
+def test_refused_streams_are_retried(gateway: FakeGateway, config: Config) -> None:
+    gateway.tell(reply("hello"), COMPLETED)
     gateway.stream_faults = [503, 429]
     assert messages(execute(context("hi", config))) == ["hello"]
 
@@ -249,7 +249,7 @@ def test_patience_ends_a_run_as_retryable(gateway: FakeGateway, config: Config) 
     assert found[-1].data["retryable"] is True
 
 
-def test_refusals_are_told(gateway: FakeGateway, config: Config) -> None:
+def test_refusals_reach_the_user(gateway: FakeGateway, config: Config) -> None:
     gateway.faults = [(403, {})]
     found = execute(context("hi", config))
     assert failure(found) == "runnel.some_code"
@@ -284,7 +284,7 @@ def test_stopped_runs_are_cancelled(gateway: FakeGateway, config: Config) -> Non
 
 
 def test_ended_runs_are_not_cancelled(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(said("hello"), COMPLETED)
+    gateway.tell(reply("hello"), COMPLETED)
     execute(context("hi", config))
     assert not gateway.calls(f"POST /v1/runs/{RUN}/cancel")
 
@@ -337,7 +337,7 @@ def test_artifacts_become_files_of_the_message(gateway: FakeGateway, config: Con
     gateway.tell(
         ("artifact.created", {"artifact_id": "a-9", "name": "p.png"}),
         ("artifact.created", {"artifact_id": "a-8", "name": "b.pdf"}),
-        said([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "artifact:a-9"}}]),
+        reply([{"type": "text", "text": "see"}, {"type": "image_url", "image_url": {"url": "artifact:a-9"}}]),
         COMPLETED,
     )
     [parts] = messages(execute(context("hi", config)))
@@ -347,7 +347,7 @@ def test_artifacts_become_files_of_the_message(gateway: FakeGateway, config: Con
 
 
 def test_unreadable_artifacts_are_named(gateway: FakeGateway, config: Config) -> None:
-    gateway.tell(("artifact.created", {"artifact_id": "none", "name": "b.pdf"}), said("see"), COMPLETED)
+    gateway.tell(("artifact.created", {"artifact_id": "none", "name": "b.pdf"}), reply("see"), COMPLETED)
     [parts] = messages(execute(context("hi", config)))
     assert parts[0]["text"] == "see"
     assert "b.pdf could not be read" in parts[1]["text"]
@@ -355,7 +355,7 @@ def test_unreadable_artifacts_are_named(gateway: FakeGateway, config: Config) ->
 
 @pytest.mark.parametrize("named", ["../conversations/OTHER/history?x=", "..", "%2e%2e"])
 def test_ids_of_others_stay_one_segment(gateway: FakeGateway, config: Config, named: str) -> None:
-    gateway.tell(said([{"type": "file_url", "file_url": f"artifact:{named}", "file_name": "a"}]), COMPLETED)
+    gateway.tell(reply([{"type": "file_url", "file_url": f"artifact:{named}", "file_name": "a"}]), COMPLETED)
     [parts] = messages(execute(context("hi", config)))
     assert "The file a could not be read" in parts[0]["text"]
     gateway.accepted = {"event_id": "e", "run_id": named or ".", "status": "created"}
@@ -394,7 +394,7 @@ def test_data_above_the_limit_is_left_out(gateway: FakeGateway, config: Config) 
 
 def test_questions_go_to_langbot_and_answers_back(gateway: FakeGateway, config: Config) -> None:
     delivery = {"surface": "platform", "supports_streaming": True, "interactions": {"field_types": ["text"]}}
-    asked = {
+    requested = {
         "action": "interaction.requested",
         "payload": {
             "interaction_id": "room",
@@ -404,7 +404,7 @@ def test_questions_go_to_langbot_and_answers_back(gateway: FakeGateway, config: 
             "await": True,
         },
     }
-    gateway.tell(("action.requested", asked), COMPLETED)
+    gateway.tell(("action.requested", requested), COMPLETED)
     gateway.events[0]["metadata"] = {"interaction": "q-1"}
     found = execute(context("hi", config, delivery=delivery))
     question = found[0].data["payload"]["interaction_id"]
