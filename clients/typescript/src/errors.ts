@@ -86,13 +86,13 @@ export class RunFailedError extends RunnelError {
 /** The error of a response. A proxy's error has no body of the gateway. */
 export async function errorOf(response: Response): Promise<ApiError> {
   const { status } = response;
-  const told = await response.json().then(
+  const error = await response.json().then(
     (body) => body?.error,
     () => undefined,
   );
-  if (typeof told?.code === "string") {
-    const details = typeof told.details === "object" && told.details !== null ? told.details : {};
-    return new ApiError(status, told.code, `${told.message}`, told.retryable === true, details);
+  if (typeof error?.code === "string") {
+    const details = typeof error.details === "object" && error.details !== null ? error.details : {};
+    return new ApiError(status, error.code, `${error.message}`, error.retryable === true, details);
   }
   const retryable = status === 429 || status >= 500;
   return new ApiError(status, `http_${status}`, `HTTP ${status} without an error of the gateway`, retryable);

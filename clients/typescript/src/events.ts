@@ -7,7 +7,7 @@ export interface MessageDeltaPayload {
   chunk: MessageChunk;
 }
 
-/** Data of `message.completed`: a whole message, which replaces the deltas before it. */
+/** Data of `message.completed`: a complete message, which replaces the deltas before it. */
 export interface MessageCompletedPayload {
   message: Message;
   file_ids?: string[];

@@ -97,13 +97,13 @@ export async function collect(
   } finally {
     await reader?.cancel().catch(() => {});
   }
-  const whole = new Uint8Array(size);
+  const bytes = new Uint8Array(size);
   let at = 0;
   for (const piece of pieces) {
-    whole.set(piece, at);
+    bytes.set(piece, at);
     at += piece.length;
   }
-  return whole;
+  return bytes;
 }
 
 /** One segment of a path, percent-encoded. Dot segments would leave the path. */

@@ -38,22 +38,22 @@ export async function serve(
 
 async function answer(endpoint: Endpoint, request: IncomingMessage, response: ServerResponse): Promise<void> {
   const path = new URL(request.url ?? "/", "http://host").pathname;
-  let told: EndpointResponse;
+  let answered: EndpointResponse;
   try {
     const body = await read(request, endpoint);
-    told = await endpoint.handle({ method: request.method ?? "GET", path, headers: request.headers, body });
+    answered = await endpoint.handle({ method: request.method ?? "GET", path, headers: request.headers, body });
   } catch (error) {
     if (!(error instanceof Rejection)) throw error;
-    told = error.response();
+    answered = error.response();
   }
-  response.writeHead(told.status, told.headers);
-  if (!told.frames) {
-    response.end(told.body);
+  response.writeHead(answered.status, answered.headers);
+  if (!answered.frames) {
+    response.end(answered.body);
     return;
   }
-  response.once("close", () => told.close?.());
-  if (response.destroyed) told.close?.();
-  for await (const frame of told.frames) {
+  response.once("close", () => answered.close?.());
+  if (response.destroyed) answered.close?.();
+  for await (const frame of answered.frames) {
     if (response.destroyed) break;
     if (!response.write(frame)) await Promise.race([once(response, "drain"), once(response, "close")]);
   }

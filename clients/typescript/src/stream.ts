@@ -10,7 +10,7 @@ import type { EventAccepted, EventEnvelope } from "./types.js";
 /** The gateway sends a comment after 15 s of silence. */
 const SILENCE = 45_000;
 
-/** Where a stream begins: with a post, or in a run. */
+/** Start of a stream: a post, or a position in a run. */
 export interface StreamStart {
   event?: EventEnvelope;
   /** Headers that make the post idempotent. */
@@ -94,8 +94,8 @@ export class RunStream implements AsyncIterable<RunEvent> {
   #request(silence: AbortSignal): Promise<Response> {
     const headers: Record<string, string> = { accept: "text/event-stream" };
     const signal = this.#signal ? AbortSignal.any([this.#signal, silence]) : silence;
-    // Before the first event, the post is repeated: it is idempotent, and it alone knows where the stream of an event
-    // begins that an active run has absorbed.
+    // Before the first event, the post is repeated: it is idempotent. If an active run has absorbed the event, only the
+    // response to the post names the sequence at which the stream begins.
     if (this.#post && !(this.runId && this.after)) {
       const { event, headers: idempotent } = this.#post;
       return this.http.fetch("POST", "/v1/events", { json: event, headers: { ...headers, ...idempotent }, signal });

@@ -55,7 +55,7 @@ export interface Message {
   provider_specific_fields?: Json | null;
 }
 
-/** Fragment of a message. `content` is an increment; `all_content` is the whole text so far, if it is set. */
+/** Fragment of a message. `content` is an increment; `all_content` is the complete text so far, if it is set. */
 export interface MessageChunk {
   role: string;
   content?: string | ContentElement[] | null;

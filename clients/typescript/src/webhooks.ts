@@ -83,8 +83,8 @@ export class Webhook {
 /**
  * Memory of the `webhook-id`s of the last ten minutes, bounded to `capacity` ids.
  *
- * When full, the oldest ids are evicted, and requests as old as they are count as seen: the gateway's own requests
- * are seconds old.
+ * A full memory evicts the oldest ids. Requests as old as an evicted id count as seen: the gateway's own requests are
+ * seconds old.
  */
 export class SeenIds {
   readonly #ids = new Map<string, number>();
@@ -92,7 +92,7 @@ export class SeenIds {
 
   constructor(private readonly capacity = 65_536) {}
 
-  /** Records an id; false if it was seen. Call it after `verify`, so that strangers cannot fill the memory. */
+  /** Records an id; false if it was seen. Call it after `verify`: unsigned requests must not fill the memory. */
   add(id: string, timestamp: number, now = Date.now() / 1000): boolean {
     for (const [oldest, at] of this.#ids) {
       // Twice the tolerance: a clock ahead of ours may sign five minutes in the future.

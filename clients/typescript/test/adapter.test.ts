@@ -1,4 +1,4 @@
-// The runner adapter without a network. gateway.test.ts serves it behind the real gateway.
+// The runner adapter without a network. gateway.test.ts serves it to the real gateway.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { ApiError, type Message, Webhook } from "../src/index.js";
@@ -101,7 +101,7 @@ test("own message and end replace those of the adapter", async () => {
 
 test("exceptions fail the run", async () => {
   const cases: [Error, string, string][] = [
-    [new RunFailed("acme.full", "no room"), "acme.full", "no room"],
+    [new RunFailed("acme.full", "no capacity"), "acme.full", "no capacity"],
     [new ApiError(403, "unauthorized", "not granted"), "unauthorized", "not granted"],
     [new RangeError("password 123"), "runner.exception", "RangeError"],
   ];
@@ -126,7 +126,7 @@ test("what is no result fails the run", async () => {
   }
 });
 
-test("delta without chunk says what to yield", async (t) => {
+test("delta without chunk names the valid result", async (t) => {
   const logged = t.mock.method(console, "error", () => {});
   for (const data of [{}, { chunk: "text" }]) {
     const found = await outcome(async function* () {
@@ -137,7 +137,7 @@ test("delta without chunk says what to yield", async (t) => {
   }
 });
 
-test("missing model says what to grant", async () => {
+test("missing model names the policy to change", async () => {
   const made = endpoint(async function* (ctx) {
     yield* ctx.models.stream("hi");
   });
@@ -460,7 +460,7 @@ test("oldest unverified bodies are dropped", async () => {
   const bodies = new UnverifiedBytes(1000);
   const piece = new Uint8Array(600);
   const events = new EventTarget();
-  const waiting = new Promise((resolve) => events.addEventListener("go on", resolve));
+  const waiting = new Promise((resolve) => events.addEventListener("resume", resolve));
   const stalled = new Promise((resolve) => events.addEventListener("stalled", resolve));
   async function* stalling() {
     yield piece;
@@ -473,7 +473,7 @@ test("oldest unverified bodies are dropped", async () => {
   await stalled;
   const second = await bodies.read(piecesOf(new Blob([piece, piece]).stream()), 2000, tooLarge);
   assert.equal(second.length, 1200, "a body drops others only");
-  events.dispatchEvent(new Event("go on"));
+  events.dispatchEvent(new Event("resume"));
   await assert.rejects(first, (error) => error instanceof Rejection && error.status === 503);
   await assert.rejects(bodies.read(piecesOf(new Blob([piece, piece]).stream()), 1000, tooLarge), /too large/);
 });

@@ -70,7 +70,7 @@ async function sequences(events: RunStream): Promise<number[]> {
   return found;
 }
 
-test("stream resumes behind the last event", async () => {
+test("stream resumes after the last event", async () => {
   const { client, sent } = scripted([
     stream([frame(1), "data: {"], true),
     stream([frame(1), frame(2)], true),
@@ -270,9 +270,9 @@ test("downloads are bounded", async () => {
   await assert.rejects(client.download("a", 4), /larger than 4 bytes/);
 });
 
-test("client without key says which variable", () => {
-  const kept = process.env.RUNNEL_API_KEY;
+test("client without key names the variable", () => {
+  const previous = process.env.RUNNEL_API_KEY;
   delete process.env.RUNNEL_API_KEY;
   assert.throws(() => new Client(), /RUNNEL_API_KEY/);
-  if (kept !== undefined) process.env.RUNNEL_API_KEY = kept;
+  if (previous !== undefined) process.env.RUNNEL_API_KEY = previous;
 });

@@ -12,7 +12,7 @@ import { NEEDS_GATEWAY, startPlayground } from "./gateway_process.js";
 
 const PACKAGE = join(dirname(fileURLToPath(import.meta.url)), "../..");
 const PAGES = ["docs/runners/typescript.md", "docs/clients.md", "clients/typescript/README.md"];
-/** What a block of the README takes from the program around it. */
+/** Declarations that blocks of the README need from the surrounding program. */
 const AROUND = `declare const endpoint: import("runnel/runner").Endpoint;
 declare const app: { use(path: string, handler: unknown): void; all(path: string, handler: (c: { req: { raw: Request } }) => unknown): void };
 declare const createServer: (handler: ReturnType<typeof import("runnel/node").toNodeHandler>) => unknown;

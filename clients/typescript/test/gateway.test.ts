@@ -59,15 +59,15 @@ endpoint.runner({ id: "plugin:acme/test/agent", permissions }, async function* (
 const asks = { id: "plugin:acme/test/question", permissions: { interactions: ["request" as const] } };
 endpoint.runner(asks, async function* (ctx) {
   yield results.question({
-    interaction_id: "room",
-    title: "Which room?",
-    fallback_text: "Which room? a or b",
-    fields: [{ id: "room", label: "Room", type: "text", required: true }],
+    interaction_id: "desk",
+    title: "Which desk?",
+    fallback_text: "Which desk? a or b",
+    fields: [{ id: "desk", label: "Desk", type: "text", required: true }],
     actions: [{ id: "book", label: "Book" }],
     await: true,
   });
-  const told = await ctx.interactions.wait("room");
-  yield `${told.status} ${told.action_id} ${JSON.stringify(told.values)}`;
+  const answer = await ctx.interactions.wait("desk");
+  yield `${answer.status} ${answer.action_id} ${JSON.stringify(answer.values)}`;
 });
 
 endpoint.runner({ id: "plugin:acme/test/endless" }, async function* (ctx) {
@@ -170,9 +170,9 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
   test("agent uses model, tools and history", async () => {
     const first = await eventsOf(client.stream(posted("agent", "what time is it?", "c-agent")));
     assert.deepEqual(first.slice(0, 2).map((one) => one.type), ["tool.call.started", "tool.call.completed"]);
-    assert.match(textOf(first), /^The clock says: /);
+    assert.match(textOf(first), /^Clock: /);
     const second = await eventsOf(client.stream(posted("agent", "and now?", "c-agent")));
-    assert.equal(textOf(second), "You said: and now?");
+    assert.equal(textOf(second), "Echo: and now?");
     assert.match(logOf(second), /^history 3, passages 0, version 2/);
     const run = await client.run(second[0]?.run_id ?? "");
     assert(Number(run.usage?.total_tokens) > 0);
@@ -191,12 +191,12 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
     for await (const event of client.stream({ ...posted("question", "hi"), delivery })) {
       events.push(event);
       if (event.type !== "action.requested") continue;
-      for await (const asked of client.interactions({ runId: event.run_id })) {
-        assert.deepEqual(asked, await client.interaction(asked.id));
-        assert.equal((await client.answer(asked, "book", { room: "b" })).status, "submitted");
+      for await (const pending of client.interactions({ runId: event.run_id })) {
+        assert.deepEqual(pending, await client.interaction(pending.id));
+        assert.equal((await client.answer(pending, "book", { desk: "b" })).status, "submitted");
       }
     }
-    assert.equal(textOf(events), 'submitted book {"room":"b"}');
+    assert.equal(textOf(events), 'submitted book {"desk":"b"}');
   });
 
   test("cancelled run ends as cancelled", async () => {
@@ -235,8 +235,8 @@ describe("with a gateway", NEEDS_GATEWAY, () => {
 
   test("concurrent runs do not mix", async () => {
     const texts = Array.from({ length: 20 }, (_, number) => `run number ${number}`);
-    const said = await Promise.all(texts.map(async (text) => textOf(await eventsOf(client.stream(posted("echo", text))))));
-    assert.deepEqual(said, texts.map((text) => `${text} `));
+    const answers = await Promise.all(texts.map(async (text) => textOf(await eventsOf(client.stream(posted("echo", text))))));
+    assert.deepEqual(answers, texts.map((text) => `${text} `));
   });
 
   const servers: [string, () => Server, string, string[]][] = [

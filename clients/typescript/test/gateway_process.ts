@@ -70,13 +70,13 @@ delivery_policy = { interactions = true }
 const SCRIPT = `
 [[turns]]
 after_tool = true
-answer = "The clock says: {tool}"
+answer = "Clock: {tool}"
 [[turns]]
 when = "what time"
 offered = "get_current_time"
 tool_calls = [{ name = "get_current_time" }]
 [[turns]]
-answer = "You said: {input}"
+answer = "Echo: {input}"
 `;
 
 /** `runnel serve` with an agent for each runner of the endpoint at `runner`; a runner `a` has the id `plugin:acme/test/a`. */
@@ -113,8 +113,8 @@ export async function conform(url: string, ...options: string[]): Promise<{ chec
   return JSON.parse(stdout);
 }
 
-/** A proxy that breaks each event stream behind so many bytes. */
-export async function startCutter(target: string, most: number): Promise<{ url: string; cuts: () => number; close(): void }> {
+/** A proxy that breaks each event stream after `maxBytes` bytes. */
+export async function startCutter(target: string, maxBytes: number): Promise<{ url: string; cuts: () => number; close(): void }> {
   const { hostname, port } = new URL(target);
   let cuts = 0;
   const sockets = new Set<Socket>();
@@ -123,9 +123,9 @@ export async function startCutter(target: string, most: number): Promise<{ url: 
     let [passed, isStream] = [0, false];
     far.on("data", (data) => {
       isStream ||= data.includes("text/event-stream");
-      if (isStream && passed + data.length > most) {
+      if (isStream && passed + data.length > maxBytes) {
         cuts += 1;
-        near.write(data.subarray(0, most - passed), () => near.destroy());
+        near.write(data.subarray(0, maxBytes - passed), () => near.destroy());
         far.destroy();
         return;
       }

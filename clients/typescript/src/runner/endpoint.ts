@@ -77,7 +77,7 @@ export class Rejection extends Error {
 }
 
 /**
- * Runners behind one signing secret. `fetch` is a Fetch handler; `runnel/node` has a handler for Node and Express.
+ * Runners that share one signing secret. `fetch` is a Fetch handler; `runnel/node` has a handler for Node and Express.
  *
  * Of the same `webhook-id`, a second request is refused. Without a secret the constructor throws a `TypeError`.
  */

@@ -12,7 +12,7 @@ import type { RunContext } from "./run.js";
 /** Item that a runner yields: text or a result. */
 export type Yielded = string | Result;
 
-/** Runner function: a generator, or a function that returns the whole answer. */
+/** Runner function: a generator, or a function that returns the complete answer. */
 export type RunFunction = (
   ctx: RunContext,
 ) => AsyncIterable<Yielded> | Promise<Yielded | undefined | void> | Yielded | undefined;
@@ -41,12 +41,12 @@ export class Execution {
   async *frames(): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     const ended = new AbortController();
     this.run.host.keepToken(ended.signal).catch(() => {});
-    const said = this.#results();
+    const produced = this.#results();
     let pending: Promise<IteratorResult<Result, void>> | undefined;
     try {
       yield this.#encoder.encode(": run\n\n");
       while (true) {
-        pending ??= said.next();
+        pending ??= produced.next();
         const first = await firstOf(pending, this.run.signal, this.keepAlive);
         if (first === "silence") {
           yield this.#encoder.encode(": alive\n\n");
@@ -65,23 +65,23 @@ export class Execution {
       ended.abort();
       pending?.catch(() => {});
       // Not awaited: a generator that waits for ever never returns.
-      said.return().catch(() => {});
+      produced.return().catch(() => {});
     }
   }
 
   #frame(result: Result): { frame: Uint8Array<ArrayBuffer>; type: string } {
-    let kept = result;
+    let sent = result;
     let data: string;
     try {
       data = this.#encoded(result);
     } catch (error) {
       console.error(`run ${this.run.runId}: a result is no JSON, the run fails:`, error);
-      kept = results.failed("runner.exception", "the runner yielded a result that is no JSON");
-      data = this.#encoded(kept);
+      sent = results.failed("runner.exception", "the runner yielded a result that is no JSON");
+      data = this.#encoded(sent);
     }
     this.#sequence += 1;
-    const frame = this.#encoder.encode(`event: ${kept.type}\nid: ${this.#sequence}\ndata: ${data}\n\n`);
-    return { frame, type: kept.type };
+    const frame = this.#encoder.encode(`event: ${sent.type}\nid: ${this.#sequence}\ndata: ${data}\n\n`);
+    return { frame, type: sent.type };
   }
 
   #encoded(result: Result): string {
@@ -106,8 +106,8 @@ export class Execution {
   }
 
   /**
-   * Deltas without a whole message after them become one. A blank line separates the text after a tool call from the
-   * text before it.
+   * Deltas without a complete message after them become one. A blank line separates the text after a tool call from
+   * the text before it.
    */
   async *#joined(): AsyncGenerator<Result, void, undefined> {
     let pieces = "";
@@ -121,8 +121,8 @@ export class Execution {
         isAfterCall &&= !text;
         pieces += textOfDelta(result.data);
       } else if (result.type.startsWith("tool.call.")) isAfterCall = true;
-      const isWhole = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
-      if (isWhole) pieces = "";
+      const isComplete = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
+      if (isComplete) pieces = "";
       if (result.type === "run.completed" && pieces) {
         yield results.message(pieces);
         pieces = "";

@@ -28,8 +28,8 @@ export class MissingPermissions {
   #asksFor(group: keyof Permissions, operation: string): boolean {
     // Any area of storage asks for all scopes of state.
     if (group === "state" && this.permissions.storage?.length) return true;
-    const asked: readonly string[] = this.permissions[group] ?? [];
-    return asked.includes(operation);
+    const operations: readonly string[] = this.permissions[group] ?? [];
+    return operations.includes(operation);
   }
 
   /** Log results that were not sent yet. */

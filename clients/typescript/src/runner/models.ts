@@ -25,7 +25,7 @@ export interface ModelOptions extends Json {
 type StreamEvent = { chunk?: MessageChunk | null; usage?: LlmTokenUsage | null };
 
 /**
- * Async iterable over the pieces of a model's answer. After the last one, `message` is the whole message and `usage`
+ * Async iterable over the pieces of a model's answer. After the last one, `message` is the complete message, and `usage`
  * its token counts, if the model reports them.
  */
 export class ModelAnswer implements AsyncIterable<string> {
@@ -57,9 +57,9 @@ export class ModelAnswer implements AsyncIterable<string> {
       }
       fields = chunk?.provider_specific_fields ?? fields;
       for (const call of chunk?.tool_calls ?? []) {
-        const known = calls.get(call.id);
+        const earlier = calls.get(call.id);
         // Each piece has the id of its call and more of its arguments.
-        if (known) known.function.arguments += call.function.arguments;
+        if (earlier) earlier.function.arguments += call.function.arguments;
         else calls.set(call.id, call);
         this.message.tool_calls = [...calls.values()];
       }
@@ -94,13 +94,13 @@ export class Models {
     return new ModelAnswer(events, (usage) => this.#count(usage));
   }
 
-  /** Whole answer of a model. */
+  /** Complete answer of a model, in one response. */
   async invoke(messages: string | Message[], options: ModelOptions = {}): Promise<Message> {
     const path = ["models", this.#named(options, "invoke"), "invoke"];
     const call = { json: requestOf(messages, options), long: true };
-    const told = await this.host.json<{ message: Message; usage?: LlmTokenUsage | null }>("POST", path, call);
-    if (told.usage) this.#count(told.usage);
-    return told.message;
+    const response = await this.host.json<{ message: Message; usage?: LlmTokenUsage | null }>("POST", path, call);
+    if (response.usage) this.#count(response.usage);
+    return response.message;
   }
 
   /** Index and `relevance_score` of each document, the best first. */
@@ -111,11 +111,11 @@ export class Models {
   ): Promise<{ index: number; relevance_score: number }[]> {
     const path = ["models", this.#named(options, "rerank"), "rerank"];
     const json = { query, documents, top_k: options.top_k ?? null };
-    const told = await this.host.json<{ results: { index: number; relevance_score: number }[] }>("POST", path, {
+    const response = await this.host.json<{ results: { index: number; relevance_score: number }[] }>("POST", path, {
       json,
       long: true,
     });
-    return told.results;
+    return response.results;
   }
 
   /** Number of tokens of a request. */
@@ -145,8 +145,8 @@ export class Models {
 
 function requestOf(messages: string | Message[], options: ModelOptions): Json {
   const { model: _, tools, ...more } = options;
-  const asked = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
-  return { messages: asked, tools: tools ?? [], remove_think: true, ...more };
+  const conversation = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
+  return { messages: conversation, tools: tools ?? [], remove_think: true, ...more };
 }
 
 /** Tools that the run was granted. */
@@ -214,7 +214,7 @@ function failedTool(error: string): { text: string; error: string } {
   return { text: `Error: ${error}`, error };
 }
 
-/** Result as a model reads it: text that stands alone as it is, everything else as JSON. */
+/** Result as a model reads it: a sole text unchanged, everything else as JSON. */
 function textOfResult(result: unknown): string {
   if (typeof result === "string") return result;
   const members = typeof result === "object" && result !== null ? (result as Record<string, unknown>) : {};

@@ -17,10 +17,10 @@ export function delta(text: string): Result {
   return { type: "message.delta", data: { chunk: { role: "assistant", content: text } } };
 }
 
-/** Whole message, an item of the history. It replaces the deltas before it. `fileIds`: at most 100. */
+/** Complete message, an item of the history. It replaces the deltas before it. `fileIds`: at most 100. */
 export function message(content: string | Message, fileIds: string[] = []): Result {
-  const whole = typeof content === "string" ? { role: "assistant", content } : content;
-  return { type: "message.completed", data: { message: whole, file_ids: fileIds } };
+  const body = typeof content === "string" ? { role: "assistant", content } : content;
+  return { type: "message.completed", data: { message: body, file_ids: fileIds } };
 }
 
 /** Shows a tool call to the client. */

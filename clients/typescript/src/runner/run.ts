@@ -35,7 +35,7 @@ export class RunContext {
   readonly missing: MissingPermissions;
 
   constructor(
-    /** Whole request, as `openapi/runner.json` describes it. */
+    /** Complete request, as `openapi/runner.json` describes it. */
     readonly context: AgentRunContext,
     readonly host: HostApi,
     /** Aborted by a cancel, and when the gateway closes the connection. */
@@ -196,8 +196,8 @@ export class State {
     const name = `${scope}/${key}`;
     if (!this.#values.has(name) && this.#incomplete.includes(scope)) {
       try {
-        const told = await this.host.json<{ value: unknown }>("GET", ["state", scope, key]);
-        this.#values.set(name, told.value);
+        const stored = await this.host.json<{ value: unknown }>("GET", ["state", scope, key]);
+        this.#values.set(name, stored.value);
       } catch (error) {
         if (!(error instanceof ApiError) || error.code !== "not_found") throw error;
       }
@@ -215,9 +215,9 @@ export class State {
     options: { ifVersion?: number } = {},
   ): Promise<number> {
     const headers: Record<string, string> = options.ifVersion === undefined ? {} : { "if-match": `${options.ifVersion}` };
-    const told = await this.host.json<{ version: number }>("PUT", ["state", scope, key], { json: { value }, headers });
+    const written = await this.host.json<{ version: number }>("PUT", ["state", scope, key], { json: { value }, headers });
     this.#values.set(`${scope}/${key}`, value);
-    return told.version;
+    return written.version;
   }
 
   /** Deletes a value. */
@@ -264,14 +264,14 @@ export class Interactions {
   constructor(private readonly host: HostApi) {}
 
   /**
-   * Answer to a question that was asked with `await: true`. Waits until `status` is not `open`: `submitted`, `expired`
+   * Answer to a question with `await: true`. Waits until `status` is not `open`: `submitted`, `expired`
    * or `cancelled`. `action_id` and `values` are those of a submitted answer.
    */
   async wait(interactionId: string): Promise<AwaitedInteraction> {
     while (true) {
       const call = { query: { wait_seconds: WAIT_SECONDS }, long: true };
-      const told = await this.host.json<AwaitedInteraction>("GET", ["interactions", interactionId], call);
-      if (told.status !== "open") return told;
+      const interaction = await this.host.json<AwaitedInteraction>("GET", ["interactions", interactionId], call);
+      if (interaction.status !== "open") return interaction;
     }
   }
 }
