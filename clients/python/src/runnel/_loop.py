@@ -32,6 +32,7 @@ class LoopThread:
             future = asyncio.run_coroutine_threadsafe(work, self._running())
         try:
             return future.result()
+        # Ctrl-C interrupts only the calling thread: without the cancel, the coroutine would continue.
         except BaseException:
             future.cancel()
             raise

@@ -165,6 +165,7 @@ class AsyncClient:
 
         The iteration raises `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
         """
+        # Rejects a wrong id here, not at the first iteration.
         segment(run_id)
         return RunStream(self._http, self._calls, self._patience, run_id, after)
 
@@ -284,6 +285,7 @@ class AsyncClient:
 
     async def _download(self, path: str, max_bytes: int) -> bytes:
         async with self._http.stream("GET", path, timeout=_TRANSFER) as response:
+            # `raise_for` names the API key as the cause; `read_bounded` does not.
             if response.status_code == 401:
                 await response.aread()
                 raise_for(response)
@@ -309,6 +311,7 @@ class AsyncClient:
             else:
                 return response
             if not await backoff.wait(cause):
+                # The gateway responded, so its own error is raised.
                 if isinstance(cause, RetryLater):
                     raise cause.error from None
                 reason = str(cause) or type(cause).__name__
@@ -321,6 +324,7 @@ class AsyncClient:
             page = await self._json("GET", path, params=query)
             for item in page["items"]:
                 yield item
+            # An empty page may have a next one, so only the cursor ends the list.
             if not page["has_more"] or not page.get("next_cursor"):
                 return
             query[cursor] = page["next_cursor"]
@@ -355,6 +359,7 @@ def delta_text(event: RunEvent) -> str:
 
 
 def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:
+    # The `event_id` is the key: the gateway stores an event with a repeated id once.
     if key is None and event.get("event_id"):
         return {}
     return {"idempotency-key": key or str(uuid.uuid4())}

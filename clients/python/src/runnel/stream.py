@@ -78,9 +78,11 @@ class RunStream(AsyncIterator[RunEvent]):
             try:
                 async with contextlib.aclosing(self._connection()) as events:
                     async for event in events:
+                        # Each event is yielded once, also if a resumed stream overlaps the one before.
                         if event["sequence"] <= self.after:
                             continue
                         self.after = event["sequence"]
+                        # Progress restarts the patience: a long run survives many short outages.
                         backoff.reset()
                         yield event
                         if event["type"] in TERMINAL:
@@ -131,6 +133,7 @@ class RunStream(AsyncIterator[RunEvent]):
         if not run_id:
             raise NoRunError(str(accepted.get("event_id")), accepted.get("reason") or "unknown", accepted.get("hint"))
         self.run_id, self.after = str(run_id), int(accepted.get("last_sequence") or 0)
+        # The next attempt reads the run's own stream: a repeated post would return the same 202.
         self._post = None
 
     def _lost(self, cause: Exception | None, reason: str) -> RunnelError:

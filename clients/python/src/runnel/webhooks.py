@@ -57,6 +57,7 @@ class Webhook:
         for part in found.get("webhook-signature", "").split(" "):
             version, _, encoded = part.partition(",")
             given = encoded.encode()
+            # Compares in constant time: the duration must not reveal a part of the signature.
             if version == "v1" and any(hmac.compare_digest(given, one) for one in expected):
                 return int(when)
         raise SignatureError("no signature in header webhook-signature matches this request")
@@ -110,6 +111,7 @@ class SeenIds:
                 if oldest >= now - 2 * TOLERANCE_SECONDS:
                     break
                 self._ids.popitem(last=False)
+            # An evicted id cannot be recognized, so requests as old as it count as seen.
             if timestamp <= self._evicted_until or digest in self._ids:
                 return False
             self._ids[digest] = timestamp

@@ -84,6 +84,7 @@ async def _respond(response: Response, receive: Receive, send: Send) -> None:
         if not sending.done():
             sending.cancel()
         await asyncio.gather(sending, leaving, return_exceptions=True)
+        # Ends the function of the run, also if no frame was sent.
         await response.frames.aclose()
 
 

@@ -100,6 +100,7 @@ class State:
         """Writes a value and returns its version. With `if_version`, another version is an error `conflict`."""
         headers = {} if if_version is None else {"if-match": str(if_version)}
         response = await self._host.json("PUT", "state", scope, key, json={"value": value}, headers=headers)
+        # After the write: a conflict must leave the cached value unchanged.
         self._values[scope, key] = value
         return int(response["version"])
 

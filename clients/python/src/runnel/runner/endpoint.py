@@ -208,6 +208,7 @@ class Endpoint:
             signed_at = self._webhook.verify(request.headers, request.body, now)
         except SignatureError as error:
             raise Rejection(401, "unauthenticated", str(error)) from None
+        # After the verification: unsigned requests must not fill the memory of ids.
         if not self._seen.add(request.headers["webhook-id"], signed_at, now):
             raise Rejection(409, "conflict", "this webhook-id was used before")
         return signed_at

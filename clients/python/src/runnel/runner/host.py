@@ -89,6 +89,7 @@ class HostApi:
                 await read_bounded(response, MAX_RESPONSE_BYTES)
             async for event in sse.decode(decoded(response)):
                 data = json.loads(event.data)
+                # The status is sent before the stream fails, so a later error arrives as an event.
                 if "error" in data:
                     error = data["error"]
                     message, retryable = str(error.get("message")), bool(error.get("retryable"))
@@ -112,6 +113,7 @@ class HostApi:
         try:
             async with client.stream(method, self._url(path), headers=headers, timeout=timeout, **options) as response:
                 yield response
+        # Before its base class `RequestError`.
         except httpx.TimeoutException as error:
             raise ApiError(0, "callback.timeout", "the gateway did not answer in time", True) from error
         except httpx.RequestError as error:
@@ -131,6 +133,7 @@ class HostApi:
                 renewed = await self.json("POST", "token")
                 self._token, self._expires_at = renewed["token"], float(renewed["token_expires_at"])
             except ApiError as error:
+                # The gateway renews no token of a run that has ended.
                 if error.is_run_over:
                     return
                 log.warning("run token not renewed, retrying in %g s: %s", _RENEWAL_PAUSE, error)
