@@ -101,6 +101,7 @@ export class Client {
     const apiKey = options.apiKey ?? environment("RUNNEL_API_KEY");
     if (!apiKey) throw new TypeError("no API key: set RUNNEL_API_KEY, or pass apiKey; `runnel dev` prints one");
     const url = options.url ?? environment("RUNNEL_URL") ?? DEFAULT_URL;
+    // A wrapper: browsers reject the global `fetch` as a method of another object.
     const send = options.fetch ?? ((input, init) => fetch(input, init));
     this.#http = new GatewayHttp(url, apiKey, (options.patienceSeconds ?? 60) * 1000, send);
   }
@@ -147,6 +148,7 @@ export class Client {
    * The iteration throws `StreamLostError` as `stream` does, and `ApiError` 410 if retention has deleted the events.
    */
   follow(runId: string, after = 0, signal?: AbortSignal | undefined): RunStream {
+    // Rejects a wrong id here, not at the first iteration.
     segment(runId);
     return new RunStream(this.#http, { runId, after, signal });
   }
@@ -261,16 +263,19 @@ export class Client {
     do {
       const page: Page = await this.#http.json("GET", path, { query: next ? { ...query, [cursor]: next } : query });
       yield* page.items;
+      // An empty page may have a next one, so only the cursor ends the list.
       next = page.has_more ? page.next_cursor : undefined;
     } while (next);
   }
 }
 
 function idempotent(event: EventEnvelope, options: PostOptions): Record<string, string> {
+  // The `event_id` is the key: the gateway stores an event with a repeated id once.
   if (options.idempotencyKey === undefined && event.event_id) return {};
   return { "idempotency-key": options.idempotencyKey ?? crypto.randomUUID() };
 }
 
 function environment(name: string): string | undefined {
+  // Browsers have no `process`.
   return (globalThis as { process?: { env?: Record<string, string | undefined> } }).process?.env?.[name] || undefined;
 }

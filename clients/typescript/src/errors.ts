@@ -90,6 +90,7 @@ export async function errorOf(response: Response): Promise<ApiError> {
     (body) => body?.error,
     () => undefined,
   );
+  // A proxy's error page is no JSON, or has no code.
   if (typeof error?.code === "string") {
     const details = typeof error.details === "object" && error.details !== null ? error.details : {};
     return new ApiError(status, error.code, `${error.message}`, error.retryable === true, details);

@@ -36,6 +36,7 @@ export class GatewayHttp {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(parts.query ?? {})) if (value != null) query.set(name, `${value}`);
     const url = `${this.url.replace(/\/+$/, "")}${path}${query.size ? `?${query}` : ""}`;
+    // A redirect could lead the key to another server.
     return this.send(url, { method, headers, body, redirect: "manual", signal: parts.signal ?? null });
   }
 
@@ -45,17 +46,21 @@ export class GatewayHttp {
     while (true) {
       let cause: unknown;
       try {
+        // The timeout bounds one attempt; the patience bounds all of them.
         const timeout = AbortSignal.timeout(parts.timeout ?? CALL_TIMEOUT);
         const signal = parts.signal ? AbortSignal.any([parts.signal, timeout]) : timeout;
         const response = await this.fetch(method, path, { ...parts, signal });
         await throwFor(response);
         return response;
       } catch (error) {
+        // An abort by the caller is no network fault, so it is not retried.
         parts.signal?.throwIfAborted();
+        // An error of the gateway is final. `RetryLater` and network faults are retried.
         if (error instanceof RunnelError) throw error;
         cause = error;
       }
       if (await backoff.wait(cause)) continue;
+      // The gateway responded, so its own error is thrown.
       if (cause instanceof RetryLater) throw cause.error;
       throw new GatewayUnreachableError(this.unreachable(textOfError(cause)), { cause });
     }
@@ -95,6 +100,7 @@ export async function collect(
       pieces.push(value);
     }
   } finally {
+    // Frees the connection after an oversized body. A cancel of a failed body repeats its error.
     await reader?.cancel().catch(() => {});
   }
   const bytes = new Uint8Array(size);

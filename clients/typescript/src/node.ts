@@ -13,6 +13,7 @@ export function toNodeHandler(endpoint: Endpoint): (request: IncomingMessage, re
   return (request, response) => {
     answer(endpoint, request, response).catch((error: unknown) => {
       console.error("runner endpoint:", error);
+      // The headers may be sent already, so the connection is closed in place of an error response.
       response.destroy();
     });
   };
@@ -52,9 +53,11 @@ async function answer(endpoint: Endpoint, request: IncomingMessage, response: Se
     return;
   }
   response.once("close", () => answered.close?.());
+  // The connection may have closed during `handle`; `close` is not emitted a second time.
   if (response.destroyed) answered.close?.();
   for await (const frame of answered.frames) {
     if (response.destroyed) break;
+    // Backpressure: a slow reader pauses the run. A closed connection emits no `drain`.
     if (!response.write(frame)) await Promise.race([once(response, "drain"), once(response, "close")]);
   }
   response.end();
@@ -67,6 +70,7 @@ async function read(request: IncomingMessage, endpoint: Endpoint): Promise<Uint8
   if (request.readableEnded && Number(request.headers["content-length"] ?? 0) > 0) {
     throw new Error("the body was read before the runner endpoint: mount it before express.json()");
   }
+  // A stalled sender must not hold its connection.
   const timer = setTimeout(() => request.destroy(), BODY_TIMEOUT);
   try {
     return await unverifiedBytes.read(request, endpoint.maxBodyBytes, () => endpoint.tooLarge());

@@ -55,6 +55,7 @@ export async function sleep(milliseconds: number, signal?: AbortSignal): Promise
       reject(signal?.reason);
     };
     const timer = setTimeout(() => {
+      // Without the removal, a long-lived signal would collect one listener for each pause.
       signal?.removeEventListener("abort", aborted);
       resolve();
     }, milliseconds);
@@ -71,5 +72,6 @@ export async function throwFor(response: Response): Promise<void> {
   }
   if (!RETRIED.has(response.status)) throw error;
   const seconds = response.headers.get("retry-after") ?? "";
+  // `retry-after` can also be a date: then only the backoff applies.
   throw new RetryLater(error, /^[0-9]{1,6}$/.test(seconds) ? Number(seconds) * 1000 : 0);
 }

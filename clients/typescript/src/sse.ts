@@ -49,15 +49,18 @@ async function* lines(body: ReadableStream<Uint8Array>, onData: () => void): Asy
       const { value, done } = await reader.read();
       if (done) return;
       onData();
+      // `stream`: a character may be split between two pieces.
       const parts = decoder.decode(value, { stream: true }).split("\n");
       for (const part of parts.slice(0, -1)) {
         yield (rest + part).replace(/\r$/, "");
         rest = "";
       }
       rest += parts.at(-1);
+      // The unfinished line counts too: a body without line ends must not fill the memory.
       if (rest.length > MAX_EVENT_LENGTH) throw tooLarge();
     }
   } finally {
+    // Closes the connection if the caller leaves the loop early. A cancel of a failed body repeats its error.
     await reader.cancel().catch(() => {});
   }
 }

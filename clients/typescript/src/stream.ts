@@ -48,13 +48,16 @@ export class RunStream implements AsyncIterable<RunEvent> {
       let cause: unknown;
       try {
         for await (const event of this.#connection()) {
+          // Each event is yielded once, also if a resumed stream overlaps the one before.
           if (event.sequence <= this.after) continue;
           this.after = event.sequence;
+          // Progress restarts the patience: a long run survives many short outages.
           backoff.reset();
           yield event;
           if (isTerminal(event.type)) return;
         }
       } catch (error) {
+        // An abort by the caller is no network fault, so it is not retried.
         this.#signal?.throwIfAborted();
         if (error instanceof EndOfRun) return;
         if (error instanceof RunnelError || error instanceof RangeError) throw error;
@@ -81,12 +84,14 @@ export class RunStream implements AsyncIterable<RunEvent> {
         throw new RunnelError(`no event stream at ${this.http.url}: check the URL of the gateway`);
       }
       this.runId = response.headers.get("runnel-run-id") ?? this.runId;
+      // Comments reset the timer too: a run may be silent for longer than `SILENCE`.
       for await (const event of decode(response.body, stillThere)) {
         // Events without an id are notices of the gateway, not events of the run.
         if (event.id) yield JSON.parse(event.data) as RunEvent;
       }
     } finally {
       clearTimeout(timer);
+      // Closes the connection if the caller leaves the loop early.
       silence.abort();
     }
   }
@@ -109,6 +114,7 @@ export class RunStream implements AsyncIterable<RunEvent> {
     if (!accepted.run_id) throw new NoRunError(accepted.event_id, accepted.reason ?? "unknown", accepted.hint ?? undefined);
     this.runId = accepted.run_id;
     this.after = accepted.last_sequence ?? 0;
+    // The next attempt reads the run's own stream: a repeated post would return the same 202.
     this.#post = undefined;
   }
 

@@ -94,11 +94,13 @@ export class SeenIds {
 
   /** Records an id; false if it was seen. Call it after `verify`: unsigned requests must not fill the memory. */
   add(id: string, timestamp: number, now = Date.now() / 1000): boolean {
+    // A map iterates in the order of insertion: the oldest id is first.
     for (const [oldest, at] of this.#ids) {
       // Twice the tolerance: a clock ahead of ours may sign five minutes in the future.
       if (at >= now - 2 * TOLERANCE_SECONDS) break;
       this.#ids.delete(oldest);
     }
+    // An evicted id cannot be recognized, so requests as old as it count as seen.
     if (timestamp <= this.#evictedUntil || this.#ids.has(id)) return false;
     this.#ids.set(id, timestamp);
     if (this.#ids.size > this.capacity) {
@@ -121,6 +123,7 @@ function keyOf(text: string): Uint8Array<ArrayBuffer> {
 
 /** Undefined for text that is no base64. */
 function bytesOf(base64: string): Uint8Array<ArrayBuffer> | undefined {
+  // `atob` also accepts white space and missing padding.
   if (!/^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$/.test(base64)) return undefined;
   return Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
 }

@@ -141,6 +141,7 @@ export class Endpoint {
     }
     const { status, headers, frames, close } = answer;
     if (!frames) return new Response(answer.body, { status, headers });
+    // A server reports a closed connection by this signal, or by a cancel of the body.
     request.signal?.addEventListener("abort", () => close?.());
     const body = new ReadableStream<Uint8Array>({
       async pull(controller) {
@@ -183,6 +184,7 @@ export class Endpoint {
     });
     const headers = request.headers instanceof Headers ? Object.fromEntries(request.headers) : request.headers;
     const id = Object.entries(headers).find(([name]) => name.toLowerCase() === "webhook-id")?.[1];
+    // After the verification: unsigned requests must not fill the memory of ids.
     if (!this.#seen.add(`${id}`, signedAt)) throw new Rejection(409, "conflict", "this webhook-id was used before");
     return signedAt;
   }
@@ -206,6 +208,7 @@ export class Endpoint {
     const close = () => {
       this.#live.delete(runId);
       execution.cancel();
+      // After the cancel: a function that waits for ever would block the return.
       frames.return().catch(() => {});
     };
     const headers = {

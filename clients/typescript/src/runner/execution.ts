@@ -40,12 +40,14 @@ export class Execution {
   /** The body of the response. Call `cancel` before `return`: a function may wait for ever. */
   async *frames(): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     const ended = new AbortController();
+    // Rejects only at the end of the run, by the abort of its pause.
     this.run.host.keepToken(ended.signal).catch(() => {});
     const produced = this.#results();
     let pending: Promise<IteratorResult<Result, void>> | undefined;
     try {
       yield this.#encoder.encode(": run\n\n");
       while (true) {
+        // A silent interval leaves the result pending: it is awaited again, not requested again.
         pending ??= produced.next();
         const first = await firstOf(pending, this.run.signal, this.keepAlive);
         if (first === "silence") {
@@ -63,6 +65,7 @@ export class Execution {
       }
     } finally {
       ended.abort();
+      // An unhandled rejection would end the process of the runner.
       pending?.catch(() => {});
       // Not awaited: a generator that waits for ever never returns.
       produced.return().catch(() => {});
@@ -87,6 +90,7 @@ export class Execution {
   #encoded(result: Result): string {
     const { usage } = this.run.models;
     const counted = isTerminal(result.type) && Object.keys(usage).length > 0 ? { usage } : {};
+    // `result` comes later: a usage that the runner yields replaces the counted one.
     return JSON.stringify({ run_id: this.run.runId, ...counted, ...result, sequence: this.#sequence + 1 });
   }
 
@@ -101,6 +105,7 @@ export class Execution {
       yield* missing.take();
     } catch (error) {
       yield* missing.take();
+      // After a cancel, an error of the function is the effect of its aborted signal.
       yield signal.aborted ? cancelled() : failureOf(error, runId);
     }
   }
@@ -193,8 +198,10 @@ function firstOf(
     };
     const aborted = () => done("abort");
     const timer = setTimeout(() => done("silence"), milliseconds);
+    // A signal that is aborted already emits no event.
     if (signal?.aborted) return done("abort");
     signal?.addEventListener("abort", aborted);
+    // A rejection settles too: the caller awaits `pending` and gets its error there.
     pending.then(
       () => done("settled"),
       () => done("settled"),

@@ -94,6 +94,7 @@ export class HostApi {
         const step = await this.#guarded(() => events.next());
         if (step.done) return;
         const data = JSON.parse(step.value.data);
+        // The status is sent before the stream fails, so a later error arrives as an event.
         if (data.error) {
           const { code, message, retryable, details } = data.error;
           throw new ApiError(200, code, message, retryable, details);
@@ -114,6 +115,7 @@ export class HostApi {
         this.#token = renewed.token;
         this.#expiresAt = renewed.token_expires_at;
       } catch (error) {
+        // The gateway renews no token of a run that has ended.
         if (!(error instanceof ApiError) || error.isRunOver) return;
         console.warn(`run token not renewed, retrying in ${RENEWAL_PAUSE} s: ${error.message}`);
       }
@@ -133,6 +135,7 @@ export class HostApi {
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, `${value}`);
     const url = [this.baseUrl, ...path.map(segment)].join("/") + (query.size ? `?${query}` : "");
+    // Node rejects a timeout that is no integer.
     const signal = AbortSignal.any([this.#signal, AbortSignal.timeout(Math.ceil(milliseconds))]);
     const response = await this.#send(url, { method, headers, body, redirect: "manual", signal });
     if (!response.ok) throw await errorOf(response);
@@ -145,6 +148,7 @@ export class HostApi {
       return await work();
     } catch (error) {
       if (error instanceof ApiError) throw error;
+      // First the end of the run: its abort is a DOMException too, but no timeout.
       this.#signal.throwIfAborted();
       if (error instanceof DOMException) {
         throw new ApiError(0, "callback.timeout", "the gateway did not answer in time", true);

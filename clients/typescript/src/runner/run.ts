@@ -216,6 +216,7 @@ export class State {
   ): Promise<number> {
     const headers: Record<string, string> = options.ifVersion === undefined ? {} : { "if-match": `${options.ifVersion}` };
     const written = await this.host.json<{ version: number }>("PUT", ["state", scope, key], { json: { value }, headers });
+    // After the write: a conflict must leave the cached value unchanged.
     this.#values.set(`${scope}/${key}`, value);
     return written.version;
   }

@@ -49,6 +49,7 @@ export class UnverifiedBytes {
     this.#total += piece.length;
     for (const oldest of this.#bodies) {
       if (this.#total <= this.limit) return;
+      // An empty body frees nothing.
       if (oldest !== body && oldest.size > 0) this.#drop(oldest);
     }
   }
