@@ -30,7 +30,7 @@ class UsageError(Exception):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
+    """Options of the command line; secrets come from the environment only."""
     made = argparse.ArgumentParser(
         prog="langbot-bridge",
         description="Serves LangBot runner plugins as a Runnel runner endpoint, one process for each plugin.",
@@ -68,7 +68,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main() -> None:
-    """Runs the command."""
+    """Serves until SIGTERM or SIGINT. An error ends the process with status 1 and its message."""
     options = parser().parse_args()
     logging.basicConfig(level=options.log, format="%(asctime)s %(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     if options.health:
@@ -102,7 +102,7 @@ async def _serve(options: argparse.Namespace, keys: Keys, token: str) -> None:
             print(f"langbot-bridge listening on http://{host}:{port}", flush=True)
             await stop.wait()
         finally:
-            # First the workers: their runs end with a result that the front still passes on.
+            # Workers end first: the front still forwards the last results of their runs.
             await fleet.stop()
             await runner.cleanup()
 

@@ -20,7 +20,7 @@ from .secrets import SecretError, Secrets
 
 log = logging.getLogger(__name__)
 
-# Of an exception that the plugin raised; the log has all of it.
+# Limit for the text of an exception of the plugin; the log has the complete text.
 _ERROR_CHARACTERS = 2000
 
 
@@ -42,7 +42,7 @@ async def execute(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secret
         await run.put(results.failed(run.id, text, "runner.exception"))
     finally:
         renewal.cancel()
-    # Nothing where the runner has ended by itself.
+    # `put` drops it if the runner has sent a terminal result itself.
     await run.put(run.end or results.completed(run.id))
     await run.finish()
 
@@ -70,7 +70,7 @@ async def _results(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secre
             if result.run_id != run.id:
                 raise ValueError("the runner's result belongs to another run")
             made = result.model_dump(mode="json")
-            if results.has_no_home(made, run.context):
+            if results.lacks_scope(made, run.context):
                 log.info("run %s: state of scope %s left out", run.id, made["data"]["scope"])
                 continue
             yield made
@@ -94,7 +94,7 @@ async def _until_deadline(source: typing.Any, deadline: float | None) -> AsyncIt
 def sdk_context(context: Payload, run: Run, replies: bool) -> Payload:
     """The context of the SDK: the gateway's, with the calls that the bridge itself serves."""
     access = mapping(context.get("context"))
-    # Results of the own run are taken here, so this needs no grant.
+    # The bridge itself takes results of the calling run, so this needs no grant.
     apis = {**mapping(access.get("available_apis")), "run_append_result": True}
     resources = mapping(context.get("resources"))
     runtime = {**mapping(context.get("runtime")), "deadline_at": run.deadline}

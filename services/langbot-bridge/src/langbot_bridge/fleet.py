@@ -18,7 +18,7 @@ from .payload import Payload
 log = logging.getLogger(__name__)
 
 _POLL_SECONDS = 0.05
-# A worker that lived this long has its restart pause back.
+# After this uptime, the restart pause is reset.
 _STEADY_SECONDS = 60.0
 
 
@@ -110,7 +110,7 @@ class Worker:
                 async with self._session.get("/offers") as answer:
                     offers = await answer.json()
         except (TimeoutError, aiohttp.ClientError) as error:
-            # Else nothing would ever notice that this process hangs.
+            # The kill lets `_run_forever` restart it: a hanging process never ends by itself.
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()
             text = f"the plugin in {self.settings.directory} was not loaded within {LIMITS.load_seconds:g} s"
@@ -125,7 +125,7 @@ class Worker:
     async def post(
         self, path: str, body: bytes, headers: typing.Mapping[str, str]
     ) -> typing.AsyncIterator[aiohttp.ClientResponse]:
-        """A request to the worker. Raises `DownError` where it cannot be reached."""
+        """A request to the worker. Raises `DownError` if it cannot be reached."""
         if self._session is None or not self.is_up:
             raise DownError
         try:
@@ -135,7 +135,7 @@ class Worker:
         try:
             yield answer
         finally:
-            # Not released: what is left of a stream belongs to a run that is over.
+            # Closed, not released: the rest of the stream belongs to a run that is over.
             answer.close()
 
     async def stop(self) -> None:
@@ -195,7 +195,7 @@ class Fleet:
         """Starts the workers, a few at a time, and keeps them running.
 
         Returns after the first attempt of each; a slow one is not waited for once another is up. Raises `StartError`
-        where no plugin loads.
+        if no plugin loads.
         """
         starts = asyncio.Semaphore(LIMITS.concurrent_starts)
         for worker in self.workers:

@@ -94,7 +94,7 @@ class GatewayClient:
             connector = aiohttp.TCPConnector(limit=_CONNECTIONS)
             self._session = aiohttp.ClientSession(connector=connector, trust_env=False)
         headers = {**run.headers(), **request.pop("headers", {})}
-        # Keys come percent-encoded and must stay so.
+        # Keys are percent-encoded already; a second encoding would name another key.
         url = URL(run.base_url + path, encoded=True)
         if params := request.pop("params", None):
             url = url.extend_query(params)
@@ -130,7 +130,7 @@ async def _events(response: aiohttp.ClientResponse, action: str) -> AsyncIterato
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip()
-        # A gateway that is faster than the plugin must not keep other runs waiting.
+        # Yields to the event loop: a gateway that is faster than the plugin must not delay other runs.
         await asyncio.sleep(0)
 
 

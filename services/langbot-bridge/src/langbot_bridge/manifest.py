@@ -37,7 +37,7 @@ _ID_LENGTH = 255
 
 
 def runner_id(identity: str, name: str) -> str:
-    """`plugin:AUTHOR/NAME/RUNNER`, as LangBot forms it. Raises `ValueError` where a part does not fit."""
+    """`plugin:AUTHOR/NAME/RUNNER`, as LangBot forms it. Raises `ValueError` if a part does not fit."""
     parts = [*identity.split("/"), name]
     made = f"plugin:{identity}/{name}"
     if len(parts) != 3 or not all(map(_ID_PART.fullmatch, parts)) or len(made) > _ID_LENGTH:

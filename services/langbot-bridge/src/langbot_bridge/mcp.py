@@ -26,7 +26,7 @@ class RpcError(Exception):
 
 
 class Mcp:
-    """The route `/mcp`. Closed until there is a token, since whoever reaches it can call every tool."""
+    """The route `/mcp`. Closed without a token, since each caller can call every tool."""
 
     def __init__(self, fleet: Fleet, token: str) -> None:
         self._fleet, self._token = fleet, token
@@ -35,7 +35,7 @@ class Mcp:
         """One message in, one answer out; notifications get 202."""
         self._authorize(request)
         if request.method != "POST":
-            # No stream of the server's own and no session to end.
+            # A stateless server: no stream for GET, and no session for DELETE.
             raise Refusal(405, "invalid_argument", "this server accepts only POST")
         try:
             async with asyncio.timeout(LIMITS.body_seconds):

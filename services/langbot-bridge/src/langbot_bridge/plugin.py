@@ -45,9 +45,9 @@ class LoadedRunner:
     manifest: Payload
     # An SDK `Runner` or an adapter with the same `invoke`.
     instance: typing.Any
-    # It reads `run_get` by itself, so a cancel leaves it a grace.
+    # The runner polls `run_get` for cancels, so a cancel gives it a grace period.
     interrupts: bool
-    # It handles events and speaks by the SDK's reply API.
+    # The runner handles events and sends messages by the SDK's reply API.
     replies: bool
     # Values of its form that a configuration may leave out.
     defaults: Payload

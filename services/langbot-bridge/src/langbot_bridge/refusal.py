@@ -19,7 +19,7 @@ class Refusal(Exception):
         self.status, self.code, self.message, self.retry_after = status, code, message, retry_after
 
     def response(self) -> web.Response:
-        """The answer; `retryable` where it names a time to wait."""
+        """The response; `retryable` if it has a `Retry-After`."""
         headers = {"retry-after": str(self.retry_after)} if self.retry_after else {}
         error = {
             "code": self.code,

@@ -39,7 +39,7 @@ def reply_of(action: str, payload: Payload) -> Reply | None:
 
 
 def content_of(chain: typing.Any) -> str | list[Payload]:
-    """The content of a message for a LangBot message chain: a text where it holds nothing else."""
+    """The content of a message for a LangBot message chain: a text if all of its parts are text."""
     parts = [part for item in chain or [] if isinstance(item, dict) and (part := _part(item))]
     if all(part["type"] == "text" for part in parts):
         return "".join(part["text"] for part in parts)

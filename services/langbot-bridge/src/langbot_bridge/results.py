@@ -9,7 +9,7 @@ from .payload import Payload, compact, mapping
 TERMINAL = ("run.completed", "run.failed")
 _EVENT_NAME = re.compile(r"[\w.]{1,64}")
 # Scopes of state that belong to a part of the event.
-_HOMES = ("conversation", "actor", "subject")
+_EVENT_SCOPES = ("conversation", "actor", "subject")
 
 
 def failed(run_id: str, error: str, code: str, retryable: bool = False) -> Payload:
@@ -19,7 +19,7 @@ def failed(run_id: str, error: str, code: str, retryable: bool = False) -> Paylo
 
 
 def completed(run_id: str) -> Payload:
-    """`run.completed` of a runner that ended without a word."""
+    """`run.completed` of a runner that ended without a terminal result."""
     return {"run_id": run_id, "type": "run.completed", "data": {"finish_reason": "stop"}}
 
 
@@ -34,19 +34,19 @@ def note(run_id: str, text: str, level: str = "warning") -> Payload:
     return {"run_id": run_id, "type": "processor.log", "data": {"text": text, "level": level}}
 
 
-def has_no_home(result: Payload, context: Payload) -> bool:
+def lacks_scope(result: Payload, context: Payload) -> bool:
     """True for state of a conversation, actor or subject that the event lacks: the gateway would reject it."""
     if result.get("type") != "state.updated":
         return False
     scope = mapping(result.get("data")).get("scope")
-    return scope in _HOMES and not context.get(scope)
+    return scope in _EVENT_SCOPES and not context.get(scope)
 
 
 class Deltas:
     """Turns LangBot's snapshots into increments.
 
     LangBot puts the text so far into `content`, or an increment there and the text so far into `all_content`. The
-    gateway takes increments. `all_content` goes along only where the runner rewrote its text, so that a long answer
+    gateway takes increments. `all_content` is sent only after the runner rewrote its text, so that a long answer
     costs its length once and not once a delta.
     """
 
@@ -85,8 +85,8 @@ class Deltas:
 class Outbox:
     """Converts each result of the runner to wire results: increments, and no line above the limit.
 
-    The gateway ends a run whose line is too long, so a long text goes as several deltas, and what has no parts is
-    shortened or left out with a line in the ledger.
+    The gateway ends a run whose line is too long, so a long text becomes several deltas. Other long results are
+    shortened, or replaced by a line in the ledger.
     """
 
     def __init__(self, run_id: str, line_bytes: int) -> None:
@@ -221,7 +221,7 @@ def _chunk(result: Payload, chunk: Payload) -> Payload:
 
 
 def wire(result: Payload) -> bytes:
-    """One server-sent event."""
+    """A result as one server-sent event, in UTF-8."""
     text = json.dumps(result, ensure_ascii=False, separators=(",", ":"))
     kind = str(result["type"])
     name = f"event: {kind}\n" if _EVENT_NAME.fullmatch(kind) else ""

@@ -1,4 +1,4 @@
-"""The table: actions of the SDK as calls of the host API. Pure: no I/O.
+"""Route table: actions of the SDK as calls of the host API. Pure: no I/O.
 
 An action that is not here has no counterpart; the SDK raises its own error for it.
 """
@@ -14,7 +14,7 @@ Mapper = typing.Callable[[Payload], Payload]
 
 
 class KeyFaultError(Exception):
-    """A part of a path that would climb out of it."""
+    """A key that would leave its path, such as `..`. The message asks for another name."""
 
 
 class Answer(typing.NamedTuple):
@@ -209,7 +209,7 @@ ROUTES: dict[str, Route] = {
     "run_cancel": Route("POST", "/runs/{target_run_id}/cancel", _body("reason")),
 }
 
-# The same of the calling run, which needs no conversation for it.
+# Routes for the calling run itself, which need no conversation.
 OWN_RUN: dict[str, Route] = {
     "run_get": Route("GET", "/run"),
     "run_events_page": ROUTES["run_events_page"]._replace(path="/run/events"),

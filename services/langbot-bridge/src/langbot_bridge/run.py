@@ -1,4 +1,4 @@
-"""One live run: its credentials, its results on their way out, its end."""
+"""One live run: credentials, queue of results, and cancellation."""
 
 import asyncio
 import contextvars
@@ -32,7 +32,7 @@ class Run:
         if self.deadline is not None:
             self.deadline -= self.skew
         self.token = str(host["token"])
-        self.token_expires_at = self._here(host.get("token_expires_at"))
+        self.token_expires_at = self._local_time(host.get("token_expires_at"))
         limits = mapping(mapping(runtime.get("metadata")).get("limits"))
         self._outbox = results.Outbox(self.id, int(limits.get("line_bytes") or LIMITS.line_bytes))
         self.queue: asyncio.Queue[Payload | None] = asyncio.Queue(LIMITS.queued_results)
@@ -43,13 +43,13 @@ class Run:
         self.closed = asyncio.Event()
         # Variables of the SDK's query API.
         self.variables: Payload = dict(mapping(context.get("variables")))
-        # A runner for events speaks by the SDK's reply API.
+        # True for a runner for events: it sends messages by the SDK's reply API.
         self.replies = False
         self.end: Payload | None = None
         self.task: asyncio.Task[None] | None = None
 
     async def put(self, result: Payload) -> Payload:
-        """Numbers a result and hands it to the stream, which waits where the gateway does not read.
+        """Numbers a result and queues it for the stream. Waits while the queue is full.
 
         Returns the last event that was sent for it. After the run's end nothing is sent. Once the run was cancelled,
         a failure has the code of the cancel: that of the runner, such as one of a broken model call, follows from it.
@@ -68,7 +68,7 @@ class Run:
             return sent
 
     async def finish(self) -> None:
-        """Ends the stream."""
+        """Queues the end of the stream, after all results."""
         await self.queue.put(None)
 
     def headers(self) -> dict[str, str]:
@@ -78,7 +78,7 @@ class Run:
 
     def replace_token(self, token: str, expires_at: typing.Any) -> None:
         """Takes a renewed token."""
-        self.token, self.token_expires_at = token, self._here(expires_at)
+        self.token, self.token_expires_at = token, self._local_time(expires_at)
 
     def renewal_in(self) -> float | None:
         """Seconds until the token is to be renewed, or `None` when it lives as long as the run."""
@@ -99,7 +99,7 @@ class Run:
         self._stop(results.failed(self.id, text, "runner.shutdown", retryable=True), 0.0)
 
     def abandon(self) -> None:
-        """Ends the run without a word: the gateway is gone."""
+        """Ends the run without a result: the gateway has closed the stream."""
         self.is_over = True
         self._cancel_task(LIMITS.cancel_attempts)
 
@@ -116,9 +116,9 @@ class Run:
         again = LIMITS.cancel_again_seconds
         asyncio.get_running_loop().call_later(again, self._cancel_task, attempts - 1)
 
-    def _here(self, gateway_time: typing.Any) -> float | None:
-        time_there = _number(gateway_time)
-        return None if time_there is None else time_there - self.skew
+    def _local_time(self, gateway_time: typing.Any) -> float | None:
+        seconds = _number(gateway_time)
+        return None if seconds is None else seconds - self.skew
 
 
 def _number(value: typing.Any) -> float | None:

@@ -82,7 +82,7 @@ def _key(text: str) -> bytes:
 
 
 class SeenIds:
-    """Ids of the last minutes. When full, the oldest go, and all requests of their age are refused."""
+    """Ids of the last ten minutes. A full memory evicts the oldest, and refuses all requests of their age."""
 
     def __init__(self, capacity: int = 65_536) -> None:
         self._capacity = capacity
@@ -90,7 +90,7 @@ class SeenIds:
         self._forgotten_until = -1
 
     def insert(self, message_id: str, timestamp: int, now: float) -> bool:
-        """Notes an id; false when it came before. Call it after the signature was verified."""
+        """Records an id; false if it was seen. Call it after the signature was verified."""
         while self._ids:
             oldest, signed_at = next(iter(self._ids.items()))
             # Twice the tolerance: clocks may be ahead, so ids do not come in the order of their timestamps.

@@ -37,7 +37,7 @@ class Worker:
         self._tools = ToolCalls()
 
     def app(self) -> web.Application:
-        """The routes."""
+        """Routes for the front, on a Unix socket."""
         app = web.Application(middlewares=[refusals], client_max_size=LIMITS.body_bytes)
         app.router.add_get("/offers", self.list_offers)
         app.router.add_post("/runs", self.start_run)
@@ -72,7 +72,7 @@ class Worker:
             await self._send(run, response)
             await response.write_eof()
         finally:
-            # Also where the gateway has closed the stream.
+            # Also after the gateway has closed the stream.
             run.abandon()
             self._host.runs.pop(run.id, None)
             run.closed.set()
@@ -103,7 +103,7 @@ class Worker:
         return web.json_response({"status": "cancelling"}, status=202)
 
     async def call_tool(self, request: web.Request) -> web.Response:
-        """Calls a tool."""
+        """Calls a tool. A failed call is a result with `isError`."""
         tool = self._plugin.tools.get(request.match_info["name"])
         if tool is None:
             raise Refusal(404, "not_found", f"there is no tool {request.match_info['name']} here")
@@ -168,7 +168,7 @@ def main() -> None:
     options = parser.parse_args()
     form = f"%(asctime)s %(levelname)s {Path(options.directory).name} %(name)s: %(message)s"
     logging.basicConfig(level=options.log, format=form, stream=sys.stderr)
-    # A plugin must not read from the parent's pipe, nor its children hold it.
+    # A plugin must not read from the parent's pipe, and its child processes must not inherit it.
     parent = os.dup(0)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
@@ -176,7 +176,7 @@ def main() -> None:
     except (LoadError, SecretError, OSError, ValueError) as error:
         log.error("the plugin in %s cannot be served: %s", options.directory, error)
         sys.exit(LOAD_FAILED)
-    # A plugin's threads must not keep the process.
+    # `os._exit`: threads of a plugin must not keep the process alive.
     logging.shutdown()
     os._exit(0)
 
