@@ -1,4 +1,4 @@
-"""One LangBot run: post the event, pass the answer on, cancel what nobody waits for."""
+"""One LangBot run: posts the event, forwards the answer, and cancels a run that LangBot has left."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from .settings import ConfigError, Settings
 
 log = logging.getLogger(__name__)
 
-# LangBot's own answer, from its database.
+# Limit for `run_get`, which LangBot answers from its database.
 _PIPELINE_SECONDS = 5.0
 
 _NO_AGENT = (
@@ -34,7 +34,7 @@ async def execute(ctx: RunnerContext) -> AsyncGenerator[RunnerResult, None]:
             if not run_id and accepted.get("reason") == "no_agent":
                 raise GatewayError("runnel.no_agent", _NO_AGENT)
             if not run_id or accepted.get("steered"):
-                # A live run has taken the message up, and answers it where it was begun.
+                # Steering: a live run has absorbed the message and answers it in its own stream.
                 yield RunnerResult.run_completed(ctx.run_id)
                 return
             async with contextlib.aclosing(_answer(ctx, client, str(run_id))) as results:

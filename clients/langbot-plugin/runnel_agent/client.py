@@ -1,4 +1,4 @@
-"""Calls of the gateway: post once, read to the end, whatever the connection does."""
+"""Calls of the gateway, with retries: an event is posted once, and a stream is read to its end."""
 
 import asyncio
 import contextlib
@@ -166,7 +166,7 @@ class Client:
             await pauses.wait(reason)
 
 
-class _RetryLater(Exception):  # noqa: N818 - caught here, shown to nobody
+class _RetryLater(Exception):  # noqa: N818 - internal, always caught here
     def __init__(self, message: str, seconds: float) -> None:
         super().__init__(message)
         self.seconds = seconds

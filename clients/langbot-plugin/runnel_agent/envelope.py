@@ -46,7 +46,7 @@ def event_id(ctx: RunnerContext, source: str) -> str:
 
 
 def envelope(ctx: RunnerContext, source: str, pipeline_id: str | None = None) -> Json:
-    """The body of `POST /v1/events`, files as they came. What LangBot leaves empty is absent."""
+    """The body of `POST /v1/events`, with unchanged files. Empty members of LangBot are absent."""
     subject = _named(ctx.subject, "subject_type")
     # The runner's context has launcher and bot in the data of its subject only.
     details = subject.get("data") or {}
@@ -112,13 +112,13 @@ async def with_uploads(event: Json, put: Put) -> Json:
 
 
 def question_id(gateway_id: str, interaction_id: str) -> str | None:
-    """The id under which LangBot asks a question of the gateway; `None` where it is too long for LangBot."""
+    """The id under which LangBot asks a question of the gateway; `None` if it is too long for LangBot."""
     made = f"{_QUESTION}{gateway_id}:{interaction_id}"
     return made if len(made) <= 255 else None
 
 
 def answer_of(ctx: RunnerContext) -> tuple[str, Json] | None:
-    """The gateway's id of a question and the body of its answer, where this run is the answer to one."""
+    """The gateway's id of a question and the body of its answer, if this run is the answer to one."""
     submitted = ctx.input.interaction
     if submitted is None or not submitted.interaction_id.startswith(_QUESTION):
         return None
@@ -151,7 +151,7 @@ def _dump(model: typing.Any) -> Json:
 
 
 def _named(model: typing.Any, kind: str) -> Json:
-    """An actor or a subject without its empty members; nothing where it has no type."""
+    """An actor or a subject without its empty members; empty without a type."""
     given = _dump(model)
     made = some(given, given)
     return made if kind in made else {}

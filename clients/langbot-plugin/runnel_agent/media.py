@@ -33,7 +33,7 @@ def media_of(given: Json) -> tuple[list[Json], list[Json]]:
         # LangBot lists a picture of a message twice: the second time it may have a name.
         found[key] = {**item, **found.get(key, {})}
     if found:
-        # Agents that upload files read the attachments where there are any.
+        # If an input has attachments, agents that upload files read only those, so all files are listed there.
         for part in contents:
             item = _attachment(part)
             key = _key(item.get("content"), item.get("url"))
