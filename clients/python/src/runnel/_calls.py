@@ -36,7 +36,7 @@ class OpenCalls:
             self._tasks.discard(task)
 
     async def close(self) -> None:
-        """Ends all calls."""
+        """Cancels all calls and waits for their end."""
         self._is_closed = True
         tasks, self._tasks = self._tasks, set()
         for task in tasks:

@@ -38,7 +38,7 @@ export interface RunnerOptions {
   configSchema?: Json[];
 }
 
-/** Request for `Endpoint.handle`. `path` may begin with the place where the endpoint is mounted. */
+/** Request for `Endpoint.handle`. `path` may begin with the mount of the endpoint. */
 export interface EndpointRequest {
   method: string;
   path: string;
@@ -208,7 +208,7 @@ export class Endpoint {
     const close = () => {
       this.#live.delete(runId);
       execution.cancel();
-      // After the cancel: a function that waits for ever would block the return.
+      // After the cancel: a function that never ends would block the return.
       frames.return().catch(() => {});
     };
     const headers = {

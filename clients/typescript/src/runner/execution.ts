@@ -37,7 +37,7 @@ export class Execution {
     this.abort.abort(new DOMException("the run was cancelled", "AbortError"));
   }
 
-  /** The body of the response. Call `cancel` before `return`: a function may wait for ever. */
+  /** The body of the response. Call `cancel` before `return`: a function may never end. */
   async *frames(): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
     const ended = new AbortController();
     // Rejects only at the end of the run, by the abort of its pause.
@@ -67,7 +67,7 @@ export class Execution {
       ended.abort();
       // An unhandled rejection would end the process of the runner.
       pending?.catch(() => {});
-      // Not awaited: a generator that waits for ever never returns.
+      // Not awaited: the return of a generator that never ends would block.
       produced.return().catch(() => {});
     }
   }

@@ -35,7 +35,7 @@ export interface HostOptions {
 }
 
 /**
- * Host API of one run, as `ctx.host`. `ctx.models` and its neighbours use it.
+ * Host API of one run, as `ctx.host`. `ctx.models`, `ctx.tools` and the others use it.
  *
  * Errors are `ApiError`s. Their codes come from the gateway, or are `callback.unreachable` and `callback.timeout`.
  * Redirects are not followed: the token goes to the gateway only.

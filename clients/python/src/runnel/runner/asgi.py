@@ -21,7 +21,7 @@ _BODY_SECONDS = 30.0
 
 
 async def serve_asgi(endpoint: Endpoint, scope: Any, receive: Receive, send: Send) -> None:
-    """One request."""
+    """Serves one request; also the lifespan protocol, without work."""
     if scope["type"] == "lifespan":
         await _lifespan(receive, send)
         return
@@ -45,9 +45,9 @@ async def serve_asgi(endpoint: Endpoint, scope: Any, receive: Receive, send: Sen
 
 
 def _path(scope: Any) -> str:
-    """The path below the place where the endpoint is mounted."""
+    """Path relative to the mount of the endpoint."""
     path, root = str(scope["path"]), str(scope.get("root_path") or "")
-    # Older servers leave the place of the mount out of the path.
+    # Older servers send the path without the mount.
     return path[len(root) :] if root and path.startswith(root) else path
 
 

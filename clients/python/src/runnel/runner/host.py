@@ -34,7 +34,7 @@ _LONGEST_RUN = 86_400.0
 
 
 class HostApi:
-    """Host API of one run, as `ctx.host`. `ctx.models` and its neighbours use it.
+    """Host API of one run, as `ctx.host`. `ctx.models`, `ctx.tools` and the others use it.
 
     Errors are `ApiError`s. Their codes come from the gateway, or are `callback.unreachable` and
     `callback.timeout`. Redirects are refused: the token goes to the gateway only.
