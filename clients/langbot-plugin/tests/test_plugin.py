@@ -58,7 +58,7 @@ def test_increments_become_snapshots(gateway: FakeGateway, config: Config) -> No
     assert found[-1].type == "run.completed"
 
 
-def test_event_holds_what_langbot_knows(gateway: FakeGateway, config: Config) -> None:
+def test_event_has_the_data_of_langbot(gateway: FakeGateway, config: Config) -> None:
     gateway.tell(COMPLETED)
     execute(context("hi", config))
     [(headers, _)] = gateway.calls("POST /v1/events")
@@ -216,7 +216,7 @@ def test_event_ids_differ_by_message_and_conversation(gateway: FakeGateway, conf
     assert len(set(ids)) == 3
 
 
-def test_resumes_behind_the_last_event(gateway: FakeGateway, config: Config) -> None:
+def test_resumes_after_the_last_event(gateway: FakeGateway, config: Config) -> None:
     gateway.tell(delta("one "), delta("two "), delta("three"), reply("one two three"), COMPLETED)
     gateway.cuts = [1, 3]
     found = execute(context("hi", config))
@@ -305,7 +305,7 @@ def test_forgotten_events_give_the_output(gateway: FakeGateway, config: Config) 
     assert failure(execute(context("hi", config))) == "runnel.ended"
 
 
-def test_deltas_alone_end_with_a_final_one(gateway: FakeGateway, config: Config) -> None:
+def test_deltas_without_message_end_with_a_final_one(gateway: FakeGateway, config: Config) -> None:
     gateway.tell(delta("a"), delta("b"), COMPLETED)
     found = execute(context("hi", config))
     assert [result.data["chunk"]["is_final"] for result in found[:-1]] == [False, False, True]
@@ -354,7 +354,7 @@ def test_unreadable_artifacts_are_named(gateway: FakeGateway, config: Config) ->
 
 
 @pytest.mark.parametrize("named", ["../conversations/OTHER/history?x=", "..", "%2e%2e"])
-def test_ids_of_others_stay_one_segment(gateway: FakeGateway, config: Config, named: str) -> None:
+def test_foreign_ids_stay_one_segment(gateway: FakeGateway, config: Config, named: str) -> None:
     gateway.tell(reply([{"type": "file_url", "file_url": f"artifact:{named}", "file_name": "a"}]), COMPLETED)
     [parts] = messages(execute(context("hi", config)))
     assert "The file a could not be read" in parts[0]["text"]

@@ -119,7 +119,7 @@ async def test_exceptions_fail_the_run(raised: Exception, code: str, text: str) 
 
 
 @pytest.mark.parametrize("data", [{}, {"chunk": "text"}])
-async def test_delta_without_chunk_says_what_to_yield(data: typing.Any, caplog: pytest.LogCaptureFixture) -> None:
+async def test_delta_without_chunk_names_the_valid_result(data: typing.Any, caplog: pytest.LogCaptureFixture) -> None:
     async def wrong(_: RunContext) -> typing.AsyncIterator[results.Result]:
         yield {"type": "message.delta", "data": data}
 
@@ -129,7 +129,7 @@ async def test_delta_without_chunk_says_what_to_yield(data: typing.Any, caplog: 
 
 
 @pytest.mark.parametrize("item", [7, {"type": "x"}, results.state("k", float("nan")), results.state("k", object())])
-async def test_what_is_no_result_fails_the_run(item: typing.Any) -> None:
+async def test_invalid_result_fails_the_run(item: typing.Any) -> None:
     async def wrong(_: RunContext) -> typing.AsyncIterator[typing.Any]:
         yield item
 
@@ -144,7 +144,7 @@ async def test_halves_of_surrogate_pairs_are_sent() -> None:
     assert (await outcome(half))[0][1]["message"]["content"] == "\ud83d"
 
 
-async def test_missing_model_says_what_to_grant() -> None:
+async def test_missing_model_names_the_policy_to_change() -> None:
     async def ask(ctx: RunContext) -> typing.AsyncIterator[str]:
         async for text in ctx.models.stream("hi"):
             yield text
@@ -235,7 +235,7 @@ async def test_cancel_ends_the_function_and_the_run() -> None:
     assert (await made.handle(request("POST", "/runs/r-1/cancel", {"run_id": "r-1"}))).status == 404
 
 
-async def test_function_that_ignores_its_cancel_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_function_that_ignores_its_cancel_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("runnel.runner.execution._CANCEL_GRACE", 0.01)
     release = asyncio.Event()
 
@@ -277,7 +277,7 @@ async def test_closed_response_ends_the_function() -> None:
     assert ended.is_set()
 
 
-async def test_run_counts_as_live_until_its_response_is_closed() -> None:
+async def test_run_is_live_until_its_response_closes() -> None:
     async def quick(_: RunContext) -> str:
         return "a"
 

@@ -88,7 +88,7 @@ async def sequences(events: typing.AsyncIterator[typing.Any]) -> list[int]:
     return [event["sequence"] async for event in events]
 
 
-async def test_stream_resumes_behind_the_last_event() -> None:
+async def test_stream_resumes_after_the_last_event() -> None:
     script = Script(stream(frame(1), "data: {", cut=True), stream(frame(1), frame(2), cut=True), stream(END))
     assert await sequences(client(script).stream(message("hi"))) == [1, 2, 3]
     post, first, second = script.requests
@@ -98,7 +98,7 @@ async def test_stream_resumes_behind_the_last_event() -> None:
     assert second.headers["authorization"] == "Bearer rnl_key"
 
 
-async def test_post_repeats_with_its_key_before_the_first_event() -> None:
+async def test_post_is_repeated_with_its_key() -> None:
     script = Script(httpx.ConnectError("no"), stream(cut=True), refusal(503, "unavailable"), stream(END))
     assert await sequences(client(script).stream(message("hi"))) == [3]
     assert [one.method for one in script.requests] == ["POST"] * 4
@@ -263,7 +263,7 @@ def gzip(content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
-async def test_bound_of_a_download_is_that_of_decoded_bytes(encoding: str) -> None:
+async def test_download_limit_counts_decoded_bytes(encoding: str) -> None:
     packed = (gzip if encoding == "gzip" else zlib.compress)(b"x" * 100_000_000)
     answer = httpx.Response(200, headers={"content-encoding": encoding}, stream=Body(packed))
     tracemalloc.start()

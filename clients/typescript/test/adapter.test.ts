@@ -117,7 +117,7 @@ test("exceptions fail the run", async () => {
   }
 });
 
-test("what is no result fails the run", async () => {
+test("invalid result fails the run", async () => {
   for (const item of [7, null, { type: "x" }, results.state("k", 1n)]) {
     const found = await outcome(async function* () {
       yield item as unknown as string;

@@ -34,7 +34,7 @@ def manifests(started: Bridge) -> dict[str, dict]:
     return {runner["id"]: runner for runner in started.request("GET", "/runners").body()["runners"]}
 
 
-def test_manifest_has_what_the_component_declares(probe: Bridge) -> None:
+def test_manifest_has_the_declarations_of_the_component(probe: Bridge) -> None:
     found = manifests(probe)
     assert set(found) == {
         f"plugin:tester/probe/{name}" for name in ("default", "polite", "handlers", "default-events", "conforming")
@@ -91,7 +91,7 @@ def test_single_url_tells_calls_by_action(probe: Bridge, gateway: FakeGateway) -
     assert post({"action": "dance"}).status == 400
 
 
-def test_refuses_what_no_run_is(probe: Bridge, gateway: FakeGateway) -> None:
+def test_refuses_malformed_run_requests(probe: Bridge, gateway: FakeGateway) -> None:
     assert probe.run("echo", gateway, runner="plugin:tester/probe/none").status == 404
     assert probe.request("POST", "/runs", b"[]").status == 400
     message = run_request("echo", gateway)
@@ -268,7 +268,7 @@ def test_workers_end_with_the_bridge() -> None:
         ([str(PLUGINS / "broken")], "was not loaded"),
     ],
 )
-def test_wrong_commands_say_what_to_do(arguments: list[str], expected: str) -> None:
+def test_wrong_commands_name_the_correction(arguments: list[str], expected: str) -> None:
     ended = command(arguments, {"LANGBOT_BRIDGE_SECRET": SECRET})
     assert ended.returncode == 1
     assert expected in ended.stderr

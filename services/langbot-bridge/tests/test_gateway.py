@@ -33,7 +33,7 @@ def test_message_is_answered_and_stored(real: Gateway) -> None:
     assert [item["content"] for item in history] == ["hello big world", "echo hello big world"]
 
 
-def test_every_call_of_the_proxy_meets_the_host_api(real: Gateway) -> None:
+def test_host_api_answers_every_proxy_call(real: Gateway) -> None:
     found = json.loads(last_content(real.post("steered", "calls").all()))
     failed = {name: outcome["api_error"] for name, outcome in found.items() if "api_error" in outcome}
     # The event came without a prompt of a pipeline.

@@ -144,7 +144,7 @@ def test_token_is_renewed_before_it_ends(probe: Bridge, gateway: FakeGateway) ->
     assert gateway.requests[0][2]["authorization"] == "Bearer run-token"
 
 
-def test_steering_brings_what_came_meanwhile(probe: Bridge, gateway: FakeGateway) -> None:
+def test_steering_delivers_messages_during_a_run(probe: Bridge, gateway: FakeGateway) -> None:
     results = iter(probe.run("steer", gateway))
     next(results)
     event = {"event_id": "e-2", "event_type": "message.received", "source": "api"}
