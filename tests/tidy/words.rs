@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::sync::LazyLock;
 
 use ra_ap_rustc_lexer::TokenKind;
 
@@ -76,10 +77,10 @@ fn comments(file: &File) -> Vec<(String, &str)> {
 
 #[test]
 fn crates_speak_the_words_of_the_field() {
-    let crates = measures();
+    let crates = &*MEASURES;
     assert!(crates.len() > 30, "the crates were not found");
     let mut faults = Vec::new();
-    for (name, measure) in &crates {
+    for (name, measure) in crates {
         for (kind, limit) in DIALECT {
             let (found, all) = measure.share(kind);
             let ceiling = CEILINGS.iter().find(|row| row.0 == name && row.1 == kind);
@@ -101,8 +102,7 @@ fn crates_speak_the_words_of_the_field() {
 
 #[test]
 fn statements_give_their_reasons() {
-    let crates = measures();
-    let sparse = crates
+    let sparse = MEASURES
         .iter()
         .filter(|(_, measure)| measure.lines >= SMALL)
         .filter(|(_, measure)| measure.reasons * 1000 < REASONS * measure.lines);
@@ -113,6 +113,8 @@ fn statements_give_their_reasons() {
 }
 
 /// Findings of each crate and package, by directory.
+static MEASURES: LazyLock<BTreeMap<String, Measure>> = LazyLock::new(measures);
+
 fn measures() -> BTreeMap<String, Measure> {
     let page = fs::read_to_string(root().join("docs/glossary.md")).expect("the glossary is there");
     let retired = retired_words(&page);

@@ -5,6 +5,7 @@
 //! clients or runners. Metrics of each event batch have static handles; others are looked up per call.
 
 mod calls;
+mod labels;
 mod table;
 
 use std::collections::BTreeSet;
@@ -17,6 +18,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use crate::spans::Exported;
 
 pub use calls::{ModelCallCounter, ToolCallTimer, model_called};
+pub use labels::{BreakerState, NotificationOutcome, PanickedTask, RecoveryReason};
 pub use table::{METRICS, Metric, MetricKind};
 
 /// Maximum number of endpoint label values; further ones are `other`.
@@ -137,88 +139,6 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     }
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
-}
-
-/// Result of a notification on the bus.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NotificationOutcome {
-    /// Queued for sending.
-    Sent,
-    /// Dropped: the send queue was full.
-    Lost,
-    /// Received from another replica.
-    Inbound,
-    /// Reconnected: notifications may have been lost.
-    Missed,
-}
-
-impl NotificationOutcome {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Lost => "lost",
-            Self::Inbound => "heard",
-            Self::Missed => "missed",
-        }
-    }
-}
-
-/// Reason why the sweep recovered a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecoveryReason {
-    /// Its lease had expired.
-    Orphaned,
-    /// Its lease had expired, but its runner appends results.
-    Continued,
-    /// It was stored but never dispatched.
-    Dispatched,
-    /// It was queued for too long.
-    Overdue,
-}
-
-impl RecoveryReason {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Orphaned => "orphaned",
-            Self::Continued => "continued",
-            Self::Dispatched => "dispatched",
-            Self::Overdue => "overdue",
-        }
-    }
-}
-
-/// The kind of task that panicked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PanickedTask {
-    Run,
-    Handler,
-    Connection,
-    Writer,
-    /// Background work.
-    Upkeep,
-}
-
-impl PanickedTask {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Run => "run",
-            Self::Handler => "handler",
-            Self::Connection => "connection",
-            Self::Writer => "writer",
-            Self::Upkeep => "upkeep",
-        }
-    }
-}
-
-/// State of an endpoint's circuit breaker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BreakerState {
-    /// Calls pass.
-    Closed,
-    /// One probe call at a time.
-    HalfOpen,
-    /// Calls fail fast.
-    Open,
 }
 
 /// An open client stream, counted until it is dropped.

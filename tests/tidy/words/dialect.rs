@@ -64,18 +64,18 @@ impl Measure {
                 self.find(Kind::Name, path, *line, name);
             }
         }
-        let mut before = 0;
+        let mut before = None;
         for (line, comment) in &source.comments {
             if retired.is_in(comment) {
                 self.find(Kind::Comment, path, *line, comment);
             }
-            if *line != before + 1 {
+            if before.is_none_or(|before| *line != before + 1) {
                 self.starts += 1;
                 if begins_with_question(comment) {
                     self.find(Kind::Start, path, *line, comment);
                 }
             }
-            before = *line;
+            before = Some(*line);
         }
         for (line, text) in &source.texts {
             if retired.is_in(text) {

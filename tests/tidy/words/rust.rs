@@ -1,6 +1,6 @@
 //! Declared names, comments and texts of one Rust file.
 
-use std::ops::Range;
+use std::collections::HashSet;
 
 use ra_ap_rustc_lexer::{FrontmatterAllowed, LiteralKind, TokenKind, tokenize};
 use syn::spanned::Spanned;
@@ -23,8 +23,8 @@ pub(crate) fn read(text: &str, product: usize) -> Source {
             TokenKind::LineComment { doc_style } => {
                 let words = piece.trim_start_matches(['/', '!']).trim();
                 source.comments.push((line, words.to_owned()));
-                let is_in_body = items.bodies.iter().any(|body| body.contains(&line));
-                source.reasons += usize::from(doc_style.is_none() && is_in_body && line <= product);
+                let is_reason = doc_style.is_none() && items.bodies.contains(&line);
+                source.reasons += usize::from(is_reason && line <= product);
             }
             TokenKind::Literal { kind, .. } if is_text(kind) && piece.contains(' ') => {
                 source.texts.push((line, piece.to_owned()));
@@ -57,7 +57,7 @@ fn is_text(kind: LiteralKind) -> bool {
 #[derive(Default)]
 struct Items {
     names: Vec<(usize, String)>,
-    bodies: Vec<Range<usize>>,
+    bodies: HashSet<usize>,
 }
 
 impl Items {
@@ -70,7 +70,7 @@ impl Items {
 impl<'ast> Visit<'ast> for Items {
     fn visit_block(&mut self, block: &'ast syn::Block) {
         let span = block.span();
-        self.bodies.push(span.start().line..span.end().line);
+        self.bodies.extend(span.start().line..span.end().line);
         visit::visit_block(self, block);
     }
 
