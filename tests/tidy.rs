@@ -24,7 +24,7 @@ const MAX_LINES: usize = 400;
 
 // --- crates and the directories that may use them ---
 
-/// A crate, and the directories or modules that may use it. `api` stands for `api.rs` and `api/`.
+/// A crate, and the directories or modules that may use it. `api` means `api.rs` and `api/`.
 const ALLOWED_IN: [(&str, &[&str]); 14] = [
     ("async_nats", &["crates/runs/src/bus", "tests"]),
     ("axum", HTTP_IN),
@@ -77,14 +77,17 @@ const TABLES: &[&str] = &["crates/store", "migrations"];
 fn io_crates_are_used_only_in_allowed_directories() {
     let mut faults = Vec::new();
     for file in rust_files() {
-        for (word, rooms) in ALLOWED_IN {
-            if rooms.iter().any(|room| is_in(&file.path, room)) {
+        for (word, directories) in ALLOWED_IN {
+            if directories
+                .iter()
+                .any(|directory| is_in(&file.path, directory))
+            {
                 continue;
             }
             for line in lines_with(&file.text, word) {
                 let path = &file.path;
                 faults.push(format!(
-                    "{path}:{line} says `{word}`: it is known to {rooms:?}"
+                    "{path}:{line} contains `{word}`: use it only in {directories:?}"
                 ));
             }
         }
@@ -102,12 +105,12 @@ fn domain_uses_no_async_and_no_clock() {
             "crates/llm-formats",
             "crates/action-graph/src",
         ];
-        if !pure.iter().any(|room| is_in(&file.path, room)) {
+        if !pure.iter().any(|directory| is_in(&file.path, directory)) {
             continue;
         }
         for word in ["async", "await", "tokio", "Instant", "SystemTime"] {
             for line in lines_with(&file.text, word) {
-                faults.push(format!("{}:{line} says `{word}`", file.path));
+                faults.push(format!("{}:{line} contains `{word}`", file.path));
             }
         }
     }
@@ -320,10 +323,10 @@ const DOMAIN_NEEDS: [&str; 9] = [
 #[test]
 fn crates_depend_only_on_crates_below() {
     let mut faults = Vec::new();
-    for (room, below) in ALLOWED_DEPENDENCIES {
-        for name in dependencies(room) {
+    for (directory, below) in ALLOWED_DEPENDENCIES {
+        for name in dependencies(directory) {
             if WORKSPACE_CRATES.contains(&name.as_str()) && !below.contains(&name.as_str()) {
-                faults.push(format!("{room} depends on {name}"));
+                faults.push(format!("{directory} depends on {name}"));
             }
         }
     }
@@ -412,11 +415,13 @@ fn bodies_are_read_only_with_second_credential_check() {
 fn modules_use_no_mod_rs_files() {
     let files = rust_files();
     let inside = files.iter().filter(|file| file.path.ends_with("/mod.rs"));
-    assert_none(inside.map(|file| format!("{}: name it like its directory, beside it", file.path)));
+    assert_none(
+        inside.map(|file| format!("{}: name it like its directory, next to it", file.path)),
+    );
 }
 
 #[test]
-fn files_have_at_most_400_lines() {
+fn files_are_limited_to_400_lines() {
     let files = rust_files();
     let long = files
         .iter()
@@ -491,7 +496,7 @@ fn only_migration_names_third_party_runners() {
             || is_test(&file.path)
             || ALLOWED_DIRECTORIES
                 .iter()
-                .any(|room| is_in(&file.path, room))
+                .any(|directory| is_in(&file.path, directory))
         {
             continue;
         }
@@ -516,9 +521,9 @@ fn only_test_builds_have_failpoints() {
             .args(["tree", "--locked", "--offline"]);
         cargo.args(["--package", "gateway", "--invert", "fail", "--edges", edges]);
         let output = cargo.output().expect("cargo runs");
-        let told = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert!(told.contains("gateway"), "{output:?}");
-        told
+        let listing = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert!(listing.contains("gateway"), "{output:?}");
+        listing
     };
     let switched_on = "fail feature \"failpoints\"";
     assert!(features("all,features").contains(switched_on));
@@ -527,11 +532,14 @@ fn only_test_builds_have_failpoints() {
 
 #[test]
 fn files_contain_no_machine_specific_paths() {
-    let places = ["home", "root", "Users", "work"].map(|directory| format!("/{directory}/"));
+    let prefixes = ["home", "root", "Users", "work"].map(|directory| format!("/{directory}/"));
     let mut faults = Vec::new();
     for file in files() {
         for (number, line) in (1..).zip(file.text.lines()) {
-            if places.iter().any(|place| has_absolute_path(line, place)) {
+            if prefixes
+                .iter()
+                .any(|prefix| has_absolute_path(line, prefix))
+            {
                 faults.push(format!("{}:{number} {}", file.path, line.trim()));
             }
         }
@@ -668,7 +676,7 @@ fn faulty_requirements(page: &str, areas: &[(&str, usize)]) -> Vec<String> {
         if !all.contains(id) {
             faults.push(format!("`{id}` is the id of no requirement"));
         } else if !left.remove(id) {
-            faults.push(format!("{id} stands there twice"));
+            faults.push(format!("{id} is listed twice"));
         }
     }
     faults.extend(left.into_iter().map(|id| format!("{id} is missing")));
@@ -756,7 +764,7 @@ fn faulty_promises(page: &str, promises: &Promises, sources: &str) -> Vec<String
             faults.push(format!("{} has no reason", row[0]));
         }
         if !found.insert(row[0].to_owned()) {
-            faults.push(format!("{} stands there twice", row[0]));
+            faults.push(format!("{} is listed twice", row[0]));
         }
     }
     let unknown = found.difference(&all).map(|id| format!("`{id}` is no id"));
@@ -785,7 +793,7 @@ fn detects_faulty_promise_rows() {
     );
     check(
         "| X1 | a | `it_holds` |\n## Not held yet\n| X1 | a | because |\n| X3 | a | because |",
-        &["X1 stands there twice", "`X3` is no id", "X2 is missing"],
+        &["X1 is listed twice", "`X3` is no id", "X2 is missing"],
     );
     check(
         "| X1 | a | `it_holds` |\n## Not held yet\n| X2 | c |  |",
@@ -805,11 +813,11 @@ fn operations_page_quotes_existing_log_lines() {
         .filter(|file| !is_test(&file.path))
         .map(|file| join_continued_lines(&file.text))
         .collect();
-    let said = |phrase: &str| sources.iter().any(|source| has_phrase(source, phrase));
+    let is_logged = |phrase: &str| sources.iter().any(|source| has_phrase(source, phrase));
     let faults = phrases
         .into_iter()
-        .filter(|phrase| !said(phrase))
-        .map(|phrase| format!("OPERATIONS.md quotes `{phrase}`: no line of the log says that"));
+        .filter(|phrase| !is_logged(phrase))
+        .map(|phrase| format!("OPERATIONS.md quotes `{phrase}`: no log line contains it"));
     assert_none(faults);
 }
 
@@ -825,10 +833,10 @@ fn log_phrases(page: &str) -> Vec<&str> {
 fn join_continued_lines(text: &str) -> String {
     let mut pieces = text.split("\\\n");
     let first = pieces.next().unwrap_or_default().to_owned();
-    pieces.fold(first, |whole, piece| whole + piece.trim_start())
+    pieces.fold(first, |joined, piece| joined + piece.trim_start())
 }
 
-/// `…` stands for one value in braces.
+/// `…` matches one value in braces.
 fn has_phrase(source: &str, phrase: &str) -> bool {
     let Some((before, after)) = phrase.split_once('…') else {
         return source.contains(phrase);
@@ -898,7 +906,7 @@ fn skips_only_engine_independent_twins() {
     for file in &apart {
         if !ENGINE_SPECIFIC_FILES.contains(file) {
             faults.push(format!(
-                "crates/store/src/{file} tells the databases apart: does a test of tests/support/twins.rs hold it?"
+                "crates/store/src/{file} distinguishes the databases: add a test of tests/support/twins.rs and list the file"
             ));
         }
     }
@@ -911,8 +919,11 @@ fn skips_only_engine_independent_twins() {
 #[track_caller]
 fn assert_none(faults: impl IntoIterator<Item = String>) {
     let faults: Vec<_> = faults.into_iter().collect();
-    let told = faults.join("\n");
-    assert!(told.is_empty(), "see ARCHITECTURE.md and STYLE.md\n{told}");
+    let report = faults.join("\n");
+    assert!(
+        report.is_empty(),
+        "see ARCHITECTURE.md and STYLE.md\n{report}"
+    );
 }
 
 fn root() -> PathBuf {
@@ -961,8 +972,8 @@ fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
     }
 }
 
-fn is_in(path: &str, room: &str) -> bool {
-    let rest = path.strip_prefix(room);
+fn is_in(path: &str, directory: &str) -> bool {
+    let rest = path.strip_prefix(directory);
     rest.is_some_and(|rest| rest == ".rs" || rest.starts_with('/'))
 }
 
@@ -975,7 +986,7 @@ fn lines_before_tests(text: &str) -> usize {
     text.lines().take_while(is_code).count()
 }
 
-/// Line numbers of code that contains `word` as a whole word.
+/// Line numbers of code that contains `word` as a complete word.
 fn lines_with(text: &str, word: &str) -> Vec<usize> {
     let numbered = (1..).zip(text.lines());
     let holding = numbered.filter(|(_, line)| words(&code_of(line)).any(|one| one == word));
@@ -1032,8 +1043,8 @@ fn first_names(rest: &str) -> Vec<String> {
 }
 
 /// Names under `[dependencies]` of a crate's manifest.
-fn dependencies(room: &str) -> Vec<String> {
-    let manifest = fs::read_to_string(root().join(room).join("Cargo.toml"));
+fn dependencies(directory: &str) -> Vec<String> {
+    let manifest = fs::read_to_string(root().join(directory).join("Cargo.toml"));
     let manifest = manifest.expect("the crate has a manifest");
     let section = manifest
         .lines()
@@ -1048,8 +1059,8 @@ fn dependencies(room: &str) -> Vec<String> {
 }
 
 /// True if `place` starts a path in `line` and is not in the middle of one.
-fn has_absolute_path(line: &str, place: &str) -> bool {
-    line.match_indices(place).any(|(at, _)| {
+fn has_absolute_path(line: &str, prefix: &str) -> bool {
+    line.match_indices(prefix).any(|(at, _)| {
         let before = line[..at].chars().next_back();
         !before.is_some_and(|letter| letter.is_alphanumeric() || "._-~{}$*)".contains(letter))
     })
@@ -1072,7 +1083,7 @@ fn finds_modules_alone_and_in_groups() {
 }
 
 #[test]
-fn module_paths_match_whole_segments() {
+fn module_paths_match_complete_segments() {
     for (path, inside) in [
         ("a/api.rs", true),
         ("a/api/x.rs", true),
@@ -1084,11 +1095,11 @@ fn module_paths_match_whole_segments() {
 
 #[test]
 fn absolute_paths_match_only_at_their_start() {
-    let place = format!("/{}/", "home");
-    assert!(has_absolute_path(&format!("see `{place}ada`"), &place));
+    let prefix = format!("/{}/", "home");
+    assert!(has_absolute_path(&format!("see `{prefix}ada`"), &prefix));
     assert!(!has_absolute_path(
-        &format!("https://example.org{place}ada"),
-        &place
+        &format!("https://example.org{prefix}ada"),
+        &prefix
     ));
 }
 
@@ -1115,7 +1126,7 @@ fn detects_faulty_coverage_rows() {
     assert_eq!(
         faulty_requirements(page, &[("A", 4)]),
         [
-            "A-01 stands there twice",
+            "A-01 is listed twice",
             "`A-1` is the id of no requirement",
             "A-03 is missing",
         ]

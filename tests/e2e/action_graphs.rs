@@ -16,7 +16,7 @@ async fn completed(house: &GraphFixture, run: &str) -> Value {
     ended
 }
 
-fn said(run: &Value) -> &str {
+fn answer_text(run: &Value) -> &str {
     run["output"]["content"].as_str().unwrap_or_default()
 }
 
@@ -33,13 +33,13 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
     ]));
     let asking = house.post("Post it").await;
     let ended = completed(&house, &asking).await;
-    assert_eq!(said(&ended), "I work.", "{ended}");
+    assert_eq!(answer_text(&ended), "I work.", "{ended}");
     assert!(house.tools.seen("/echo/post").is_empty());
 
     house.answers("It is posted.");
     let posting = house.take_action(&asking, "allow_once").await;
     let ended = completed(&house, &posting).await;
-    assert_eq!(said(&ended), "It is posted.", "{ended}");
+    assert_eq!(answer_text(&ended), "It is posted.", "{ended}");
     let posted = house.tools.seen("/echo/post");
     assert_eq!(posted.len(), 1);
     assert_eq!(posted[0].body["text"], "hi");
@@ -80,7 +80,7 @@ async fn messages_of_other_users_keep_interactions_open(
     house.answers("It waits for an approval.");
     let other = house.post_as("u-2", "Is it posted?").await;
     assert_eq!(
-        said(&completed(&house, &other).await),
+        answer_text(&completed(&house, &other).await),
         "It waits for an approval."
     );
     assert!(house.shown().contains("Waiting: "), "{}", house.shown());
@@ -88,7 +88,7 @@ async fn messages_of_other_users_keep_interactions_open(
 
     house.answers("Posted.");
     let posting = house.take_action(&asking, "allow_once").await;
-    assert_eq!(said(&completed(&house, &posting).await), "Posted.");
+    assert_eq!(answer_text(&completed(&house, &posting).await), "Posted.");
     assert_eq!(house.tools.seen("/echo/post").len(), 1);
 }
 
@@ -100,7 +100,10 @@ async fn refused_calls_are_never_made() {
     completed(&house, &asking).await;
     house.answers("Not posted.");
     let refused = house.take_action(&asking, "refuse").await;
-    assert_eq!(said(&completed(&house, &refused).await), "Not posted.");
+    assert_eq!(
+        answer_text(&completed(&house, &refused).await),
+        "Not posted."
+    );
     assert!(
         house.shown().contains("approval_denied"),
         "{}",
@@ -122,7 +125,7 @@ async fn child_runs_answer_within_parent_grant(#[values(Sqlite, Postgres)] engin
     house.answers("The helper has looked.");
     let parent = house.post("Have it looked at").await;
     assert_eq!(
-        said(&completed(&house, &parent).await),
+        answer_text(&completed(&house, &parent).await),
         "The helper has looked."
     );
     let path = format!("/v1/runs?parent_run_id={parent}");
@@ -130,8 +133,11 @@ async fn child_runs_answer_within_parent_grant(#[values(Sqlite, Postgres)] engin
     assert_eq!(children.as_array().unwrap().len(), 1, "{children}");
     assert_eq!(children[0]["status"], "completed");
     // The child run has no history of its parent.
-    let asked = &house.model.asked()[1].body["messages"];
-    assert!(!asked.to_string().contains("Have it looked at"), "{asked}");
+    let requests = &house.model.requests()[1].body["messages"];
+    assert!(
+        !requests.to_string().contains("Have it looked at"),
+        "{requests}"
+    );
 }
 
 #[tokio::test]
@@ -149,7 +155,7 @@ async fn cancels_reach_child_runs() {
     let mut child = Value::Null;
     until("the child run to ask its model", async || {
         child = house.client.get(&path).await.body["items"][0].clone();
-        child["status"] == "running" && house.model.asked().len() == 2
+        child["status"] == "running" && house.model.requests().len() == 2
     })
     .await;
     assert_eq!(house.client.cancel(&parent).await.status, 202);

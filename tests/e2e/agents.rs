@@ -196,12 +196,12 @@ async fn validates_agent_config_against_runner_form() {
     created(&admin, &spec).await;
     let run_id = event(&stage.client, "m-1", "api").await.run_id();
     stage.client.finished(&run_id).await;
-    let asked = stage
+    let request = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
-    let config = &asked["context"]["config"];
+    let config = &request["context"]["config"];
     assert_eq!(
         (&config["model"], &config["top/k"]),
         (&json!("m-1"), &json!(3)),

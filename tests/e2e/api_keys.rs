@@ -57,7 +57,7 @@ async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] e
     };
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
-        Postgres => Some(stage.gateway.beside().await),
+        Postgres => Some(stage.gateway.start_replica().await),
         // SQLite allows one gateway only.
         Sqlite => None,
     };
@@ -315,7 +315,11 @@ async fn revoking_a_key_ends_its_streams() {
         stage.client.follow(&run.run_id, 0).await,
     );
     assert_eq!(admin.delete(&path(&id)).await.status, 204);
-    assert_eq!(theirs.rest().await, [], "it ends while the run goes on");
+    assert_eq!(
+        theirs.rest().await,
+        [],
+        "the stream ends, the run continues"
+    );
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
     run.end(&stage).await;
     assert_eq!(ours.rest().await.len(), 2, "others see the end");

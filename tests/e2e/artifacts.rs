@@ -105,7 +105,7 @@ async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine
         return;
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(
         (&apis["artifact_metadata"], &apis["artifact_read"]),
         (&json!(true), &json!(true))
@@ -133,10 +133,10 @@ async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine
         (&made["origin"], &made["run_id"], &made["event_id"]),
         (&json!("runner"), &json!(run.run_id), &json!("m-1"))
     );
-    let kept = made["expires_at"].as_i64().unwrap() - made["created_at"].as_i64().unwrap();
-    assert!((3595..=3605).contains(&kept), "{made}");
-    let told = run.get(&format!("/artifacts/{id}")).await;
-    assert_eq!(told.status, 200, "{}", told.body);
+    let lifetime = made["expires_at"].as_i64().unwrap() - made["created_at"].as_i64().unwrap();
+    assert!((3595..=3605).contains(&lifetime), "{made}");
+    let metadata = run.get(&format!("/artifacts/{id}")).await;
+    assert_eq!(metadata.status, 200, "{}", metadata.body);
     for member in [
         "artifact_id",
         "name",
@@ -147,20 +147,20 @@ async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine
         "run_id",
         "expires_at",
     ] {
-        assert_eq!(told.body[member], made[member], "{member}");
+        assert_eq!(metadata.body[member], made[member], "{member}");
     }
 
-    let whole = content(&run, &id, &[]).await;
-    assert_eq!(whole.status(), 200);
-    assert_eq!(header(&whole, CONTENT_TYPE), "image/png");
-    assert_eq!(header(&whole, X_CONTENT_TYPE_OPTIONS), "nosniff");
+    let full_content = content(&run, &id, &[]).await;
+    assert_eq!(full_content.status(), 200);
+    assert_eq!(header(&full_content, CONTENT_TYPE), "image/png");
+    assert_eq!(header(&full_content, X_CONTENT_TYPE_OPTIONS), "nosniff");
     assert_eq!(
-        header(&whole, CONTENT_DISPOSITION),
+        header(&full_content, CONTENT_DISPOSITION),
         "attachment; filename*=UTF-8''gr%C3%B6%C3%9Fe%20a.png"
     );
-    let tag = header(&whole, ETAG).to_owned();
+    let tag = header(&full_content, ETAG).to_owned();
     assert_eq!(tag, format!("\"{}\"", sha256(&bytes)));
-    assert_eq!(whole.bytes().await.unwrap(), bytes);
+    assert_eq!(full_content.bytes().await.unwrap(), bytes);
 
     let size = bytes.len();
     for (range, slice) in [
@@ -487,7 +487,7 @@ async fn reads_granted_files_as_of_run_start() {
     .await
     .unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let files = run.asked["context"]["resources"]["files"]
+    let files = run.run_request["context"]["resources"]["files"]
         .as_array()
         .unwrap()
         .clone();
@@ -509,9 +509,9 @@ async fn reads_granted_files_as_of_run_start() {
         (read.status().as_u16(), read.text().await.unwrap().as_str()),
         (206, "kind")
     );
-    let told = run.get(&format!("/artifacts/{id}")).await.body;
+    let metadata = run.get(&format!("/artifacts/{id}")).await.body;
     assert_eq!(
-        (&told["origin"], &told["artifact_id"]),
+        (&metadata["origin"], &metadata["artifact_id"]),
         (&json!("file"), &json!(id))
     );
     // Workspace clients have no grant for the operator's files.
@@ -548,7 +548,7 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
         {"name": "note.txt", "content": "aGVsbG8="},
     ]);
     let run = HeldRun::start(&stage, &event).await;
-    let input = &run.asked["context"]["input"];
+    let input = &run.run_request["context"]["input"];
     let contents = input["contents"].as_array().unwrap();
     assert_eq!(contents[0], json!({"type": "text", "text": "look"}));
     assert_eq!(contents[1]["type"], "image_url");
@@ -579,12 +579,12 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
     assert_eq!(beside.get(&format!("/artifacts/{id}")).await.status, 404);
     beside.end(&stage).await;
     let later = HeldRun::start(&stage, &message("m-3")).await;
-    let told = later.get(&format!("/artifacts/{id}")).await;
+    let metadata = later.get(&format!("/artifacts/{id}")).await;
     assert_eq!(
-        (told.status, &told.body["origin"]),
+        (metadata.status, &metadata.body["origin"]),
         (200, &json!("event")),
         "{}",
-        told.body
+        metadata.body
     );
     later.end(&stage).await;
 
@@ -602,7 +602,7 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
 /// A client that retries after a lost response needs the replay, not an error about the quota.
 #[rstest]
 #[tokio::test]
-async fn replays_known_event_despite_full_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
+async fn replays_stored_event_despite_full_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
     let bounds = "max_bytes = 150000\nworkspace_bytes = 150000";
     let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
         return;
@@ -699,12 +699,12 @@ async fn binds_announced_artifacts_to_event_and_message(
     });
     let event = in_conversation("c-7", "m-1");
     let run_id = stage.client.post(&event).await.run_id();
-    let asked = stage
+    let request = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
-    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let made = send(host.request(Method::POST, "/artifacts").body("made"))
         .await
@@ -736,17 +736,17 @@ async fn binds_announced_artifacts_to_event_and_message(
         "completed",
         &["message.delta", "artifact.created", "run.completed"],
     );
-    let told = stage.client.get(&format!("/v1/artifacts/{id}")).await.body;
+    let metadata = stage.client.get(&format!("/v1/artifacts/{id}")).await.body;
     assert_eq!(
-        (&told["sequence"], &told["run_id"]),
+        (&metadata["sequence"], &metadata["run_id"]),
         (&json!(2), &json!(run_id))
     );
     let history = "/v1/conversations/c-7/history?include_attachments=true";
-    let said = stage.client.get(history).await.body["items"][0].clone();
-    assert_eq!(said["role"], "assistant");
+    let message = stage.client.get(history).await.body["items"][0].clone();
+    assert_eq!(message["role"], "assistant");
     let named = json!([{"type": "file", "mime_type": "text/plain", "size": 4, "name": "artifact",
         "url": format!("artifact:{id}"), "id": id}]);
-    assert_eq!(said["attachment_refs"], named);
+    assert_eq!(message["attachment_refs"], named);
 }
 
 /// Appends numbered results to the run of this token.
@@ -836,8 +836,8 @@ async fn stores_artifacts_in_s3_bucket() {
     let large = uploaded(&run, bytes.clone()).await;
     let small = uploaded(&run, b"small".to_vec()).await;
     assert_eq!(bucket.keys().await, 2);
-    let whole = content(&run, &large, &[]).await;
-    assert_eq!(sha256(&whole.bytes().await.unwrap()), sha256(&bytes));
+    let full_content = content(&run, &large, &[]).await;
+    assert_eq!(sha256(&full_content.bytes().await.unwrap()), sha256(&bytes));
     let part = content(&run, &large, &[(RANGE, "bytes=5242870-5242890")]).await;
     assert_eq!(part.status(), 206);
     assert_eq!(part.bytes().await.unwrap(), bytes[5_242_870..=5_242_890]);

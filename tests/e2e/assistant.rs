@@ -144,23 +144,23 @@ async fn assistant_answers_with_model_tool_knowledge_memory(
         json!({"role": "assistant", "content": "Let me see. It is 42."})
     );
 
-    let asked = desk.talker.asked();
-    assert_eq!(asked[0].tools(), ["get-sum"]);
+    let requests = desk.talker.requests();
+    assert_eq!(requests[0].tools(), ["get-sum"]);
     assert!(
-        asked[0].last().contains("behind the red door"),
+        requests[0].last().contains("behind the red door"),
         "{:?}",
-        asked[0]
+        requests[0]
     );
-    assert!(asked[0].last().ends_with(question), "{:?}", asked[0]);
+    assert!(requests[0].last().ends_with(question), "{:?}", requests[0]);
     assert!(
-        asked[1].last().contains("42"),
-        "the model is told of the sum"
+        requests[1].last().contains("42"),
+        "the model receives the sum"
     );
 
     desk.talker
         .says([AnswerPiece::text("Of a breakfast room.")]);
     desk.ask("m-2", "What did I ask of?").await;
-    let memory = desk.talker.asked().pop().unwrap();
+    let memory = desk.talker.requests().pop().unwrap();
     assert!(memory.all().contains(question), "{memory:?}");
     assert!(memory.all().contains("It is 42."), "{memory:?}");
 }
@@ -184,10 +184,10 @@ async fn tool_errors_reach_model_model_errors_reach_client(
         "run.completed",
         "{events:?}"
     );
-    for (event, asked) in [(1, 1), (3, 2)] {
+    for (event, request_index) in [(1, 1), (3, 2)] {
         let error = events[event]["data"]["error"].as_str().unwrap();
-        let told = desk.talker.asked()[asked].last();
-        assert_eq!(told, format!("Error: {error}"));
+        let prompt = desk.talker.requests()[request_index].last();
+        assert_eq!(prompt, format!("Error: {error}"));
     }
 
     desk.talker

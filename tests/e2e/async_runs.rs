@@ -26,7 +26,7 @@ async fn appends_each_result_once_over_several_invocations(
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
-    // Retries after a lost response, in whole and in part with new results.
+    // Retries after a lost response, complete, and in part with new results.
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
     run.accepted(&[run.delta(2, "two "), run.delta(3, "three")], 3)
@@ -178,7 +178,7 @@ async fn state_calls_see_previously_appended_results(#[values(Sqlite, Postgres)]
     };
     let beside = match engine {
         Sqlite => None,
-        Postgres => Some(stage.gateway.beside().await),
+        Postgres => Some(stage.gateway.start_replica().await),
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
     let url = beside
@@ -264,7 +264,7 @@ async fn owner_writes_results_accepted_by_another_replica() {
     let Some(stage) = OwnStage::on(Postgres, rings).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
     let mut sequence = 0;
@@ -283,9 +283,9 @@ async fn owner_writes_results_accepted_by_another_replica() {
     let (left, right) = (run.delta(13, "left"), run.delta(13, "right"));
     let (left, right) = ([left], [right]);
     let (one, other) = tokio::join!(run.append(&left), run.append_as(&elsewhere, &right));
-    let mut told = [one.status, other.status];
-    told.sort_unstable();
-    assert_eq!(told, [200, 409]);
+    let mut statuses = [one.status, other.status];
+    statuses.sort_unstable();
+    assert_eq!(statuses, [200, 409]);
     let answer = run.append_as(&elsewhere, &[run.completed(14)]).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let outcome = stage.outcome(&run.run_id).await;
@@ -304,7 +304,7 @@ async fn owner_writes_results_accepted_by_another_replica() {
 #[case::with_terminal(true)]
 #[case::without_terminal(false)]
 #[tokio::test]
-async fn judges_accepted_results_before_deadline_ends_run(#[case] is_whole: bool) {
+async fn checks_accepted_results_before_deadline_ends_run(#[case] is_complete: bool) {
     let configure = |config: &mut Config| {
         "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
         "append_lease_seconds = 300.0".clone_into(&mut config.runs);
@@ -314,7 +314,7 @@ async fn judges_accepted_results_before_deadline_ends_run(#[case] is_whole: bool
     let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     // The owner has polled, and polls again in a minute.
     run.accepted(&[run.delta(1, "one ")], 1).await;
@@ -324,13 +324,13 @@ async fn judges_accepted_results_before_deadline_ends_run(#[case] is_whole: bool
     .await;
     let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
     let mut results = vec![run.delta(2, "two")];
-    if is_whole {
+    if is_complete {
         results.push(run.completed(3));
     }
     let answer = run.append_as(&elsewhere, &results).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let outcome = stage.outcome(&run.run_id).await;
-    let (ending, last) = if is_whole {
+    let (ending, last) = if is_complete {
         ("completed", "run.completed")
     } else {
         ("timeout deadline_exceeded", "run.failed")
@@ -377,8 +377,8 @@ async fn judges_results_accepted_as_cancel_grace_ends(#[values(Sqlite, Postgres)
     for (run, accepted) in join_all(talks).await {
         let outcome = stage.outcome(&run.run_id).await;
         assert_eq!(outcome.ending(), "cancelled cancelled");
-        let told = outcome.ledger.text();
-        assert_eq!(told.len() as u64, accepted, "all that was accepted");
+        let output = outcome.ledger.text();
+        assert_eq!(output.len() as u64, accepted, "all that was accepted");
     }
 }
 
@@ -389,11 +389,11 @@ async fn keeps_results_appended_within_cancel_grace() {
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
     assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
-    until("the cancel to be told", async || {
+    until("the cancel in a heartbeat", async || {
         run.heartbeat().await.body["cancel_requested"] == true
     })
     .await;
-    let failed = json!({"code": "cancelled", "message": "stopped as asked"});
+    let failed = json!({"code": "cancelled", "message": "stopped on request"});
     run.accepted(
         &[run.delta(2, "two"), run.result(3, "run.failed", &failed)],
         3,
@@ -455,26 +455,26 @@ async fn only_one_early_append_waits_for_runner_response() {
     };
     stage.runner.answer("m-1", answer);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage
+    let request = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
-    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let result = json!({"run_id": run_id, "type": "run.completed", "data": {}, "sequence": 1});
     let body = json!({"results": [result]});
     let calls = (0..8).map(|_| host.create("/run/results", &body));
     let mut calls: FuturesUnordered<_> = calls.collect();
     for _ in 0..7 {
-        let told = calls.next().await.unwrap();
-        assert_eq!(told.status, 429, "{}", told.body);
-        assert_eq!(told.detail("reason"), "early_results");
+        let call = calls.next().await.unwrap();
+        assert_eq!(call.status, 429, "{}", call.body);
+        assert_eq!(call.detail("reason"), "early_results");
     }
     head.cancel();
     // The runner streams, so the call stops waiting.
-    let told = calls.next().await.unwrap();
-    let refused = (told.status, told.detail("reason"));
+    let call = calls.next().await.unwrap();
+    let refused = (call.status, call.detail("reason"));
     assert_eq!(refused, (409, &json!("not_deferred")));
     rest.cancel();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
@@ -489,13 +489,13 @@ async fn first_heartbeat_waits_for_runner_response() {
     let answer = vec![ScriptStep::Hold(gate.clone()), accepted];
     let run = Deferred::start_with_answer(&stage, &message("m-1"), answer).await;
     let mut beats: FuturesUnordered<_> = [run.heartbeat(), run.heartbeat()].into_iter().collect();
-    let told = beats.next().await.unwrap();
-    assert_eq!(told.status, 429, "{}", told.body);
-    assert_eq!(told.detail("reason"), "early_results");
+    let first_beat = beats.next().await.unwrap();
+    assert_eq!(first_beat.status, 429, "{}", first_beat.body);
+    assert_eq!(first_beat.detail("reason"), "early_results");
     gate.cancel();
-    let heard = beats.next().await.unwrap();
-    assert_eq!(heard.status, 200, "{}", heard.body);
-    assert_eq!(heard.body["accepted_through"], 0);
+    let next_beat = beats.next().await.unwrap();
+    assert_eq!(next_beat.status, 200, "{}", next_beat.body);
+    assert_eq!(next_beat.body["accepted_through"], 0);
     run.accepted(&[run.delta(1, "one"), run.completed(2)], 2)
         .await;
     let types = ["message.delta", "run.completed"];
@@ -568,21 +568,21 @@ async fn rejects_different_results_under_accepted_numbers(
     let message = json!({"message": {"role": "assistant", "content": "anew"}});
     let anew = run.result(1, "message.completed", &message);
     let conflict = |number: u64| (409, json!("sequence_conflict"), json!(number));
-    let told = async |results: &[Value]| {
+    let append = async |results: &[Value]| {
         let answer = run.append(results).await;
         let details = ["reason", "sequence"].map(|member| answer.detail(member).clone());
         let [reason, sequence] = details;
         (answer.status, reason, sequence)
     };
-    assert_eq!(told(&[anew.clone(), run.completed(2)]).await, conflict(1));
-    assert_eq!(told(&[anew]).await, conflict(1));
+    assert_eq!(append(&[anew.clone(), run.completed(2)]).await, conflict(1));
+    assert_eq!(append(&[anew]).await, conflict(1));
     // Conflicts spread over two calls and followed by new results: nothing is accepted.
     let mixed = [
         run.delta(2, "two "),
         run.delta(3, "other"),
         run.completed(4),
     ];
-    assert_eq!(told(&mixed).await, conflict(3));
+    assert_eq!(append(&mixed).await, conflict(3));
     // The same results with other formatting and timestamps are accepted.
     let mut again = run.delta(2, "two ");
     again["timestamp"] = json!(1_795_291_200);
@@ -629,7 +629,7 @@ async fn cancelled_runs_with_appends_end_as_cancelled() {
     let grace = |config: &mut Config| "cancel_grace_seconds = 50".clone_into(&mut config.runs);
     let stage = Stage::with(grace).await;
     let done = json!({"finish_reason": "stop"});
-    for (event, kind, data, kept) in [
+    for (event, kind, data, is_stored) in [
         (
             "m-1",
             "run.failed",
@@ -644,7 +644,7 @@ async fn cancelled_runs_with_appends_end_as_cancelled() {
         run.accepted(&[run.result(2, kind, &data)], 2).await;
         let outcome = stage.outcome(&run.run_id).await;
         outcome.assert("cancelled cancelled", &["message.delta", kind]);
-        assert_eq!(outcome.ledger.last()["data"], kept);
+        assert_eq!(outcome.ledger.last()["data"], is_stored);
     }
 }
 
@@ -655,7 +655,7 @@ async fn reports_append_api_as_available_after_202() {
     run.accepted(&[run.delta(1, "one")], 1).await;
     let sent = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
     let apis = "/context/available_apis/run_append_result";

@@ -80,14 +80,18 @@ async fn explained(stage: &Stage, event: &Value) -> (Value, Value) {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
-    let asked = stage.runner.asked("the run", of_run).await.json();
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
     let answer = stage
         .client
         .get(&format!("/v1/runs/{run_id}/authorization"))
         .await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_eq!(answer.body["run_id"], *run_id);
-    (asked, answer.body)
+    (run_request, answer.body)
 }
 
 /// Finds the decision on kind, id and operation: granted or not, and the deciding layer.
@@ -99,7 +103,7 @@ fn decision<'a>(explained: &'a Value, kind: &str, id: &str, operation: &str) -> 
     let one = found.next();
     assert!(
         found.next().is_none(),
-        "{kind} {id} {operation} stands there twice"
+        "{kind} {id} {operation} is listed twice"
     );
     one.unwrap_or_else(|| panic!("nothing about {kind} {id} {operation}: {decisions:#?}"))
 }
@@ -138,8 +142,8 @@ async fn form_defaults_of_selectors_grant_resources() {
     });
     let created = admin.create("/v1/agents", &agent).await;
     assert_eq!(created.status, 201, "{}", created.body);
-    let (asked, explained) = explained(&stage, &message("m-1")).await;
-    assert_eq!(asked["context"]["config"]["model"], "picked");
+    let (request, explained) = explained(&stage, &message("m-1")).await;
+    assert_eq!(request["context"]["config"]["model"], "picked");
     let granted: Vec<_> = explained["resources"]["models"]
         .as_array()
         .unwrap()
@@ -153,7 +157,7 @@ async fn form_defaults_of_selectors_grant_resources() {
 #[tokio::test]
 async fn explains_every_resource_with_layer_and_rule() {
     let (stage, _admin) = stage().await;
-    let (asked, explained) = explained(&stage, &message("m-1")).await;
+    let (request, explained) = explained(&stage, &message("m-1")).await;
     let (manifest, policy) = (Some("manifest"), Some("agent_policy"));
     for (what, layer, rule) in [
         (["model", "picked", "invoke"], None, ""),
@@ -214,9 +218,9 @@ async fn explains_every_resource_with_layer_and_rule() {
     assert_eq!(resources["skills"], json!([]));
 
     // The explanation matches the resources that the runner got.
-    assert_eq!(asked["context"]["resources"], *resources);
+    assert_eq!(request["context"]["resources"], *resources);
     assert_eq!(
-        asked["context"]["context"]["available_apis"],
+        request["context"]["context"]["available_apis"],
         explained["available_apis"]
     );
     assert_eq!(explained["available_apis"]["history_page"], true);
@@ -227,8 +231,9 @@ async fn explains_every_resource_with_layer_and_rule() {
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(object) => {
-            let kept = object.iter().filter(|(_, value)| !value.is_null());
-            kept.map(|(name, value)| (name.clone(), without_nulls(value)))
+            let present = object.iter().filter(|(_, value)| !value.is_null());
+            present
+                .map(|(name, value)| (name.clone(), without_nulls(value)))
                 .collect()
         }
         Value::Array(items) => items.iter().map(without_nulls).collect(),
@@ -242,7 +247,7 @@ async fn event_without_conversation_grants_no_conversation_access() {
     let mut event = message("m-1");
     event.as_object_mut().unwrap().remove("conversation");
     event["subject"] = json!({"subject_type": "order", "subject_id": "o-1"});
-    let (asked, explained) = explained(&stage, &event).await;
+    let (request, explained) = explained(&stage, &event).await;
     let scope = Some("event_scope");
     let history: Vec<_> = explained["decisions"]
         .as_array()
@@ -255,7 +260,7 @@ async fn event_without_conversation_grants_no_conversation_access() {
         (&history[0]["granted"], history[0]["layer"].as_str()),
         (&json!(false), scope)
     );
-    let apis = &asked["context"]["context"]["available_apis"];
+    let apis = &request["context"]["context"]["available_apis"];
     assert_eq!(
         (&apis["history_page"], &apis["state"]),
         (&json!(false), &json!(true))
@@ -376,16 +381,16 @@ async fn pages_runs_newest_first() {
 
     let first = stage.client.get("/v1/runs?limit=2").await.body;
     let cursor = first["next_cursor"].as_str().unwrap();
-    let bent = format!("{}A", &cursor[..cursor.len() - 1]);
-    let bent = if bent == cursor {
+    let malformed = format!("{}A", &cursor[..cursor.len() - 1]);
+    let malformed = if malformed == cursor {
         format!("{}B", &cursor[..cursor.len() - 1])
     } else {
-        bent
+        malformed
     };
     for query in [
         format!("cursor={cursor}&statuses=completed"),
         format!("cursor={cursor}&conversation_id=c-1"),
-        format!("cursor={bent}"),
+        format!("cursor={malformed}"),
         format!("cursor={}", &cursor[1..]),
         "cursor=2".to_owned(),
         "statuses=sleeping".to_owned(),

@@ -43,8 +43,8 @@ fn canary(what: &'static str, text: &str, may_be_in: &'static [&'static str]) ->
 struct Haystack(Vec<(&'static str, String, Vec<u8>)>);
 
 impl Haystack {
-    fn add(&mut self, place: &'static str, name: impl Into<String>, bytes: impl Into<Vec<u8>>) {
-        self.0.push((place, name.into(), bytes.into()));
+    fn add(&mut self, store: &'static str, name: impl Into<String>, bytes: impl Into<Vec<u8>>) {
+        self.0.push((store, name.into(), bytes.into()));
     }
 
     async fn call(&mut self, name: &str, request: RequestBuilder) -> Vec<u8> {
@@ -59,13 +59,13 @@ impl Haystack {
         let mut hits = Vec::new();
         for canary in canaries {
             let needle = canary.text.as_bytes();
-            for (place, name, bytes) in &self.0 {
+            for (store, name, bytes) in &self.0 {
                 let found = bytes.windows(needle.len()).position(|part| part == needle);
-                if let Some(at) = found.filter(|_| !canary.may_be_in.contains(place)) {
+                if let Some(at) = found.filter(|_| !canary.may_be_in.contains(store)) {
                     let around =
                         &bytes[at.saturating_sub(80)..(at + needle.len() + 20).min(bytes.len())];
                     let around = String::from_utf8_lossy(around).into_owned();
-                    hits.push(format!("{} in {place}, {name}: …{around}…", canary.what));
+                    hits.push(format!("{} in {store}, {name}: …{around}…", canary.what));
                 }
             }
         }
@@ -342,7 +342,7 @@ async fn secrets_never_reach_logs_tables_responses_or_requests(
     let hits = all.hits(&canaries);
     assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
     // Self-test: the search finds marks that are present.
-    for (text, place) in [
+    for (text, store) in [
         (USER_TEXT, "answers"),
         (USER_TEXT, "database"),
         (USER_TEXT, "the request of the run"),
@@ -352,7 +352,7 @@ async fn secrets_never_reach_logs_tables_responses_or_requests(
         (ENDPOINT_HEADER, "requests to the registered endpoint"),
     ] {
         let hits = all.hits(&[canary("it", text, &[])]);
-        assert!(hits.iter().any(|hit| hit.contains(place)), "{place}");
+        assert!(hits.iter().any(|hit| hit.contains(store)), "{store}");
     }
 }
 
@@ -380,14 +380,20 @@ async fn client_headers_are_not_forwarded_to_runners() {
         json!(format!("/v1/runs/{run_id}"))
     );
     stage.client.finished(&run_id).await;
-    let asked = stage.runner.asked("the run", RecordedRequest::is_run).await;
-    let whole = format!("{asked:?}{}", String::from_utf8_lossy(&asked.body));
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
+    let document = format!(
+        "{run_request:?}{}",
+        String::from_utf8_lossy(&run_request.body)
+    );
     for text in ["canary", "203.0.113.77", &stage.client.key] {
-        assert!(!whole.contains(text), "{text}");
+        assert!(!document.contains(text), "{text}");
     }
-    let told: Value = asked.json();
+    let received: Value = run_request.json();
     assert_eq!(
-        told["host"]["base_url"],
+        received["host"]["base_url"],
         json!(format!("{}/host/v1", stage.client.url))
     );
 }

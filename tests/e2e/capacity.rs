@@ -44,8 +44,8 @@ async fn rejects_runs_beyond_workspace_limit_without_leftovers(
         assert_refused(&refused, "workspace_runs");
         assert_eq!(refused.detail("limit"), 2);
     }
-    let known = stage.client.get("/v1/events/m-3").await;
-    assert_ne!(known.status, 200, "{}", known.body);
+    let replay = stage.client.get("/v1/events/m-3").await;
+    assert_ne!(replay.status, 200, "{}", replay.body);
 
     let again = stage.client.post(&in_own_conversation("m-1")).await;
     assert!(
@@ -54,9 +54,9 @@ async fn rejects_runs_beyond_workspace_limit_without_leftovers(
         again.body
     );
     assert_eq!(again.run_id(), first.run_id);
-    let mut bent = in_own_conversation("m-1");
-    bent["input"]["text"] = json!("something else");
-    assert_eq!(stage.client.post(&bent).await.status, 409);
+    let mut malformed = in_own_conversation("m-1");
+    malformed["input"]["text"] = json!("something else");
+    assert_eq!(stage.client.post(&malformed).await.status, 409);
 
     second.end(&stage).await;
     // The refused event was not recorded, so a retry starts its run. The run is held until released.
@@ -71,15 +71,15 @@ async fn rejects_runs_beyond_workspace_limit_without_leftovers(
 
 #[rstest]
 #[tokio::test]
-async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] most: usize) {
-    let bound = |config: &mut Config| config.limits = format!("workspace_runs = {most}");
+async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] limit: usize) {
+    let bound = |config: &mut Config| config.limits = format!("workspace_runs = {limit}");
     let Some(stage) = OwnStage::on(Postgres, bound).await else {
         return;
     };
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let posts = (0..60).map(|n| {
         let client = if n % 2 == 0 {
             &stage.client
@@ -91,7 +91,7 @@ async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] most: usi
     });
     let answers = futures_util::future::join_all(posts).await;
     let taken = answers.iter().filter(|answer| answer.status == 202).count();
-    assert_eq!(taken, most);
+    assert_eq!(taken, limit);
     for refused in answers.iter().filter(|answer| answer.status != 202) {
         assert_refused(refused, "workspace_runs");
     }
@@ -144,11 +144,14 @@ async fn full_endpoint_does_not_affect_other_endpoints(#[values(Sqlite, Postgres
     let admin = stage.admin.clone();
     let shown = admin.get("/v1/runner-endpoints").await.body;
     let bounds: Vec<_> = shown["items"].as_array().unwrap().iter().collect();
-    let most = |name: &str| {
+    let limit_of = |name: &str| {
         let found = bounds.iter().find(|endpoint| endpoint["name"] == name);
         found.unwrap()["max_runs"].clone()
     };
-    assert_eq!((most("stub"), most("second")), (json!(1), Value::Null));
+    assert_eq!(
+        (limit_of("stub"), limit_of("second")),
+        (json!(1), Value::Null)
+    );
     held.end(&stage).await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     stage
@@ -182,7 +185,7 @@ async fn full_workspace_steers_but_neither_enqueues_nor_interrupts() {
             };
             stage
                 .runner
-                .asked("the run of what was left", of_left)
+                .wait_for_request("the run of what was left", of_left)
                 .await;
         } else {
             assert_refused(&answer, "workspace_runs");

@@ -46,7 +46,7 @@ pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> 
 pub struct PausedRun {
     pub run_id: String,
     /// The run request that the runner received.
-    pub asked: Value,
+    pub run_request: Value,
     pub host: Client,
     gate: Gate,
 }
@@ -75,12 +75,16 @@ impl PausedRun {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id)
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let token = asked["host"]["token"].as_str().unwrap();
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let token = run_request["host"]["token"].as_str().unwrap();
         Self {
             run_id: run_id.to_owned(),
             host: Client::new(&format!("{}/host/v1", stage.client.url), token),
-            asked,
+            run_request,
             gate,
         }
     }
@@ -121,9 +125,9 @@ pub fn hold_children(stage: &Stage, data: &Value) -> Gate {
     let (gate, data) = (Gate::new(), data.to_string());
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
-        let said = json!({"message": {"role": "assistant", "content": "the answer"}}).to_string();
+        let output = json!({"message": {"role": "assistant", "content": "the answer"}}).to_string();
         let body =
-            run.result(1, "message.completed", &said) + &run.result(2, "run.completed", &data);
+            run.result(1, "message.completed", &output) + &run.result(2, "run.completed", &data);
         vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
     });
     gate
@@ -144,10 +148,10 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
         &json!({"finish_reason": "stop", "outcome": "need_input"}),
     );
     let parent = PausedRun::parent(&stage).await;
-    let resources = &parent.asked["context"]["resources"]["agents"];
+    let resources = &parent.run_request["context"]["resources"]["agents"];
     assert_eq!(resources[0]["display_name"], "helper", "{resources}");
     assert_eq!(
-        parent.asked["context"]["context"]["available_apis"]["child_runs"],
+        parent.run_request["context"]["context"]["available_apis"]["child_runs"],
         true
     );
     let started = parent.spawn("k", &json!({"context": {"order": 7}})).await;
@@ -155,29 +159,29 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
     assert_eq!(started.body["parent_run_id"], parent.run_id.as_str());
     let child = PausedRun::of(&stage, &id, gate).await;
 
-    let event = &child.asked["context"]["event"];
+    let event = &child.run_request["context"]["event"];
     assert_eq!(event["data"]["context"], json!({"order": 7}), "{event}");
     assert_eq!(event["data"]["parent_run_id"], parent.run_id.as_str());
-    let context = &child.asked["context"];
+    let context = &child.run_request["context"];
     assert_eq!(context["input"]["text"], "do it");
     assert_eq!(context["actor"]["actor_type"], "agent", "{context}");
     assert_eq!(
         context.get("conversation").unwrap_or(&Value::Null),
         &Value::Null
     );
-    let trace = |asked: &Value| asked["context"]["runtime"]["trace_id"].clone();
-    assert_eq!(trace(&child.asked), trace(&parent.asked));
+    let trace = |request: &Value| request["context"]["runtime"]["trace_id"].clone();
+    assert_eq!(trace(&child.run_request), trace(&parent.run_request));
 
     let open = parent.follow(&id, 0).await;
     assert_eq!(open.body["status"], "running", "{}", open.body);
     let (ended, ()) = tokio::join!(parent.follow(&id, 30), async { child.release() });
-    let told = ended.body;
-    assert_eq!(told["status"], "completed", "{told}");
+    let body = ended.body;
+    assert_eq!(body["status"], "completed", "{body}");
     assert_eq!(
-        (&told["finish_reason"], &told["outcome"]),
+        (&body["finish_reason"], &body["outcome"]),
         (&json!("stop"), &json!("need_input"))
     );
-    assert_eq!(told["output"]["content"], "the answer");
+    assert_eq!(body["output"]["content"], "the answer");
 
     let run = stage.client.run(&id).await;
     assert_eq!(run["parent_run_id"], parent.run_id.as_str());
@@ -273,9 +277,9 @@ async fn parent_cancels_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
         .await;
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(cancelled(&stage, &child.run_id).await, "enough");
-    let told = parent.follow(&child.run_id, 0).await.body;
-    assert_eq!(told["status"], "cancelled");
-    assert_eq!(told["finish_reason"], Value::Null);
+    let body = parent.follow(&child.run_id, 0).await.body;
+    assert_eq!(body["status"], "cancelled");
+    assert_eq!(body["finish_reason"], Value::Null);
     parent.end(&stage).await;
 }
 
@@ -297,12 +301,15 @@ async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engin
         json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call",
             "params": {"name": "child_run", "arguments": {"agent": agent, "prompt": "do it"}}})
     };
-    let (answered, asked) = (call("helper"), &parent.host);
-    let (answered, ()) = tokio::join!(asked.create("/mcp", &answered), async {
+    let (answered, host) = (call("helper"), &parent.host);
+    let (answered, ()) = tokio::join!(host.create("/mcp", &answered), async {
         let is_child = |request: &RecordedRequest| {
             request.is_run() && request.json()["context"]["actor"]["actor_type"] == "agent"
         };
-        stage.runner.asked("the child run", is_child).await;
+        stage
+            .runner
+            .wait_for_request("the child run", is_child)
+            .await;
         gate.cancel();
     });
     let result = &answered.body["result"];

@@ -50,7 +50,7 @@ async fn reset_after_cancel_does_not_open_the_breaker() {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        stage.runner.asked("the run", of_run).await;
+        stage.runner.wait_for_request("the run", of_run).await;
         assert_eq!(stage.client.cancel(&run_id).await.status, 202);
         gate.cancel();
         assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
@@ -95,7 +95,7 @@ async fn consecutive_failures_open_breaker_of_that_endpoint_only() {
         (&json!("open"), &json!(3))
     );
     let [opened, retry] = ["opened_at", "retry_at"].map(|member| state[member].as_i64().unwrap());
-    // Half of the wait to the whole wait, each rounded to a second.
+    // From half of the wait to all of it, each rounded to a second.
     assert!((1799..=3601).contains(&(retry - opened)), "{state}");
 
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
@@ -174,7 +174,7 @@ async fn failed_dispatch_checks_the_endpoint_at_once() {
         format!("the endpoint cannot be reached: could not connect: connection refused ({url}/)");
     assert_eq!(shown["health_reason"], reason);
     // The check of an endpoint that comes back lets a run pass.
-    between.set(NetworkFault::Whole);
+    between.set(NetworkFault::Forwarding);
     until("a check", async || health().await["health"] == "healthy").await;
     let outcome = stage.play(|run| sse(run.talk(1).concat())).await;
     assert_eq!(outcome.ending(), "completed");

@@ -129,30 +129,30 @@ async fn check(program: &mut Command, directory: &TempDirectory) {
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     program.env("RUNNEL_URL", &playground.url);
     program.env("RUNNEL_API_KEY", &playground.key);
-    let said: Value = serde_json::from_str(&print(program, directory).await).unwrap();
-    agrees(&playground.client(), &said).await;
+    let output: Value = serde_json::from_str(&print(program, directory).await).unwrap();
+    agrees(&playground.client(), &output).await;
     playground.stop().await;
 }
 
-async fn agrees(client: &Client, said: &Value) {
-    let run_id = said["run_id"].as_str().unwrap();
+async fn agrees(client: &Client, output: &Value) {
+    let run_id = output["run_id"].as_str().unwrap();
     let ledger = client.ledger(run_id).await;
     ledger.assert_valid(run_id);
     assert_eq!(ledger.text(), "hello big world");
     assert_eq!(ledger.last()["type"], "run.completed");
-    assert_eq!(said["text"], ledger.text());
-    assert_eq!(said["events"], json!(ledger.events()));
-    assert_eq!(said["rest"], json!(ledger.events()[2..]));
-    assert_eq!(said["run"], client.run(run_id).await);
+    assert_eq!(output["text"], ledger.text());
+    assert_eq!(output["events"], json!(ledger.events()));
+    assert_eq!(output["rest"], json!(ledger.events()[2..]));
+    assert_eq!(output["run"], client.run(run_id).await);
 
-    let other = said["accepted"]["run_id"].as_str().unwrap();
+    let other = output["accepted"]["run_id"].as_str().unwrap();
     assert_eq!(client.finished(other).await["status"], "completed");
-    let listed = said["runs"].as_array().unwrap();
+    let listed = output["runs"].as_array().unwrap();
     let listed: Vec<_> = listed.iter().map(|run| &run["run_id"]).collect();
     assert_eq!(listed, [other]);
 
-    assert_eq!(said["error"]["error"]["code"], "not_found");
-    assert_eq!(said["error"]["error"]["retryable"], false);
+    assert_eq!(output["error"]["error"]["code"], "not_found");
+    assert_eq!(output["error"]["error"]["retryable"], false);
 }
 
 #[tokio::test]

@@ -41,8 +41,8 @@ async fn runnel(arguments: &[&str], directory: &TempDirectory) -> CommandOutput 
 
 async fn with_config(command: &str, config: &str, more: &[&str]) -> CommandOutput {
     let directory = TempDirectory::new();
-    let place = directory.file("").display().to_string();
-    let config = config.replace("DIRECTORY", place.trim_end_matches('/'));
+    let path = directory.file("").display().to_string();
+    let config = config.replace("DIRECTORY", path.trim_end_matches('/'));
     let file = directory.write("the.toml", &config);
     let mut arguments = vec![command, "--config", file.to_str().unwrap()];
     arguments.extend(more);
@@ -127,7 +127,7 @@ kb_id = "handbook"
             .position(|line| line.starts_with(text))
             .unwrap()
     };
-    let places = [line("model = "), line("knowledge-bases = ")];
+    let positions = [line("model = "), line("knowledge-bases = ")];
     let remarks = [
         "the config of agent local names the model small, which its resource_policy.models does not grant",
         "the config of agent local names the knowledge base handbok, which the configuration does not declare; did you mean handbook?",
@@ -135,10 +135,10 @@ kb_id = "handbook"
     let printed = with_config("check-config", &config, &[]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     let lines: Vec<_> = printed.stderr.lines().collect();
-    for ((shown, remark), place) in lines.chunks(2).zip(remarks).zip(places) {
+    for ((shown, remark), position) in lines.chunks(2).zip(remarks).zip(positions) {
         assert_eq!(shown[0], format!("warning: {remark}"));
         assert!(
-            shown[1].ends_with(&format!("the.toml:{place}")),
+            shown[1].ends_with(&format!("the.toml:{position}")),
             "{shown:?}"
         );
     }
@@ -281,28 +281,28 @@ async fn reports_skill_faults_by_path() {
         "---\nname: good\ndescription: Is good.\n---\nBe good.\n",
     );
     std::fs::create_dir_all(skills.file("no-skill")).unwrap();
-    let place = skills.file("").display().to_string();
-    let place = place.trim_end_matches('/').to_owned();
-    let listed = format!("{VALID}[[skill_directories]]\ndirectory = \"{place}\"\n");
+    let directory = skills.file("").display().to_string();
+    let directory = directory.trim_end_matches('/').to_owned();
+    let listed = format!("{VALID}[[skill_directories]]\ndirectory = \"{directory}\"\n");
     let printed = with_config("check-config", &listed, &[]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
 
     write("other", "---\nname: good\ndescription: Is another.\n---\n");
     write("bare", "Be good.\n");
-    let twice = format!("[[skills]]\nskill_name = \"good\"\ndirectory = \"{place}/good\"\n");
-    let absent = format!("[[skill_directories]]\ndirectory = \"{place}/nowhere\"\n");
+    let twice = format!("[[skills]]\nskill_name = \"good\"\ndirectory = \"{directory}/good\"\n");
+    let absent = format!("[[skill_directories]]\ndirectory = \"{directory}/nowhere\"\n");
     let wrong = format!("{listed}{absent}{twice}");
     let printed = with_config("check-config", &wrong, &[]).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     for fault in [
-        format!("skill_directories[0].directory: {place}/other: SKILL.md names another skill"),
+        format!("skill_directories[0].directory: {directory}/other: SKILL.md names another skill"),
         format!(
-            "skill_directories[0].directory: {place}/bare: SKILL.md must begin with front matter"
+            "skill_directories[0].directory: {directory}/bare: SKILL.md must begin with front matter"
         ),
         format!(
-            "skill_directories[0].directory: {place}/good: the skill good is in {place}/good already"
+            "skill_directories[0].directory: {directory}/good: the skill good is in {directory}/good already"
         ),
-        format!("skill_directories[1].directory: {place}/nowhere cannot be listed"),
+        format!("skill_directories[1].directory: {directory}/nowhere cannot be listed"),
     ] {
         assert!(printed.stderr.contains(&fault), "{fault}: {printed:?}");
     }
@@ -347,10 +347,10 @@ async fn rejects_unusable_bus_with_remedy() {
             "bus.subject: is only for bus.kind",
         ),
     ] {
-        let said = faults_of_bus(database, bus).await;
+        let text = faults_of_bus(database, bus).await;
         assert!(
-            said.starts_with(fault) && fault.is_empty() == said.is_empty(),
-            "{bus}: {said}"
+            text.starts_with(fault) && fault.is_empty() == text.is_empty(),
+            "{bus}: {text}"
         );
     }
 }
@@ -387,27 +387,27 @@ async fn rejects_unusable_nats_settings_with_remedy() {
         ),
         ("subject = \"runnel.>\"", "bus.subject: must be words"),
     ] {
-        let said = faults_of_bus(POSTGRES, &format!("{NATS}{more}")).await;
+        let text = faults_of_bus(POSTGRES, &format!("{NATS}{more}")).await;
         assert!(
-            said.starts_with(fault) && fault.is_empty() == said.is_empty(),
-            "{more}: {said}"
+            text.starts_with(fault) && fault.is_empty() == text.is_empty(),
+            "{more}: {text}"
         );
     }
-    let said = faults_of_bus(SQLITE, NATS).await;
-    assert!(said.starts_with("bus.kind: needs PostgreSQL"), "{said}");
-    let said = faults_of_bus(POSTGRES, "kind = \"nats\"").await;
-    assert!(said.starts_with("bus.url: is required"), "{said}");
+    let text = faults_of_bus(SQLITE, NATS).await;
+    assert!(text.starts_with("bus.kind: needs PostgreSQL"), "{text}");
+    let text = faults_of_bus(POSTGRES, "kind = \"nats\"").await;
+    assert!(text.starts_with("bus.url: is required"), "{text}");
     let with_password = "kind = \"nats\"\nurl = \"nats://u:hunter2@nats\"";
-    let said = faults_of_bus(POSTGRES, with_password).await;
+    let text = faults_of_bus(POSTGRES, with_password).await;
     assert!(
-        said.starts_with("bus.url: must hold no credentials"),
-        "{said}"
+        text.starts_with("bus.url: must hold no credentials"),
+        "{text}"
     );
 }
 
 #[tokio::test]
 async fn reports_agent_faults_by_configuration_path() {
-    for (written, said) in [
+    for (written, expected) in [
         (
             "resource_policy = { models = 5 }",
             "agents[0].resource_policy.models: must be \"*\" or a list of names",
@@ -430,15 +430,15 @@ async fn reports_agent_faults_by_configuration_path() {
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
         let mut lines = printed.stderr.lines();
         assert!(
-            lines.any(|line| line.starts_with(said)),
-            "{said}: {printed:?}"
+            lines.any(|line| line.starts_with(expected)),
+            "{expected}: {printed:?}"
         );
     }
 }
 
 #[tokio::test]
 async fn rejects_invalid_database_urls_before_serving() {
-    for (url, said) in [
+    for (url, expected) in [
         (
             "postgres://runnel:hunter2@127.0.0.1:1/events?sslmode=bogus",
             "bogus",
@@ -447,8 +447,9 @@ async fn rejects_invalid_database_urls_before_serving() {
     ] {
         let printed = with_config("check-config", &VALID.replace(SQLITE, url), &[]).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        let told = |line: &str| line.starts_with("database.url: ") && line.contains(said);
-        assert!(printed.stderr.lines().any(told), "{printed:?}");
+        let is_expected =
+            |line: &str| line.starts_with("database.url: ") && line.contains(expected);
+        assert!(printed.stderr.lines().any(is_expected), "{printed:?}");
         assert!(!printed.stderr.contains("hunter2"), "{printed:?}");
     }
 }
@@ -458,8 +459,8 @@ async fn reports_unreachable_database_server_with_reason() {
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
     let served = with_config("serve", &nowhere, &[]).await;
     assert_eq!(served.status.code(), Some(1), "{served:?}");
-    let told = "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused";
-    assert!(served.stderr.starts_with(told), "{served:?}");
+    let expected = "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused";
+    assert!(served.stderr.starts_with(expected), "{served:?}");
     assert!(!served.stderr.contains("hunter2"), "{served:?}");
 }
 
@@ -482,7 +483,7 @@ async fn reports_all_configuration_faults_at_once() {
             "name = \"\"\nconfig = { timeout = \"5m\" }",
         );
     // In the order of the file.
-    let places = [
+    let paths = [
         "server.listen",
         "auth.master_key",
         "limits.line_bytes",
@@ -501,13 +502,13 @@ async fn reports_all_configuration_faults_at_once() {
     assert_eq!(served.status.code(), Some(1), "{served:?}");
     for printed in [&printed, &served] {
         let lines = || printed.stderr.lines();
-        let found = places.map(|place| {
-            let is_told = |line: &str| {
+        let found = paths.map(|path| {
+            let is_fault = |line: &str| {
                 line.trim_start_matches("error: ")
-                    .starts_with(&format!("{place}: "))
+                    .starts_with(&format!("{path}: "))
             };
-            let at = lines().position(is_told);
-            at.unwrap_or_else(|| panic!("{place}: {printed:?}"))
+            let at = lines().position(is_fault);
+            at.unwrap_or_else(|| panic!("{path}: {printed:?}"))
         });
         assert!(found.is_sorted(), "{printed:?}");
     }
@@ -522,9 +523,9 @@ async fn reports_all_configuration_faults_at_once() {
         .map(|fault| fault["pointer"].as_str().unwrap())
         .collect();
     found.sort_unstable();
-    let mut places = places;
-    places.sort_unstable();
-    assert_eq!(found, places);
+    let mut paths = paths;
+    paths.sort_unstable();
+    assert_eq!(found, paths);
 }
 
 /// With the line of each fault, and the name that was probably meant.
@@ -680,21 +681,21 @@ async fn checks_secrets_and_addresses_without_printing_them() {
     for json in [&[][..], &["--json"][..]] {
         let printed = with_config("check-config", &wrong, json).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        let said = printed.stdout + &printed.stderr;
-        for place in [
+        let output = printed.stdout + &printed.stderr;
+        for pointer in [
             "runner_endpoints[0].secret",
             "runner_endpoints[0].base_url",
             "auth.master_key",
         ] {
-            assert!(said.contains(place), "{place}: {said}");
+            assert!(output.contains(pointer), "{pointer}: {output}");
         }
-        assert!(!said.contains(SECRET), "{said}");
+        assert!(!output.contains(SECRET), "{output}");
     }
 }
 
 #[tokio::test]
 async fn refuses_to_serve_invalid_configuration() {
-    for (wrong, place) in [
+    for (wrong, pointer) in [
         (
             VALID.replace("master_key = \"env:E2E_MASTER_KEY\"", ""),
             "auth.master_key",
@@ -717,7 +718,7 @@ async fn refuses_to_serve_invalid_configuration() {
     ] {
         let printed = with_config("serve", &wrong, &[]).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        assert!(printed.stderr.contains(place), "{place}: {printed:?}");
+        assert!(printed.stderr.contains(pointer), "{pointer}: {printed:?}");
         assert_eq!(printed.stdout, "", "it listened");
     }
 }

@@ -273,9 +273,9 @@ async fn check_row((bend, fails, warns): FaultCase) -> Option<String> {
         &["--runner", FAULTY_RUNNER_ID, "--timeout", timeout],
     )
     .await;
-    let told = (with_outcome(&report, "fail"), with_outcome(&report, "warn"));
-    (told != (fails.to_vec(), warns.to_vec()))
-        .then(|| format!("{bend:?}: {told:?}\n{:#}", report["checks"]))
+    let findings = (with_outcome(&report, "fail"), with_outcome(&report, "warn"));
+    (findings != (fails.to_vec(), warns.to_vec()))
+        .then(|| format!("{bend:?}: {findings:?}\n{:#}", report["checks"]))
 }
 
 #[tokio::test]
@@ -727,7 +727,7 @@ async fn sends_static_headers_and_uses_given_manifests() {
 async fn wrong_usage_exits_with_2_without_secrets() {
     let runner = rust_echo().await;
     let url = runner.url.as_str();
-    for (url, arguments, told) in [
+    for (url, arguments, expected) in [
         ("http://127.0.0.1:1", &[][..], "cannot be reached"),
         ("ftp://127.0.0.1", &[], "URL"),
         (url, &["--secret", SECRET], "env:NAME"),
@@ -773,7 +773,7 @@ async fn wrong_usage_exits_with_2_without_secrets() {
         let printed = run(&mut command).await;
         assert_eq!(printed.status.code(), Some(2), "{arguments:?}: {printed:?}");
         assert_eq!(printed.stdout, "", "{arguments:?}");
-        assert!(printed.stderr.contains(told), "{told}: {printed:?}");
+        assert!(printed.stderr.contains(expected), "{expected}: {printed:?}");
         for secret in [SECRET.trim_start_matches("whsec_"), "opens-sesame"] {
             assert!(!printed.stderr.contains(secret), "{printed:?}");
         }

@@ -11,14 +11,14 @@ mod servers;
 use servers::{a2a_agent, ag_ui_agent, langflow, langgraph};
 
 /// The output text of a run.
-fn said(run: &Value) -> &str {
+fn answer_text(run: &Value) -> &str {
     run["output"]["content"].as_str().unwrap_or_default()
 }
 
 async fn says(agent: &ConnectedAgent, text: &str, expected: &str) {
     let ended = agent.ended(text).await;
     assert_eq!(ended["status"], "completed", "{ended}");
-    assert_eq!(said(&ended), expected, "{ended}");
+    assert_eq!(answer_text(&ended), expected, "{ended}");
 }
 
 /// Posts a message, answers the interaction of its run with this text and button, and returns the finished run.
@@ -31,18 +31,18 @@ async fn answered(agent: &ConnectedAgent, text: &str, answer: &str, button: usiz
         !question.is_null()
     })
     .await;
-    let asked = &question["request"];
+    let request = &question["request"];
     let mut values = json!({});
-    if let Some(field) = asked["fields"][0]["id"].as_str() {
+    if let Some(field) = request["fields"][0]["id"].as_str() {
         values[field] = json!(answer);
     }
     let body = json!({
-        "interaction_id": asked["interaction_id"], "action_id": asked["actions"][button]["id"], "values": values,
+        "interaction_id": request["interaction_id"], "action_id": request["actions"][button]["id"], "values": values,
     });
     let id = question["id"].as_str().unwrap();
     let path = format!("/v1/interactions/{id}/submit");
     let taken = agent.client.create(&path, &body).await;
-    assert!(taken.status < 300, "{asked}: {}", taken.body);
+    assert!(taken.status < 300, "{request}: {}", taken.body);
     agent.client.finished(&run).await
 }
 
@@ -56,7 +56,7 @@ async fn a2a_round(binding: &str) {
     // The platform keeps the context.
     says(&agent, "more", "2: more").await;
     let ended = answered(&agent, "ask", "Oslo", 0).await;
-    assert_eq!(said(&ended), "To Oslo", "{ended}");
+    assert_eq!(answer_text(&ended), "To Oslo", "{ended}");
 
     let run = agent.post("wait").await;
     until("the task", async || {
@@ -67,7 +67,7 @@ async fn a2a_round(binding: &str) {
     let ended = agent.client.finished(&run).await;
     assert_eq!(ended["status"], "cancelled", "{ended}");
     until("the agent to cancel the task", async || {
-        said(&agent.ended("canceled").await) == "canceled: 1"
+        answer_text(&agent.ended("canceled").await) == "canceled: 1"
     })
     .await;
 }
@@ -90,17 +90,21 @@ async fn ag_ui_agents_stream_ask_and_fail() {
     let config = format!("url = \"{}/agent\"\nshow-thoughts = true", peer.url);
     let agent = ConnectedAgent::open("ag-ui-agent", &config).await;
     let first = agent.ended("hi").await;
-    assert_eq!(said(&first), "run 1, 1 messages", "{first}");
+    assert_eq!(answer_text(&first), "run 1, 1 messages", "{first}");
     let run = first["run_id"].as_str().unwrap();
-    let thoughts = agent.results(run, "x.connectors.thought").await;
-    assert_eq!(thoughts[0]["data"]["text"], "I count.");
+    let reasoning = agent.results(run, "x.connectors.thought").await;
+    assert_eq!(reasoning[0]["data"]["text"], "I count.");
     let calls = agent.results(run, "tool.call.completed").await;
     assert_eq!(calls[0]["data"]["tool_name"], "count");
     // The request includes earlier messages and the state.
     says(&agent, "more", "run 2, 3 messages").await;
 
     let ended = answered(&agent, "ask", "yes", 0).await;
-    assert_eq!(said(&ended), "approval-1 resolved: \"yes\"", "{ended}");
+    assert_eq!(
+        answer_text(&ended),
+        "approval-1 resolved: \"yes\"",
+        "{ended}"
+    );
 
     let ended = agent.ended("fail").await;
     assert_eq!(ended["error"]["code"], "ag_ui.api_error", "{ended}");
@@ -124,7 +128,7 @@ async fn langgraph_servers_stream_and_ask() {
     // The platform keeps the thread.
     says(&agent, "more", "3 messages: more").await;
     let ended = answered(&agent, "ask", "", 1).await;
-    assert_eq!(said(&ended), "chosen: right", "{ended}");
+    assert_eq!(answer_text(&ended), "chosen: right", "{ended}");
 }
 
 #[tokio::test]

@@ -30,23 +30,23 @@ async fn two_turns_share_one_platform_conversation() {
     let house = DifyFixture::open(KEY).await;
     house.platform.reply(answer("Hello"));
     house.platform.reply(answer("Again"));
-    for (text, told) in [("hi", "Hello"), ("more", "Again")] {
+    for (text, expected) in [("hi", "Hello"), ("more", "Again")] {
         let run = house.post(text).await;
         let ended = house.client.finished(&run).await;
         assert_eq!(ended["status"], "completed", "{ended}");
         assert_eq!(ended["usage"]["total_tokens"], 5, "{ended}");
         let messages = house.results(&run, "message.completed").await;
-        assert_eq!(messages[0]["data"]["message"]["content"], told);
+        assert_eq!(messages[0]["data"]["message"]["content"], expected);
     }
-    let asked = house.platform.asked();
-    let sent = |at: usize, member: &str| asked[at].body[member].clone();
+    let requests = house.platform.requests();
+    let sent = |at: usize, member: &str| requests[at].body[member].clone();
     assert_eq!([sent(0, "query"), sent(1, "query")], ["hi", "more"]);
     assert_eq!(
         [sent(0, "conversation_id"), sent(1, "conversation_id")],
         [json!(null), json!(CONVERSATION)]
     );
     assert_eq!([sent(0, "user"), sent(1, "user")], ["user_u-1", "user_u-1"]);
-    let key = asked[0].headers["authorization"].to_str().unwrap();
+    let key = requests[0].headers["authorization"].to_str().unwrap();
     assert_eq!(key, format!("Bearer {}", PLATFORM_KEY.1));
 }
 
@@ -70,10 +70,10 @@ async fn cancellation_reaches_the_platform() {
     assert_eq!(ended["status"], "cancelled", "{ended}");
     house.platform.left(1).await;
     until("the stop of the task", async || {
-        house.platform.asked().len() == 2
+        house.platform.requests().len() == 2
     })
     .await;
-    let stop = &house.platform.asked()[1];
+    let stop = &house.platform.requests()[1];
     assert_eq!(stop.path, "/v1/chat-messages/t-1/stop");
     assert_eq!(stop.body["user"], "user_u-1");
 }
@@ -81,9 +81,9 @@ async fn cancellation_reaches_the_platform() {
 #[tokio::test]
 async fn failures_of_the_platform_hide_the_key() {
     let house = DifyFixture::open(KEY).await;
-    let told =
+    let received =
         json!({"code": "unauthorized", "message": format!("no such key: {}", PLATFORM_KEY.1)});
-    house.platform.reply(UpstreamReply::Json(401, told));
+    house.platform.reply(UpstreamReply::Json(401, received));
     let run = house.post("hi").await;
     let ended = house.client.finished(&run).await;
     assert_eq!(ended["error"]["code"], "dify.auth_error", "{ended}");
@@ -107,7 +107,7 @@ async fn invalid_configurations_fail_before_the_network() {
             failed[0]["data"]["details"]["pointer"], pointer,
             "{failed:?}"
         );
-        assert!(house.platform.asked().is_empty());
+        assert!(house.platform.requests().is_empty());
     }
 }
 
@@ -129,7 +129,7 @@ async fn keys_go_to_their_hosts_alone() {
             .contains("CONNECTOR_DIFY_HOSTS"),
         "{error}"
     );
-    assert!(thief.asked().is_empty());
+    assert!(thief.requests().is_empty());
 }
 
 #[tokio::test]

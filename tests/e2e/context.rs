@@ -23,13 +23,18 @@ fn names(object: &Value) -> Vec<&str> {
 }
 
 /// The run request that the runner received for this event, after the run has ended.
-async fn told(stage: &Stage, event: &Value) -> Value {
+async fn run_context(stage: &Stage, event: &Value) -> Value {
     let run_id = stage.client.post(event).await.run_id();
     stage.client.finished(&run_id).await;
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
-    stage.runner.asked("the run", of_run).await.json()["context"].clone()
+    stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json()["context"]
+        .clone()
 }
 
 /// Pointers and their members in the context of a minimal message.
@@ -84,7 +89,7 @@ fn plain() -> Value {
 async fn context_has_exactly_the_documented_members() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let context = &run.asked["context"];
+    let context = &run.run_request["context"];
     for (pointer, expected) in MEMBERS {
         let found = names(context.pointer(pointer).unwrap()).join(" ");
         assert_eq!(found, expected, "{pointer}: {context}");
@@ -149,7 +154,7 @@ async fn trigger_names_one_of_six_sources() {
         let mut event = message(source);
         event["source"] = json!(source);
         event["event_time"] = json!(1_795_291_200);
-        let context = told(&stage, &event).await;
+        let context = run_context(&stage, &event).await;
         let expected =
             json!({"type": "message.received", "source": trigger, "timestamp": 1_795_291_200});
         assert_eq!(context["trigger"], expected);
@@ -166,7 +171,7 @@ async fn trigger_time_defaults_to_arrival_time() {
     let mut event = message("m-1");
     event.as_object_mut().unwrap().remove("event_time");
     event["bot_id"] = json!("b-7");
-    let context = told(&stage, &event).await;
+    let context = run_context(&stage, &event).await;
     let after = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let arrived = context["trigger"]["timestamp"].as_u64().unwrap();
     assert!((before..=after).contains(&arrived), "{context}");
@@ -202,7 +207,7 @@ async fn passes_actor_and_subject_unchanged() {
         event["event_type"] = json!(event_type);
         event["actor"] = actor.clone();
         event["subject"] = subject.clone();
-        let context = told(&stage, &event).await;
+        let context = run_context(&stage, &event).await;
         assert_eq!(context["trigger"]["type"], event_type);
         assert_eq!(context["event"]["event_type"], event_type);
         assert_eq!(context["actor"], actor, "{event_type}");
@@ -245,7 +250,7 @@ provider = "script"
     ] {
         let mut event = message(event_type);
         event["event_type"] = json!(event_type);
-        let context = told(&stage, &event).await;
+        let context = run_context(&stage, &event).await;
         assert_eq!(context["resources"]["models"].as_array().unwrap().len(), 1);
         let metadata = &context["runtime"]["metadata"];
         assert_eq!(metadata["model_context_window_tokens"], window, "{context}");
@@ -277,13 +282,13 @@ async fn context_size_is_independent_of_conversation_length() {
         event["input"]["text"] = json!(format!("words of turn {turn:02}."));
         event
     };
-    let first = told(&stage, &saying(0)).await;
+    let first = run_context(&stage, &saying(0)).await;
     for turn in 1..TURNS {
         let run_id = stage.client.post(&saying(turn)).await.run_id();
         stage.client.finished(&run_id).await;
     }
     let run = HeldRun::start(&stage, &saying(TURNS)).await;
-    let last = &run.asked["context"];
+    let last = &run.run_request["context"];
 
     let text = last.to_string();
     for turn in 0..TURNS {
@@ -296,8 +301,8 @@ async fn context_size_is_independent_of_conversation_length() {
     assert_eq!(last["context"]["has_history_before"], true);
     assert!(last["context"]["latest_cursor"].is_string(), "{last}");
     let inlined = ["first", "last"].map(|_| json!("current_event"));
-    let told = [&first, last].map(|one| one["context"]["inline_policy"]["mode"].clone());
-    assert_eq!(told, inlined);
+    let modes = [&first, last].map(|one| one["context"]["inline_policy"]["mode"].clone());
+    assert_eq!(modes, inlined);
     let differing: BTreeSet<_> = differences(&first, last);
     let expected = [
         "/context/event_seq",
@@ -328,7 +333,7 @@ async fn context_size_is_independent_of_conversation_length() {
     run.end(&stage).await;
 }
 
-/// Pointers at which two objects differ. Lists are compared as a whole.
+/// Pointers at which two objects differ. Lists are compared without descending into them.
 fn differences(left: &Value, right: &Value) -> BTreeSet<String> {
     let (Some(left), Some(right)) = (left.as_object(), right.as_object()) else {
         let differs = (left != right).then(String::new);
@@ -377,7 +382,7 @@ async fn agents_differ_only_in_configuration_and_grants() {
         let mut event = message(event_id);
         event["event_type"] = json!("test.event");
         event["source"] = json!(source);
-        contexts.push(told(&stage, &event).await);
+        contexts.push(run_context(&stage, &event).await);
     }
     let tones: Vec<_> = contexts.iter().map(|one| &one["config"]["tone"]).collect();
     assert_eq!(tones, ["warm", "dry", "warm", "dry"]);
@@ -421,7 +426,7 @@ async fn locale_and_time_zone_fall_back_to_agent() {
             "America/Sao_Paulo",
         ),
     ] {
-        let context = told(&stage, &posted(changes)).await;
+        let context = run_context(&stage, &posted(changes)).await;
         let runtime = &context["runtime"];
         assert_eq!(runtime["locale"], locale, "{runtime}");
         assert_eq!(runtime["timezone"], timezone, "{runtime}");
@@ -464,7 +469,7 @@ async fn static_refs_change_only_with_their_parts() {
         event["event_type"] = json!("test.event");
         event["source"] = json!(source);
         event["input"]["text"] = json!(source);
-        let context = told(&stage, &event).await;
+        let context = run_context(&stage, &event).await;
         refs.push(context["runtime"]["static_refs"].clone());
     }
     let changed = |index: usize| {
@@ -484,7 +489,7 @@ async fn sends_no_static_refs_to_unwilling_runners() {
     let runner = StubRunner::start_as(unwilling).await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
-    let context = told(&stage, &message("m-1")).await;
+    let context = run_context(&stage, &message("m-1")).await;
     assert_eq!(context["runtime"]["static_refs"], json!({}));
 }
 
@@ -493,7 +498,7 @@ async fn deadline_follows_timeout_of_agent() {
     let runner = StubRunner::start().await;
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
-    for (source, config, least, most) in [
+    for (source, config, least, max) in [
         ("default", json!({}), 200.0, 300.0),
         ("short", json!({"timeout": 100}), 0.0, 100.0),
         ("zero", json!({"timeout": 0}), 301.0, f64::MAX),
@@ -503,9 +508,9 @@ async fn deadline_follows_timeout_of_agent() {
         let mut event = message(source);
         event["event_type"] = json!("test.event");
         event["source"] = json!(source);
-        let context = told(&stage, &event).await;
+        let context = run_context(&stage, &event).await;
         let now = std::time::UNIX_EPOCH.elapsed().unwrap().as_secs_f64();
         let left = context["runtime"]["deadline_at"].as_f64().unwrap() - now;
-        assert!((least..=most).contains(&left), "{source}: {left}");
+        assert!((least..=max).contains(&left), "{source}: {left}");
     }
 }

@@ -1,4 +1,4 @@
-//! The list of conversations, and what lists of runs show beside each run.
+//! The list of conversations, and the additional fields of runs in lists.
 
 use rstest::rstest;
 use serde_json::{Value, json};
@@ -158,7 +158,7 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
     let created = stage.admin.create("/v1/agents", &agent).await;
     assert_eq!(created.status, 201, "{}", created.body);
     let facts = |run: &HeldRun| {
-        let context = &run.asked["context"];
+        let context = &run.run_request["context"];
         json!([
             context["context"]["has_history_before"],
             context["state"]["conversation"],

@@ -100,20 +100,20 @@ async fn configured_connectors_serve_their_conversations() {
         platform.url
     );
     std::fs::write(&file, agent).unwrap();
-    let place = platform.url.trim_start_matches("http://");
+    let address = platform.url.trim_start_matches("http://");
     let data = directory.file("runnel-data");
-    let arguments = ["--connectors", "helpdesk.toml", "--allow", place];
+    let arguments = ["--connectors", "helpdesk.toml", "--allow", address];
     let variables = [("CONNECTOR_KEY", KEY)];
     let playground = Playground::start_with(&data, &arguments, &variables).await;
     let here = data.parent().unwrap();
     let printed = send(here, &["--conversation", "helpdesk", "Hi"]).await;
     assert_sent(&printed, "from Dify");
-    let key = platform.asked()[0].headers["authorization"].clone();
+    let key = platform.requests()[0].headers["authorization"].clone();
     assert_eq!(key, format!("Bearer {KEY}"));
     // Other conversations keep the playground's agent.
     let printed = send(here, &["Hello"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    assert_eq!(platform.asked().len(), 1);
+    assert_eq!(platform.requests().len(), 1);
     playground.stop().await;
 }
 
@@ -167,8 +167,8 @@ async fn printed_curl_command_works() {
         deltas.iter().all(|kind| **kind == "message.delta"),
         "{types:?}"
     );
-    let said = &events[events.len() - 2]["data"]["message"]["content"];
-    assert!(said.as_str().unwrap().starts_with(NOTES), "{said}");
+    let content = &events[events.len() - 2]["data"]["message"]["content"];
+    assert!(content.as_str().unwrap().starts_with(NOTES), "{content}");
 }
 
 #[tokio::test]
@@ -251,10 +251,10 @@ async fn first_conversation_uses_knowledge_tool_and_memory() {
     let retrieved = |calls: &[String]| calls.iter().any(|call| call.contains("runnel"));
     assert!(retrieved(&called_first), "{called_first:?}");
     let called_second = called(&playground, second).await;
-    let asked = called_second
+    let request = called_second
         .iter()
         .any(|call| call.contains("current_time"));
-    assert!(asked, "{called_second:?}");
+    assert!(request, "{called_second:?}");
     let third = playground.client().run(third).await;
     assert_eq!(third["output"]["content"], expected);
 }
@@ -334,14 +334,14 @@ async fn send_on_a_terminal_is_a_chat() {
     assert!(screen.contains("Let me look at the clock.\r\n"), "{screen}");
     let call = "\u{1b}[2m⚙ current_time {\"utc_offset\":9} … ";
     let lines: Vec<_> = screen.split("\r\n").collect();
-    let place = lines.iter().position(|line| line.contains(call)).unwrap();
-    let (_, shown) = lines[place].rsplit_once("\u{1b}[2m").unwrap();
+    let index = lines.iter().position(|line| line.contains(call)).unwrap();
+    let (_, shown) = lines[index].rsplit_once("\u{1b}[2m").unwrap();
     let shown = shown.strip_suffix("\u{1b}[0m").unwrap();
     assert!(
         shown.chars().count() <= 60 && shown.ends_with('…'),
         "{shown}"
     );
-    assert!(lines[place + 1].contains("It is "), "{screen}");
+    assert!(lines[index + 1].contains("It is "), "{screen}");
     assert!(!screen.contains("You began with"), "{screen}");
 
     assert_eq!(terminal.end().await.code(), Some(0));
@@ -414,20 +414,23 @@ async fn uses_model_and_key_from_environment() {
         &send(&directory.file(""), &["Is Runnel a gateway?"]).await,
         "Hello there.",
     );
-    let asked = upstream.asked();
-    let paths: Vec<_> = asked.iter().map(|asked| asked.path.as_str()).collect();
+    let requests = upstream.requests();
+    let paths: Vec<_> = requests
+        .iter()
+        .map(|request| request.path.as_str())
+        .collect();
     assert_eq!(paths, ["/v1/models", "/v1/chat/completions"]);
-    for asked in &asked {
-        assert_eq!(asked.headers["authorization"], format!("Bearer {KEY}"));
+    for request in &requests {
+        assert_eq!(request.headers["authorization"], format!("Bearer {KEY}"));
     }
-    let body = &asked[1].body;
+    let body = &requests[1].body;
     assert_eq!(body["model"], "acme/small-1");
     assert_eq!(body["stream"], true);
     assert_eq!(body["tools"][0]["function"]["name"], "current_time");
-    let told = body["messages"].to_string();
+    let messages = body["messages"].to_string();
     assert!(
-        told.contains("Is Runnel a gateway?") && told.contains(RUNNEL),
-        "{told}"
+        messages.contains("Is Runnel a gateway?") && messages.contains(RUNNEL),
+        "{messages}"
     );
 
     assert!(!playground.greeting.contains(KEY));

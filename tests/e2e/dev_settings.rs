@@ -111,7 +111,7 @@ async fn local_settings_join_the_playground() {
         send(&directory, &["hello"]).await.stdout,
         "From the file.\n"
     );
-    assert_eq!(upstream.asked()[0].body["model"], "talker-7");
+    assert_eq!(upstream.requests()[0].body["model"], "talker-7");
     let mine = send(&directory, &["--conversation", "mine", "heard"]).await;
     assert_eq!(mine.stdout, "heard\n");
     let mut bases = names(&playground.client(), "/v1/knowledge-bases", "kb_id").await;
@@ -131,7 +131,7 @@ async fn local_settings_join_the_playground() {
 }
 
 #[tokio::test]
-async fn settings_changed_by_hand_are_kept() {
+async fn preserves_settings_changed_by_hand() {
     let directory = TempDirectory::new();
     let data = directory.file("runnel-data");
     let playground = Playground::start(&data).await;
@@ -146,8 +146,8 @@ async fn settings_changed_by_hand_are_kept() {
     let playground = Playground::start(&data).await;
     let note = playground.line("note ").unwrap();
     assert!(note.starts_with("dev.toml was changed by hand"), "{note}");
-    let kept = std::fs::read_to_string(data.join("dev.toml.bak")).unwrap();
-    assert_eq!(kept, changed);
+    let stored = std::fs::read_to_string(data.join("dev.toml.bak")).unwrap();
+    assert_eq!(stored, changed);
     playground.stop().await;
 
     let playground = Playground::start(&data).await;

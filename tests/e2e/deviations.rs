@@ -17,7 +17,7 @@ const MESSAGE: &str = "message.completed";
 const COMPLETED: &str = "run.completed";
 const FAILED: &str = "run.failed";
 
-fn said(text: &str) -> String {
+fn completed_message(text: &str) -> String {
     format!(r#"{{"message":{{"role":"assistant","content":"{text}"}}}}"#)
 }
 
@@ -47,14 +47,16 @@ async fn repairs_texts_of_results(#[values(Sqlite, Postgres)] engine: Engine) {
         (r"\ude00", "\u{FFFD}"),
         (r"a\u0000b", "a\u{FFFD}b"),
     ] {
-        let whole = move |run: &Run| {
-            sse(run.delta(1, "a") + &run.result(2, MESSAGE, &said(text)) + &run.completed(3))
+        let in_one_message = move |run: &Run| {
+            sse(run.delta(1, "a")
+                + &run.result(2, MESSAGE, &completed_message(text))
+                + &run.completed(3))
         };
-        let outcome = stage.play(whole).await;
+        let outcome = stage.play(in_one_message).await;
         outcome.assert("completed", &[DELTA, LOG, MESSAGE, COMPLETED]);
         assert_eq!(output(&outcome), expected);
         assert!(notes(&outcome)[0].contains("replaced by U+FFFD"));
-        let terminal = move |run: &Run| sse(run.result(1, COMPLETED, &said(text)));
+        let terminal = move |run: &Run| sse(run.result(1, COMPLETED, &completed_message(text)));
         let outcome = stage.play(terminal).await;
         outcome.assert("completed", &[LOG, COMPLETED]);
         assert_eq!(output(&outcome), expected);
@@ -81,7 +83,7 @@ async fn fails_runs_with_rejected_message() {
     let stage = Stage::new().await;
     let script = |run: &Run| {
         let deep = format!("{}{}", "[".repeat(70), "]".repeat(70));
-        let data = said("b").replacen('{', &format!(r#"{{"x":{deep},"#), 1);
+        let data = completed_message("b").replacen('{', &format!(r#"{{"x":{deep},"#), 1);
         sse(run.delta(1, "a") + &run.result(2, MESSAGE, &data) + &run.completed(3))
     };
     let outcome = stage.play(script).await;
@@ -216,7 +218,7 @@ async fn terminal_after_cancel(
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
-    stage.runner.asked("the run", of_run).await;
+    stage.runner.wait_for_request("the run", of_run).await;
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
     gate.cancel();
     stage.outcome(&run_id).await
@@ -243,16 +245,16 @@ async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Eng
         ),
         (
             "m-3",
-            r#"{"code":"cancelled","message":"as asked"}"#,
+            r#"{"code":"cancelled","message":"on request"}"#,
             Value::Null,
         ),
     ] {
         let outcome = terminal_after_cancel(&stage, event, (FAILED, data)).await;
         outcome.assert("cancelled cancelled", &[FAILED]);
-        let told = outcome.ledger.last();
-        assert_eq!(told["source"], "runner", "{told}");
-        assert_eq!(told["data"]["code"], "cancelled", "{told}");
-        assert_eq!(told["data"]["details"]["code"], own, "{told}");
+        let last_event = outcome.ledger.last();
+        assert_eq!(last_event["source"], "runner", "{last_event}");
+        assert_eq!(last_event["data"]["code"], "cancelled", "{last_event}");
+        assert_eq!(last_event["data"]["details"]["code"], own, "{last_event}");
         assert_eq!(outcome.run["status_reason"], "cancelled");
     }
     let done = (
@@ -273,11 +275,11 @@ async fn keeps_each_message_of_a_run(#[values(Sqlite, Postgres)] engine: Engine)
         return;
     };
     let script = |run: &Run| {
-        let tool = said("21 degrees").replace("assistant", "tool");
+        let tool = completed_message("21 degrees").replace("assistant", "tool");
         let results = [
-            run.result(1, MESSAGE, &said("let me look")),
+            run.result(1, MESSAGE, &completed_message("let me look")),
             run.result(2, MESSAGE, &tool),
-            run.result(3, MESSAGE, &said("it is warm")),
+            run.result(3, MESSAGE, &completed_message("it is warm")),
             run.completed(4),
         ];
         sse(results.concat())
@@ -295,7 +297,7 @@ async fn keeps_each_message_of_a_run(#[values(Sqlite, Postgres)] engine: Engine)
     let run = HeldRun::start(&stage, &message("m-3")).await;
     let history = run.host.get("/history?limit=10&direction=forward").await;
     let items = history.body["items"].as_array().unwrap();
-    let told: Vec<_> = items
+    let texts: Vec<_> = items
         .iter()
         .map(|item| {
             (
@@ -312,14 +314,14 @@ async fn keeps_each_message_of_a_run(#[values(Sqlite, Postgres)] engine: Engine)
         ("user", "hello big world"),
         ("assistant", "1 "),
     ];
-    assert_eq!(told[..expected.len()], expected);
+    assert_eq!(texts[..expected.len()], expected);
     run.end(&stage).await;
-    let places: Vec<_> = items.iter().map(|item| item["seq"].as_i64()).collect();
+    let positions: Vec<_> = items.iter().map(|item| item["seq"].as_i64()).collect();
     assert!(
-        places
+        positions
             .iter()
             .copied()
-            .eq((1..).map(Some).take(places.len())),
-        "{places:?}"
+            .eq((1..).map(Some).take(positions.len())),
+        "{positions:?}"
     );
 }

@@ -213,10 +213,10 @@ async fn registration_dry_run_reports_effect_of_replaces() {
     assert_eq!(diff.body["conflicts"], conflict);
     assert_eq!(ids(&diff.body["added"]), [THIRD]);
     assert_eq!(diff.body["agents"], json!([]));
-    let asked = second
-        .asked("its runners", |request| request.path == "/runners")
+    let run_request = second
+        .wait_for_request("its runners", |request| request.path == "/runners")
         .await;
-    assert!(asked.is_signed());
+    assert!(run_request.is_signed());
 
     spec["replaces"] = json!("first");
     let diff = admin.create(&path, &spec).await.body;
@@ -225,7 +225,7 @@ async fn registration_dry_run_reports_effect_of_replaces() {
     assert_eq!(diff["agents"][0]["effect"], "runner_replaced");
     assert!(!diff.to_string().contains(SECRET));
 
-    for (member, value, status, place) in [
+    for (member, value, status, pointer) in [
         ("replaces", json!("nobody"), 400, json!("/replaces")),
         (
             "base_url",
@@ -239,7 +239,7 @@ async fn registration_dry_run_reports_effect_of_replaces() {
         spec[member] = value;
         let refused = admin.create(&path, &spec).await;
         assert_eq!(refused.status, status, "{member}: {}", refused.body);
-        assert_eq!(refused.detail("pointer"), &place, "{member}");
+        assert_eq!(refused.detail("pointer"), &pointer, "{member}");
     }
     let mut gone = StubRunner::start().await;
     gone.stop().await;
@@ -295,10 +295,10 @@ async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert_eq!(refused.detail("reason"), "runner_unavailable");
     assert_eq!(refused.detail("runner_status"), "absent");
-    let told = refused.error("message").as_str().unwrap();
+    let message = refused.error("message").as_str().unwrap();
     assert!(
-        told.contains(OTHER) && told.contains("does not list it"),
-        "{told}"
+        message.contains(OTHER) && message.contains("does not list it"),
+        "{message}"
     );
     let agent = json!({"name": "late", "event_types": ["x"], "runner_id": OTHER});
     let late = admin.create("/v1/agents", &agent).await;
@@ -310,7 +310,7 @@ async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine
     assert_eq!(stage.client.finished(&run_id).await["status"], "completed");
 
     let rows = history(&admin, &endpoint).await;
-    let told: Vec<_> = rows
+    let message: Vec<_> = rows
         .iter()
         .rev()
         .map(|row| {
@@ -320,7 +320,7 @@ async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine
         })
         .collect();
     assert_eq!(
-        told,
+        message,
         [
             ("healthy", 1, (1, 0, 0)),
             ("healthy", 1, (0, 1, 0)),
@@ -386,7 +386,7 @@ async fn pages_health_history_newest_first() {
 }
 
 #[tokio::test]
-async fn moving_runner_id_keeps_active_run_in_place() {
+async fn moving_runner_id_leaves_active_runs_running() {
     let stage = Stage::new().await;
     let admin = stage.admin.clone();
     let held = HeldRun::start(&stage, &message("m-1")).await;
@@ -441,8 +441,11 @@ async fn converts_snapshots_to_deltas_with_full_text() {
         .iter()
         .map(|line| serde_json::from_str::<Value>(line).unwrap()["data"]["chunk"].clone())
         .collect();
-    let told = |content: &str, whole: &str| json!({"role": "assistant", "content": content, "all_content": whole});
-    assert_eq!(chunks, [told("one", "one"), told(" two", "one two")]);
+    let message_of = |content: &str, all_content: &str| json!({"role": "assistant", "content": content, "all_content": all_content});
+    assert_eq!(
+        chunks,
+        [message_of("one", "one"), message_of(" two", "one two")]
+    );
     assert!(other.requests().iter().any(RecordedRequest::is_run));
 }
 
@@ -464,12 +467,21 @@ async fn single_url_runner_receives_cancel_there() {
     let action = |request: &RecordedRequest, action: &str| {
         request.path == "/function" && request.json()["action"] == action
     };
-    other.asked("the run", |one| action(one, "run")).await;
+    other
+        .wait_for_request("the run", |one| action(one, "run"))
+        .await;
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
-    let told = other.asked("to stop", |one| action(one, "cancel")).await;
-    assert_eq!(told.json()["run_id"], *run_id);
-    assert!(told.is_signed());
-    assert!(told.header("webhook-id").unwrap().starts_with("cancel_"));
+    let cancellation = other
+        .wait_for_request("to stop", |one| action(one, "cancel"))
+        .await;
+    assert_eq!(cancellation.json()["run_id"], *run_id);
+    assert!(cancellation.is_signed());
+    assert!(
+        cancellation
+            .header("webhook-id")
+            .unwrap()
+            .starts_with("cancel_")
+    );
     assert_eq!(stage.client.finished(&run_id).await["status"], "cancelled");
 }
 
@@ -481,17 +493,17 @@ async fn replicas_take_turns_in_discovery() {
     let Some(stage) = OwnStage::on(Postgres, eager).await else {
         return;
     };
-    let _second = stage.gateway.beside().await;
+    let _second = stage.gateway.start_replica().await;
     let admin = stage.admin.clone();
     let other = other_runner().await;
     registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
     other.listed(6).await;
-    let asked: Vec<_> = other
+    let requests: Vec<_> = other
         .requests()
         .iter()
         .filter_map(|request| request.at)
         .collect();
-    for two in asked.windows(2) {
+    for two in requests.windows(2) {
         // The interval starts when the response is stored, and jitter may shorten it by a tenth.
         let between = two[1].duration_since(two[0]);
         assert!(between >= TTL.mul_f64(0.85), "{between:?}");

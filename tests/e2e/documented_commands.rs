@@ -24,7 +24,7 @@ use crate::support::playground::Playground;
 use crate::support::repository::repository_file;
 use crate::support::{TempDirectory, programs, skipped};
 
-/// Why a block is not run, and how many blocks at most have this reason.
+/// Reasons to skip a block, each with its maximum number of blocks.
 const SKIPPED: [(&str, usize); 10] = [
     // a coding agent, installed and logged in
     ("agent", 4),
@@ -94,13 +94,13 @@ fn skipped_commands_are_counted_by_reason() {
             counts
                 .entry(reason.to_owned())
                 .or_default()
-                .push(block.place());
+                .push(block.location());
         }
     }
-    for (reason, places) in counts {
+    for (reason, locations) in counts {
         let allowed = SKIPPED.iter().find(|(name, _)| *name == reason);
-        let allowed = allowed.unwrap_or_else(|| panic!("{reason} is no reason: {places:?}"));
-        assert!(places.len() <= allowed.1, "{reason}: {places:?}");
+        let allowed = allowed.unwrap_or_else(|| panic!("{reason} is no reason: {locations:?}"));
+        assert!(locations.len() <= allowed.1, "{reason}: {locations:?}");
     }
 }
 
@@ -108,7 +108,7 @@ fn skipped_commands_are_counted_by_reason() {
 fn commands_stand_in_marked_blocks() {
     let all = pages().into_iter().flat_map(|page| blocks(&page));
     let hidden = all.filter(|block| block.kind == Kind::Other && block.text.contains("$ runnel"));
-    let hidden: Vec<_> = hidden.map(|block| block.place()).collect();
+    let hidden: Vec<_> = hidden.map(|block| block.location()).collect();
     assert!(hidden.is_empty(), "use ```console: {hidden:?}");
 }
 
@@ -220,7 +220,7 @@ impl<'a> Page<'a> {
         let mut script = PRELUDE.to_owned();
         for (number, block) in blocks.iter().enumerate() {
             let text = self.at_free_ports(&block.text);
-            let _ = writeln!(script, "echo '== {}'", block.place());
+            let _ = writeln!(script, "echo '== {}'", block.location());
             if let Some(name) = block.attribute("file") {
                 let _ = writeln!(script, "cat >{name} <<'END OF FILE'\n{text}END OF FILE");
             } else if block.has("service") {
@@ -299,8 +299,8 @@ fn shown_outputs(blocks: &[Block], directory: &TempDirectory) -> Option<String> 
             let file = directory.file(&format!("output.{number}.{part}"));
             let real = std::fs::read_to_string(file).unwrap();
             if let Some(missing) = missing_part(&shown, &real) {
-                let place = block.place();
-                let _ = writeln!(faults, "{place}: $ {command}\nno {missing:?} in\n{real}");
+                let location = block.location();
+                let _ = writeln!(faults, "{location}: $ {command}\nno {missing:?} in\n{real}");
             }
         }
     }

@@ -181,19 +181,19 @@ async fn dry_run_matches_the_later_run() {
     let agent = created(&admin, "careful", &agent).await;
     let mut event = message("m-1");
     event["event_type"] = json!("test.event");
-    let told = tried(&admin, None, &event).await;
+    let decision = tried(&admin, None, &event).await;
     nothing_was_stored(&stage).await;
-    assert_eq!(tried(&admin, Some(&agent), &event).await, told);
+    assert_eq!(tried(&admin, Some(&agent), &event).await, decision);
 
     let run_id = stage.client.post(&event).await.run_id();
     stage.client.finished(&run_id).await;
     let path = format!("/v1/runs/{run_id}/authorization");
     let got = stage.client.get(&path).await.body;
     for member in ["resources", "available_apis", "decisions"] {
-        assert_eq!(told["agent"][member], got[member], "{member}");
+        assert_eq!(decision["agent"][member], got[member], "{member}");
     }
     let removed = |layer: &str| {
-        let decisions = told["agent"]["decisions"].as_array().unwrap().iter();
+        let decisions = decision["agent"]["decisions"].as_array().unwrap().iter();
         decisions
             .filter(|one| one["granted"] == false && one["layer"] == layer)
             .map(|one| one["id"].as_str().unwrap().to_owned())
@@ -206,7 +206,7 @@ async fn dry_run_matches_the_later_run() {
             .as_bool()
             .unwrap()
     );
-    assert_eq!(told["known_event"], false);
+    assert_eq!(decision["known_event"], false);
 
     for (member, value, pointer) in [
         ("event_type", json!(""), "/event_type"),
@@ -277,7 +277,7 @@ async fn dry_run_reflects_current_busy_conversation(
     assert_eq!(
         shown["cancel_requested_at"],
         Value::Null,
-        "it was only asked"
+        "a dry run has no effects"
     );
     held.end(&stage).await;
 }
@@ -400,7 +400,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
     assert_eq!(first, "nobody.wants has no agent: no agent matches it");
     nothing_was_stored(&stage).await;
 
-    for (client, arguments, told) in [
+    for (client, arguments, expected) in [
         (
             &admin,
             &["--agent", "nobody"][..],
@@ -411,7 +411,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
     ] {
         let printed = explain(client, &directory, arguments).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        assert!(printed.stderr.contains(told), "{told}: {printed:?}");
+        assert!(printed.stderr.contains(expected), "{expected}: {printed:?}");
         assert!(!printed.stderr.contains(&client.key));
     }
 }

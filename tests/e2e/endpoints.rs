@@ -112,15 +112,22 @@ async fn registration_discovers_runners_and_hides_secrets() {
         );
     }
 
-    let asked = echo
-        .asked("its runners", |request| request.path == "/runners")
+    let run_request = echo
+        .wait_for_request("its runners", |request| request.path == "/runners")
         .await;
-    assert_eq!(asked.header("x-api-key"), Some("opens-everything"));
-    assert!(asked.is_signed());
-    assert!(asked.header("webhook-id").unwrap().starts_with("list_"));
+    assert_eq!(run_request.header("x-api-key"), Some("opens-everything"));
+    assert!(run_request.is_signed());
+    assert!(
+        run_request
+            .header("webhook-id")
+            .unwrap()
+            .starts_with("list_")
+    );
     assert_eq!(run_once(&admin, OTHER).await["runner_id"], OTHER);
-    let asked = echo.asked("the run", RecordedRequest::is_run).await;
-    assert_eq!(asked.header("x-api-key"), Some("opens-everything"));
+    let run_request = echo
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
+    assert_eq!(run_request.header("x-api-key"), Some("opens-everything"));
 }
 
 #[tokio::test]
@@ -130,10 +137,10 @@ async fn shows_generated_secret_once() {
     let answer = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
     let secret = answer["secret"].as_str().unwrap();
     assert!(secret.starts_with("whsec_"), "{secret}");
-    let asked = other
-        .asked("its runners", |request| request.path == "/runners")
+    let run_request = other
+        .wait_for_request("its runners", |request| request.path == "/runners")
         .await;
-    assert!(asked.is_signed_with(secret));
+    assert!(run_request.is_signed_with(secret));
 
     let path = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
     let refreshed = admin.create(&format!("{path}/refresh"), &json!({})).await;
@@ -170,12 +177,12 @@ async fn invalid_manifest_does_not_hide_others() {
     );
     assert_eq!(answer["incompatible"][0]["id"], "plugin:test/newer/default");
     let warned = codes_of(&accepted[1]["warnings"]).join(" ");
-    for place in [
+    for pointer in [
         "/permissions/models/1",
         "/permissions/teleport",
         "/capabilities/telepathy",
     ] {
-        assert!(warned.contains(place), "{place}: {answer}");
+        assert!(warned.contains(pointer), "{pointer}: {answer}");
     }
 
     let newer = runner(&admin, "plugin:test/newer/default").await.unwrap();
@@ -330,7 +337,7 @@ async fn periodic_discovery_claims_no_bound_runner_ids() {
     let deleted = format!("{ENDPOINTS}/{}", answer["id"].as_str().unwrap());
     assert_eq!(admin.delete(&deleted).await.status, 204);
 
-    until("it to be asked again and told why", async || {
+    until("the next list request with the rejection", async || {
         let rejected = &admin.get(&path).await.body["rejected"];
         rejected.to_string().contains("agents are bound to")
     })
@@ -403,7 +410,7 @@ async fn registers_endpoint_with_given_manifests() {
     run_once(&admin, OTHER).await;
     assert!(
         other.requests().iter().all(RecordedRequest::is_run),
-        "it was asked for its runners"
+        "it received a list request"
     );
 }
 
@@ -442,8 +449,9 @@ async fn disables_endpoints_removed_from_configuration() {
     stage.gateway.reconfigure(|config| config.rest.clear());
     stage.gateway.restart().await;
     let log = stage.gateway.log();
-    let told = "endpoint second of an earlier configuration, or of another replica's, is disabled";
-    assert!(log.contains(told), "{log}");
+    let warning =
+        "endpoint second of an earlier configuration, or of another replica's, is disabled";
+    assert!(log.contains(warning), "{log}");
     assert!(!log.contains("endpoint stub of an earlier"), "{log}");
 }
 
@@ -469,11 +477,11 @@ async fn disables_agent_with_invalid_config_and_serves_rest(
     for starts in 1..=2 {
         stage.gateway.restart().await;
         let log = stage.gateway.log();
-        let told = "/config/colour is no field of the runner's config_schema";
-        let told = format!(
-            "agent unfit does not fit its runner {RUNNER_ID} and is disabled, other agents are served: {told}"
+        let fault = "/config/colour is no field of the runner's config_schema";
+        let fault = format!(
+            "agent unfit does not fit its runner {RUNNER_ID} and is disabled, other agents are served: {fault}"
         );
-        assert_eq!(log.matches(&told).count(), starts, "{log}");
+        assert_eq!(log.matches(&fault).count(), starts, "{log}");
         stage.gateway.kill().await;
     }
     stage.gateway.restart().await;
@@ -561,21 +569,24 @@ async fn check_config_probes_agent_configs_against_runners() {
     assert_eq!(row("agent", &good), format!("agent main ok {RUNNER_ID}"));
     let unfit = probe(&runner.url, "{ colour = 1 }", &["--json"]).await;
     assert!(!unfit.status.success(), "{unfit:?}");
-    let told: Value = serde_json::from_str(&unfit.stdout).unwrap();
-    assert_eq!(told["valid"], true);
-    assert_eq!(told["runner_endpoints"][0]["state"], "ready");
-    let mut faults: Vec<_> = told["agents"][0]["faults"]
+    let report: Value = serde_json::from_str(&unfit.stdout).unwrap();
+    assert_eq!(report["valid"], true);
+    assert_eq!(report["runner_endpoints"][0]["state"], "ready");
+    let mut faults: Vec<_> = report["agents"][0]["faults"]
         .as_array()
         .unwrap()
         .iter()
         .map(|one| one["pointer"].clone())
         .collect();
     faults.sort_by_key(ToString::to_string);
-    assert_eq!(faults, ["/config/colour", "/config/tone"], "{told}");
+    assert_eq!(faults, ["/config/colour", "/config/tone"], "{report}");
     let away = probe("http://127.0.0.1:1", "{}", &[]).await;
     assert!(!away.status.success(), "{away:?}");
-    let told = row("runner endpoint", &away);
-    assert!(told.starts_with("runner endpoint stub FAILED "), "{away:?}");
+    let report = row("runner endpoint", &away);
+    assert!(
+        report.starts_with("runner endpoint stub FAILED "),
+        "{away:?}"
+    );
 }
 
 #[tokio::test]
@@ -589,11 +600,11 @@ async fn logs_api_agents_taken_over_by_configuration() {
         "[[agents]]\nname = \"third\"\nevent_types = [\"a.c\"]\nrunner_id = \"{RUNNER_ID}\"\n"
     );
     stage.gateway.reconfigure(|config| config.rest = entry);
-    let told = "agent third was created over the API; the configuration replaces it";
+    let warning = "agent third was created over the API; the configuration replaces it";
     // Logged at the first start only: then the agent belongs to the configuration.
     for _ in 0..2 {
         stage.gateway.restart().await;
-        assert_eq!(stage.gateway.log().matches(told).count(), 1);
+        assert_eq!(stage.gateway.log().matches(warning).count(), 1);
         stage.gateway.kill().await;
     }
 }

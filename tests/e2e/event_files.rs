@@ -59,7 +59,7 @@ fn elsewhere(mut event: Value) -> Value {
 }
 
 fn attachment_of(run: &HeldRun) -> Value {
-    let attachments = run.asked["context"]["input"]["attachments"]
+    let attachments = run.run_request["context"]["input"]["attachments"]
         .as_array()
         .unwrap();
     assert_eq!(attachments.len(), 1, "{attachments:?}");
@@ -97,16 +97,16 @@ async fn runs_read_files_of_their_events_without_grants(
     };
     let bytes = picture(100_000);
     let run = HeldRun::start(&stage, &with_picture("m-1", &bytes)).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(
         (&apis["artifact_metadata"], &apis["artifact_read"]),
         (&json!(true), &json!(true))
     );
     let id = id_of(&attachment_of(&run));
     assert_eq!(content(&run, &id).await, (200, bytes));
-    let told = run.get(&format!("/artifacts/{id}")).await;
+    let metadata = run.get(&format!("/artifacts/{id}")).await;
     assert_eq!(
-        (told.status, &told.body["mime_type"]),
+        (metadata.status, &metadata.body["mime_type"]),
         (200, &json!("image/png"))
     );
     let upload = run.request(Method::POST, "/artifacts").body("mine");
@@ -283,7 +283,7 @@ async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: 
     event["input"]["attachments"] =
         json!([{"name": "a.png", "content": text}, {"name": "b.png", "content": text}]);
     let run = HeldRun::start(&stage, &event).await;
-    let input = &run.asked["context"]["input"];
+    let input = &run.run_request["context"]["input"];
     let attachments = input["attachments"].as_array().unwrap();
     let names: Vec<_> = attachments.iter().map(|one| &one["name"]).collect();
     assert_eq!(names, ["a.png", "b.png"]);
@@ -309,8 +309,12 @@ async fn context_of(stage: &Stage, run_id: &str) -> Value {
     let of_run = |request: &crate::support::runner::RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    let asked = stage.runner.asked("the run", of_run).await.json();
-    asked["context"].clone()
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
+    run_request["context"].clone()
 }
 
 async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> ApiResponse {
@@ -348,9 +352,9 @@ async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine:
         (&made.body["origin"], &made.body["name"], &made.body["size"]),
         (&json!("client"), &json!("cat.png"), &json!(200_008))
     );
-    let kept =
+    let stored =
         made.body["expires_at"].as_i64().unwrap() - made.body["created_at"].as_i64().unwrap();
-    assert!((3595..=3605).contains(&kept), "{}", made.body);
+    assert!((3595..=3605).contains(&stored), "{}", made.body);
     let id = made.body["artifact_id"].as_str().unwrap().to_owned();
     let other = upload(&client, "", picture(10)).await.body["artifact_id"].clone();
 
@@ -363,7 +367,7 @@ async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine:
         json!([{"type": "image_url", "image_url": {"url": format!("artifact:{id}")}}]);
     event["input"]["attachments"] = json!([{"artifact_id": other}]);
     let run = HeldRun::start_as(&stage, &client, &event).await;
-    let attachments = run.asked["context"]["input"]["attachments"]
+    let attachments = run.run_request["context"]["input"]["attachments"]
         .as_array()
         .unwrap();
     assert_eq!(attachments.len(), 2, "{attachments:?}");

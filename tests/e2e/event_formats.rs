@@ -158,9 +158,9 @@ async fn stores_large_payloads_by_reference(#[values(Sqlite, Postgres)] engine: 
     let mut event = message("m/1#");
     event["raw"] = raw.clone();
     let run = HeldRun::start(&stage, &event).await;
-    let sent = &run.asked["context"]["event"];
+    let sent = &run.run_request["context"]["event"];
     assert_eq!(sent["raw_ref"], json!({"ref_id": "m/1#"}));
-    assert!(!run.asked.to_string().contains("the-platform-said-so"));
+    assert!(!run.run_request.to_string().contains("the-platform-said-so"));
     let seen = run.get("/events/m%2F1%23").await.body;
     assert_eq!(seen["raw_ref"], "m/1#", "{seen}");
     assert!(!seen.to_string().contains("the-platform-said-so"));
@@ -172,10 +172,14 @@ async fn stores_large_payloads_by_reference(#[values(Sqlite, Postgres)] engine: 
     run.end(&stage).await;
 
     let path = "/v1/raw-payloads/m%2F1%23";
-    assert_eq!(stage.client.get(path).await.status, 403, "an admin's alone");
+    assert_eq!(stage.client.get(path).await.status, 403, "only for admins");
     let admin = stage.admin.clone();
-    let kept = admin.get(path).await;
-    assert!(kept.status == 200 && kept.body == raw, "{}", kept.status);
+    let stored = admin.get(path).await;
+    assert!(
+        stored.status == 200 && stored.body == raw,
+        "{}",
+        stored.status
+    );
     assert_eq!(admin.get("/v1/raw-payloads/none").await.status, 404);
 
     // It belongs to the event: the same payload is a replay, another payload is a mismatch.
@@ -223,7 +227,10 @@ async fn payload_and_envelope_have_separate_limits() {
     let mut event = message("m-2");
     event["raw_ref"] = json!({"storage_key": "s3://bucket/key"});
     let run = HeldRun::start(&stage, &event).await;
-    assert_eq!(run.asked["context"]["event"]["raw_ref"], event["raw_ref"]);
+    assert_eq!(
+        run.run_request["context"]["event"]["raw_ref"],
+        event["raw_ref"]
+    );
     run.end(&stage).await;
     assert_eq!(count(&stage).await, 1);
 }
@@ -288,8 +295,8 @@ async fn skips_byte_order_mark_before_json() {
             .collect();
         let refused = send(request.try_clone().unwrap().body(wide)).await.unwrap();
         assert_eq!(refused.status, 400, "{}", refused.body);
-        let told = refused.error("message").as_str().unwrap();
-        assert!(told.contains("UTF-16"), "{told}");
+        let message = refused.error("message").as_str().unwrap();
+        assert!(message.contains("UTF-16"), "{message}");
         let taken = send(request.body(marked)).await.unwrap();
         assert_eq!(taken.status, status, "{media_type} {}", taken.body);
     }

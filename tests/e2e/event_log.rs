@@ -125,7 +125,7 @@ async fn runs_read_only_events_of_their_conversation(#[values(Sqlite, Postgres)]
     stage.client.post(&near).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
-        run.asked["context"]["context"]["available_apis"]["event_page"],
+        run.run_request["context"]["context"]["available_apis"]["event_page"],
         true
     );
     let mut seen = ids(&run.get("/events").await.body);

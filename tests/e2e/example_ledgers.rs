@@ -117,10 +117,10 @@ async fn collect_data(runner_url: &str, runner_id: &'static str) -> RunData {
         assert_eq!(run["runner_id"], runner_id);
         story.answers.push(without(answer.body, OF_ONE_RUN));
         story.runs.push(without(run, OF_ONE_RUN));
-        let told = ledger.events().into_iter();
+        let events = ledger.events().into_iter();
         story
             .ledgers
-            .push(told.map(|event| without(event, OF_ONE_RUN)).collect());
+            .push(events.map(|event| without(event, OF_ONE_RUN)).collect());
         run_ids.push(run_id);
     }
     for (conversation, thread) in [

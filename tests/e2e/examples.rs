@@ -26,14 +26,14 @@ async fn rust_echo() -> (Client, impl Sized) {
     (playground.client(), (playground, directory))
 }
 
-/// The Python example behind a gateway. `None` without Python.
+/// A gateway with the Python example as its runner. `None` without Python.
 async fn python_echo() -> Option<(Client, impl Sized)> {
     let runner = python::python_echo().await?;
     let gateway = gateway_for_runner(&runner.url, PYTHON).await;
     Some((gateway.client(), (gateway, runner)))
 }
 
-/// The TypeScript example behind a gateway. `None` without Node.
+/// A gateway with the TypeScript example as its runner. `None` without Node.
 async fn typescript_echo() -> Option<(Client, impl Sized)> {
     let runner = node::typescript_echo().await?;
     let gateway = gateway_for_runner(&runner.url, TYPESCRIPT).await;
@@ -54,19 +54,19 @@ async fn say(client: &Client, text: &str) -> RunEvents {
     event["input"]["text"] = json!(text);
     let mut stream = client.post_streaming(&event).await;
     let run_id = stream.run_id();
-    let mut told = RunEvents::new();
+    let mut events = RunEvents::new();
     while let Some(frame) = stream.event().await {
         let event: Value = serde_json::from_str(&frame.data).unwrap();
         assert_eq!(event["source"], "runner", "{event}");
         assert_eq!(event["metadata"], Value::Null, "{event}");
-        told.push((frame.event, event["data"].clone()));
+        events.push((frame.event, event["data"].clone()));
     }
     let run = client.run(&run_id).await;
     assert_eq!(run["status"], "completed", "{run}");
     assert_eq!(run["output"]["content"], text);
     let none = json!({"rejected": 0, "duplicates": 0, "gaps": 0});
     assert_eq!(run["metadata"], none);
-    told
+    events
 }
 
 fn delta(text: &str) -> (String, Value) {

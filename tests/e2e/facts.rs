@@ -58,8 +58,11 @@ async fn facts_of_runs_survive_restart(#[values(Sqlite, Postgres)] engine: Engin
     let events = run.get("/events").await.body;
     assert_eq!(members(&events, "event_id"), ["m-2", "m-1"]);
     // No runner receives the raw payload of the platform.
-    for told in [history, events, run.asked.clone()] {
-        assert!(!told.to_string().contains("the-platform-said-so"), "{told}");
+    for document in [history, events, run.run_request.clone()] {
+        assert!(
+            !document.to_string().contains("the-platform-said-so"),
+            "{document}"
+        );
     }
     run.end(&stage).await;
     let run_id = before.run["run_id"].as_str().unwrap();
@@ -123,7 +126,12 @@ async fn run_token_is_invalid_after_any_ending() {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let host = stage.runner.asked("the run", of_run).await.json()["host"].clone();
+        let host = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json()["host"]
+            .clone();
         let host = Client::new(
             host["base_url"].as_str().unwrap(),
             host["token"].as_str().unwrap(),

@@ -139,7 +139,7 @@ async fn full_disk_refuses_events_until_space_is_free() {
             acknowledged.push(answer.run_id());
         }
     };
-    let refused = within("an event that has no room", filling).await;
+    let refused = within("an event that exceeds the disk", filling).await;
     assert!(matches!(refused.status, 503 | 507), "{}", refused.body);
     assert!(refused.headers.contains_key("retry-after"));
     // The held run continues on the full disk, and its writes wait.
@@ -172,7 +172,7 @@ async fn full_disk_refuses_events_until_space_is_free() {
 struct Tracing {
     strace: Child,
     /// Kept open: strace prints the threads that it attaches to, and would exit on a closed pipe.
-    _said: Lines<BufReader<ChildStderr>>,
+    _stderr: Lines<BufReader<ChildStderr>>,
     output: PathBuf,
 }
 
@@ -195,8 +195,8 @@ impl Tracing {
             skipped(&NO_STRACE, "strace", why);
             return None;
         };
-        let mut said = BufReader::new(strace.stderr.take().unwrap()).lines();
-        let line = within("strace", said.next_line()).await.unwrap();
+        let mut stderr = BufReader::new(strace.stderr.take().unwrap()).lines();
+        let line = within("strace", stderr.next_line()).await.unwrap();
         if !line
             .as_deref()
             .is_some_and(|line| line.contains("attached"))
@@ -206,14 +206,14 @@ impl Tracing {
         }
         Some(Self {
             strace,
-            _said: said,
+            _stderr: stderr,
             output,
         })
     }
 
     fn has_hit(&self) -> bool {
-        let told = std::fs::read_to_string(&self.output).unwrap_or_default();
-        told.contains("(INJECTED)")
+        let trace = std::fs::read_to_string(&self.output).unwrap_or_default();
+        trace.contains("(INJECTED)")
     }
 
     async fn end(mut self) {

@@ -108,7 +108,10 @@ async fn sends_one_signed_request_to_the_runner() {
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
     stage.outcome(&run_id).await;
 
-    let request = stage.runner.asked("the run", RecordedRequest::is_run).await;
+    let request = stage
+        .runner
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
     let hex = run_id.replace('-', "");
     for (header, value) in [
         ("accept", "text/event-stream"),
@@ -130,7 +133,7 @@ async fn sends_one_signed_request_to_the_runner() {
 
     let listing = stage
         .runner
-        .asked("the runners", |request| request.method == "GET")
+        .wait_for_request("the runners", |request| request.method == "GET")
         .await;
     assert_eq!(listing.path, "/runners");
     assert!(listing.is_signed(), "{listing:?}");
@@ -157,7 +160,10 @@ async fn runner_gets_context_and_unstored_token() {
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
 
-    let request = stage.runner.asked("the run", RecordedRequest::is_run).await;
+    let request = stage
+        .runner
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
     let text = String::from_utf8(request.body.clone()).unwrap();
     let start = format!(r#"{{"runner_id":"{RUNNER_ID}","runner_name":"default","context":{{"#);
     assert!(text.starts_with(&start), "{text}");
@@ -234,8 +240,11 @@ async fn builds_transcript_message_from_deltas() {
     let stage = Stage::new().await;
     let outcome = stage
         .play(|run| {
-            let whole = run.unnumbered("message.delta", &chunk("big "));
-            sse(run.delta(1, "hello ") + &whole + &run.delta(2, "world") + &run.completed(3))
+            let complete_event = run.unnumbered("message.delta", &chunk("big "));
+            sse(run.delta(1, "hello ")
+                + &complete_event
+                + &run.delta(2, "world")
+                + &run.completed(3))
         })
         .await;
     assert_eq!(outcome.ending(), "completed");
@@ -269,8 +278,8 @@ async fn logs_undeclared_policy_resources_at_start() {
     })
     .await;
     let log = stage.gateway.log();
-    for told in ["the model gpt-largo, which", "the file rules, which"] {
-        assert!(log.contains(told), "{told}: {log}");
+    for expected in ["the model gpt-largo, which", "the file rules, which"] {
+        assert!(log.contains(expected), "{expected}: {log}");
     }
 }
 

@@ -323,7 +323,7 @@ fn invalid_signatures(forger: &Forger, good: &str, other: &str) -> Vec<InvalidCr
     add("a tab within", &format!("{header}.{claims}\t.{signature}"));
     add("no header", &format!(".{claims}.{signature}"));
     add("no claims", &format!("{header}..{signature}"));
-    add("dots alone", "..");
+    add("only dots", "..");
     add("nothing", "");
     add("one word", "token");
     add("percent encoding", &good.replace('.', "%2E"));
@@ -343,8 +343,8 @@ fn invalid_signatures(forger: &Forger, good: &str, other: &str) -> Vec<InvalidCr
         .chain('0'..='9')
         .chain(['-', '_'])
         .collect();
-    let place = alphabet.iter().position(|letter| *letter == last).unwrap();
-    let twin = format!("{}{}", &good[..good.len() - 1], alphabet[place + 1]);
+    let index = alphabet.iter().position(|letter| *letter == last).unwrap();
+    let twin = format!("{}{}", &good[..good.len() - 1], alphabet[index + 1]);
     add("bits that say nothing", &twin);
     let standard = forger.with_header(&json!({"kid": forger.kid}));
     add("two tokens", &format!("{standard} {standard}"));
@@ -617,7 +617,7 @@ async fn accepted_late_calls(
     stage: &OwnStage,
     urls: &[String],
     round: usize,
-    most: usize,
+    max_cases: usize,
 ) -> usize {
     let run = HeldRun::start(stage, &message(&format!("m-{round}"))).await;
     let database = stage.gateway.database_url();
@@ -625,7 +625,7 @@ async fn accepted_late_calls(
     let (http, answered) = (connections(), AtomicUsize::new(0));
     let (has_ended, after) = (AtomicBool::new(false), AtomicUsize::new(0));
     let calls = stream::iter(0..).take_while(|number| {
-        let goes_on = *number < most || after.load(Ordering::SeqCst) < MIN_LATE_CALLS;
+        let goes_on = *number < max_cases || after.load(Ordering::SeqCst) < MIN_LATE_CALLS;
         std::future::ready(goes_on)
     });
     let calls = calls.map(async |number| {
@@ -688,7 +688,7 @@ async fn replicas_refuse_calls_after_committed_terminal(
     };
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
-        Postgres => Some(stage.gateway.beside().await),
+        Postgres => Some(stage.gateway.start_replica().await),
         // SQLite allows one gateway only.
         Sqlite => None,
     };
@@ -712,17 +712,17 @@ async fn rate_limits_guesses_but_admits_valid_credentials() {
             .bearer_auth(key);
         within("an answer", request.send()).await.unwrap()
     };
-    let mut told = [0, 0];
+    let mut counts = [0, 0];
     for n in 0..number("RUNNEL_TEST_GUESSES", 300) {
         let answer = match n % 2 {
             0 => guess("/v1/runs", format!("rnl_{n:08}_{}", encode([7; 32]))).await,
             _ => guess("/host/v1/run", format!("{}A", run.token)).await,
         };
         match answer.status().as_u16() {
-            401 => told[0] += 1,
+            401 => counts[0] += 1,
             429 => {
                 assert_eq!(answer.headers()["retry-after"], "10");
-                told[1] += 1;
+                counts[1] += 1;
             }
             status => panic!("{status}"),
         }
@@ -734,7 +734,7 @@ async fn rate_limits_guesses_but_admits_valid_credentials() {
         }
     }
     // The rate limit window may restart once or twice, and each window allows the limit.
-    assert!(told[0] >= 20 && told[1] > told[0], "{told:?}");
+    assert!(counts[0] >= 20 && counts[1] > counts[0], "{counts:?}");
     let log = stage.gateway.log();
     assert!(
         log.contains("an address sent too many wrong credentials"),
@@ -752,7 +752,7 @@ async fn host_routes_serve_only_documented_methods() {
     let http = connections();
     for path in paths {
         let of_path = |route: &&Operation| route.path == path;
-        let known: Vec<_> = routes
+        let documented: Vec<_> = routes
             .iter()
             .filter(of_path)
             .map(|route| route.method.clone())
@@ -766,7 +766,7 @@ async fn host_routes_serve_only_documented_methods() {
             Method::OPTIONS,
             Method::TRACE,
         ] {
-            if known.contains(&method) {
+            if documented.contains(&method) {
                 continue;
             }
             let url = format!("{}{}", stage.client.url, path.replace(['{', '}'], ""));

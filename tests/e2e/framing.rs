@@ -43,7 +43,7 @@ const TYPES: [&str; 7] = [
     "run.completed",
 ];
 
-/// The fixture as a complete response: head, and one chunk with the whole body.
+/// The fixture as a complete response: head, and one chunk with the complete body.
 fn full_response(run: &Run) -> (String, usize) {
     let body = fixture(run);
     let head = format!(
@@ -129,7 +129,7 @@ fn cuts() -> impl Iterator<Item = usize> {
 }
 
 #[tokio::test]
-async fn response_cut_at_any_byte_keeps_whole_events() {
+async fn response_cut_at_any_byte_keeps_complete_events() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |cut: usize| async move {
@@ -145,7 +145,7 @@ async fn response_cut_at_any_byte_keeps_whole_events() {
 
 /// A reset may drop sent bytes, but never changes them.
 #[tokio::test]
-async fn response_reset_at_any_byte_keeps_whole_events() {
+async fn response_reset_at_any_byte_keeps_complete_events() {
     let stage = Stage::new().await;
     let stage = &stage;
     let check = |cut: usize| async move {
@@ -162,8 +162,8 @@ async fn response_reset_at_any_byte_keeps_whole_events() {
             _ => frames.len() - unfinished,
         };
         let head = full_response(&any_run()).1;
-        let most = complete_events(cut.saturating_sub(head));
-        assert!(events <= most, "{events} events in {cut} bytes");
+        let max_events = complete_events(cut.saturating_sub(head));
+        assert!(events <= max_events, "{events} events in {cut} bytes");
         assert_is_prefix(&frames, events, cut);
     };
     stream::iter(cuts())
@@ -234,8 +234,8 @@ async fn reads_every_stream_encoding_alike() {
             stage.play(byte_by_byte).await,
         ];
         for outcome in outcomes {
-            let told = (outcome.ending(), outcome.ledger.text());
-            assert_eq!(told, ("completed".to_owned(), "1 2 3 ".to_owned()), "{way}");
+            let text = (outcome.ending(), outcome.ledger.text());
+            assert_eq!(text, ("completed".to_owned(), "1 2 3 ".to_owned()), "{way}");
             assert_eq!(outcome.ledger.0.len(), 4, "{way}");
             assert!(
                 outcome.rejections.is_empty(),
@@ -249,8 +249,8 @@ async fn reads_every_stream_encoding_alike() {
 #[tokio::test]
 async fn accepts_terminals_without_trailing_empty_line() {
     let stage = Stage::new().await;
-    for kept in ["", "\n"] {
-        let script = move |run: &Run| sse(run.talk(1).concat().trim_end().to_owned() + kept);
+    for rest in ["", "\n"] {
+        let script = move |run: &Run| sse(run.talk(1).concat().trim_end().to_owned() + rest);
         let outcome = stage.play(script).await;
         let types = ["message.delta", "processor.log", "run.completed"];
         outcome.assert("completed", &types);
@@ -365,12 +365,12 @@ async fn replaces_bytes_that_are_not_utf_8() {
         (b"\xf4\x90\x80\x80", 4),
     ] {
         let script = move |run: &Run| {
-            let bent = run.delta(2, "X").into_bytes();
-            let at = bent.iter().position(|byte| *byte == b'X').unwrap();
-            let bent = [&bent[..at], bytes, &bent[at + 1..]].concat();
+            let malformed = run.delta(2, "X").into_bytes();
+            let at = malformed.iter().position(|byte| *byte == b'X').unwrap();
+            let malformed = [&malformed[..at], bytes, &malformed[at + 1..]].concat();
             let parts = [
                 run.delta(1, "a").into_bytes(),
-                bent,
+                malformed,
                 run.completed(3).into_bytes(),
             ];
             sse(parts.concat())

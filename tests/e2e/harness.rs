@@ -60,7 +60,7 @@ async fn loads_session_without_resume_support() {
     assert_eq!(second.ending(), "completed");
     assert!(
         !second.text().contains("hello"),
-        "the past is told again: {}",
+        "the history is sent again: {}",
         second.text()
     );
 }
@@ -126,7 +126,7 @@ async fn workspace_passes_files_in_both_directions() {
     house.ask("hello").await;
     // The harness writes a file for the user during the next turn.
     let outbox = house.workspace().join("outbox/report.txt");
-    let mut event = crate::support::harness::said("permit made.txt", true);
+    let mut event = crate::support::harness::user_message("permit made.txt", true);
     event["input"]["contents"] = json!([
         {"type": "file_base64", "file_base64": "aGVsbG8=", "file_name": "../note.txt"},
     ]);
@@ -152,11 +152,11 @@ async fn reports_missing_command_in_manifest_and_run() {
     let reason = find(&runners, "unavailable_reason").expect("a reason");
     let ended = house.ask("hello").await;
     assert_eq!(ended.ending(), "failed harness.command_not_found");
-    for told in [reason, &ended.run["error"]["message"]] {
-        let told = told.as_str().unwrap();
+    for text in [reason, &ended.run["error"]["message"]] {
+        let text = text.as_str().unwrap();
         assert!(
-            told.contains("/nowhere/agent") && told.contains("install it"),
-            "{told}"
+            text.contains("/nowhere/agent") && text.contains("install it"),
+            "{text}"
         );
     }
 }
@@ -176,9 +176,9 @@ fn find<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
 async fn results_hold_neither_run_token_nor_endpoint_secret() {
     let house = HarnessFixture::open(fake("exit-3")).await;
     let ended = house.ask("hello").await;
-    let told = format!("{}{:?}", ended.run, ended.results);
+    let document = format!("{}{:?}", ended.run, ended.results);
     assert!(
-        !told.contains("rk_") && !told.contains(SECRET) && !told.contains("eyJ"),
-        "{told}"
+        !document.contains("rk_") && !document.contains(SECRET) && !document.contains("eyJ"),
+        "{document}"
     );
 }

@@ -216,11 +216,11 @@ def fast_open():
     socket.socket().sendto(b'x', 0x20000000, address)
 def virtual_machine():
     socket.socket(40, socket.SOCK_STREAM)
-def ring():
+def io_uring():
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.syscall(425, 1, ctypes.create_string_buffer(120)) < 0:
         raise OSError(ctypes.get_errno(), 'io_uring_setup')
-for attempt in (multipath, fast_open, virtual_machine, ring):
+for attempt in (multipath, fast_open, virtual_machine, io_uring):
     try:
         attempt()
         print(attempt.__name__, 'is open')
@@ -382,7 +382,7 @@ async fn refuses_process_limits_that_root_ignores() {
     assert!(text(&output.stderr).contains("name a user"), "{output:?}");
 }
 
-/// Stands for a full disk: one file cannot exceed the limit.
+/// Simulates a full disk: one file cannot exceed the limit.
 #[tokio::test]
 async fn limits_file_size() {
     let Some(cell) = SandboxDirectories::new().await else {

@@ -51,9 +51,9 @@ fn members<'a>(page: &'a Value, name: &str) -> Vec<&'a Value> {
     items.iter().map(|item| &item[name]).collect()
 }
 
-fn places(page: &Value) -> Vec<i64> {
-    let places = members(page, "seq");
-    places.iter().map(|seq| seq.as_i64().unwrap()).collect()
+fn seqs(page: &Value) -> Vec<i64> {
+    let seqs = members(page, "seq");
+    seqs.iter().map(|seq| seq.as_i64().unwrap()).collect()
 }
 
 // --- search ---
@@ -75,12 +75,12 @@ async fn search_finds_words_of_own_conversation(#[values(Sqlite, Postgres)] engi
         let mut elsewhere = saying(&format!("{event_id}-b"), text);
         elsewhere["conversation"]["conversation_id"] = json!("c-8");
         say(&stage, &elsewhere).await;
-        let mut aside = saying(&format!("{event_id}-c"), text);
-        aside["conversation"]["thread_id"] = json!("t-1");
-        say(&stage, &aside).await;
+        let mut threaded = saying(&format!("{event_id}-c"), text);
+        threaded["conversation"]["thread_id"] = json!("t-1");
+        say(&stage, &threaded).await;
     }
     let run = HeldRun::start(&stage, &saying("m-5", "what was it?")).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(
         (&apis["history_page"], &apis["history_search"]),
         (&json!(true), &json!(true))
@@ -118,7 +118,7 @@ async fn search_finds_words_of_own_conversation(#[values(Sqlite, Postgres)] engi
     // The cursor of a search result is valid for pages, too.
     let cursor = item["cursor"].as_str().unwrap();
     let path = format!("/history?direction=forward&limit=1&after_cursor={cursor}");
-    assert_eq!(places(&run.get(&path).await.body), [2]);
+    assert_eq!(seqs(&run.get(&path).await.body), [2]);
     run.end(&stage).await;
 }
 
@@ -130,12 +130,12 @@ async fn search_applies_filters_and_continues_by_cursor() {
     }
     let run = HeldRun::start(&stage, &saying("m-5", "what was it?")).await;
     let all = search(&run, &json!({"query": "1"})).await;
-    assert_eq!(places(&all), [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
+    assert_eq!(seqs(&all), [10, 9, 8, 7, 6, 5, 4, 3, 2, 1]);
     for (body, expected) in [
         (json!({"query": "1", "top_k": 2}), &[10, 9][..]),
         (
             json!({"query": "1", "top_k": null, "filters": null}),
-            &places(&all),
+            &seqs(&all),
         ),
         (
             json!({"query": "1", "filters": {"roles": ["user"]}}),
@@ -155,12 +155,12 @@ async fn search_applies_filters_and_continues_by_cursor() {
             &[],
         ),
     ] {
-        assert_eq!(places(&search(&run, &body).await), expected, "{body}");
+        assert_eq!(seqs(&search(&run, &body).await), expected, "{body}");
     }
     let cursor = |seq: usize| all["items"][10 - seq]["cursor"].clone();
     let filters = json!({"before_cursor": cursor(8), "after_cursor": cursor(3)});
     let between = search(&run, &json!({"query": "1", "filters": filters})).await;
-    assert_eq!(places(&between), [7, 6, 5, 4]);
+    assert_eq!(seqs(&between), [7, 6, 5, 4]);
 
     // Clients with an API key find the same items.
     let path = "/v1/conversations/c-7/history/search";
@@ -183,7 +183,7 @@ async fn search_applies_filters_and_continues_by_cursor() {
     ] {
         let found = stage.client.get(&format!("{path}?{query}")).await;
         assert_eq!(found.status, 200, "{query}: {}", found.body);
-        assert_eq!(places(&found.body), expected, "{query}");
+        assert_eq!(seqs(&found.body), expected, "{query}");
     }
     let nowhere = "/v1/conversations/never/history/search?query=1";
     assert_eq!(stage.client.get(nowhere).await.body["total_count"], 0);
@@ -218,10 +218,10 @@ async fn search_accepts_any_query_text(#[values(Sqlite, Postgres)] engine: Engin
         let answer = run
             .call("/history/search", &json!({ "query": query }))
             .await;
-        let told: String = query.chars().take(30).collect();
-        assert_eq!(answer.status, status, "{told}: {}", answer.body);
+        let short: String = query.chars().take(30).collect();
+        assert_eq!(answer.status, status, "{short}: {}", answer.body);
         if status == 400 {
-            assert_eq!(answer.detail("pointer"), "/query", "{told}");
+            assert_eq!(answer.detail("pointer"), "/query", "{short}");
         }
     }
     let found = search(&run, &json!({"query": "hello OR"})).await;
@@ -273,16 +273,16 @@ async fn search_reads_no_other_conversation() {
     let own = search(&run, &json!({"query": "plan"})).await;
     assert_eq!(members(&own, "event_id"), ["m-1"]);
     let cursor = own["items"][0]["cursor"].as_str().unwrap();
-    let bent = format!("{}A", &cursor[..cursor.len() - 1]);
-    let bent = if bent == cursor {
-        bent.replace('A', "B")
+    let malformed = format!("{}A", &cursor[..cursor.len() - 1]);
+    let malformed = if malformed == cursor {
+        malformed.replace('A', "B")
     } else {
-        bent
+        malformed
     };
     for (cursor, status) in [
         (cursor, 200),
         (foreign.as_str(), 400),
-        (bent.as_str(), 400),
+        (malformed.as_str(), 400),
         ("7", 400),
         ("", 400),
     ] {
@@ -322,10 +322,10 @@ async fn search_requires_every_layer_and_is_audited(
 ) {
     let stage = stage(Sqlite, &wanted, allowed).await.unwrap();
     let run = HeldRun::start(&stage, &saying("m-1", "hello")).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(apis["history_search"], opened == 200);
-    let asked = json!({"query": "hello"});
-    let answer = run.call("/history/search", &asked).await;
+    let body = json!({"query": "hello"});
+    let answer = run.call("/history/search", &body).await;
     assert_eq!(answer.status, opened, "{}", answer.body);
     if opened == 403 {
         assert_eq!(answer.error("code"), "unauthorized");
@@ -343,9 +343,9 @@ async fn search_requires_every_layer_and_is_audited(
     let mut alone = saying("m-2", "hello");
     alone.as_object_mut().unwrap().remove("conversation");
     let run = HeldRun::start(&stage, &alone).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(apis["history_search"], false);
-    let answer = run.call("/history/search", &asked).await;
+    let answer = run.call("/history/search", &body).await;
     assert_eq!(answer.status, opened, "{}", answer.body);
     if opened == 200 {
         assert_eq!(
@@ -412,10 +412,10 @@ async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] e
         ("backward", "before_cursor", "forward", "after_cursor"),
         ("forward", "after_cursor", "backward", "before_cursor"),
     ] {
-        let known = places(&page(&run, "limit=1").await)[0];
+        let first_seq = seqs(&page(&run, "limit=1").await)[0];
         let mut seen = Vec::new();
         let mut at = page(&run, &format!("limit=2&direction={there}")).await;
-        seen.extend(places(&at));
+        seen.extend(seqs(&at));
         say(&stage, &saying(&format!("added-{there}"), "hello")).await;
         while at["has_more"] == true {
             let next = at["next_cursor"].as_str().unwrap();
@@ -424,17 +424,17 @@ async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] e
                 &format!("limit=2&direction={there}&{there_bound}={next}"),
             )
             .await;
-            seen.extend(places(&at));
+            seen.extend(seqs(&at));
         }
         assert_eq!(at["next_cursor"], Value::Null);
-        // The walk sees items added ahead of it, but not items added behind it.
+        // The walk includes items added ahead of its cursor, but none added at pages that it has read.
         let mut expected: Vec<i64> = match there {
-            "backward" => (1..=known).rev().collect(),
-            _ => (1..=known + 2).collect(),
+            "backward" => (1..=first_seq).rev().collect(),
+            _ => (1..=first_seq + 2).collect(),
         };
         assert_eq!(seen, expected, "{there}");
 
-        let turned = places(&at).len();
+        let turned = seqs(&at).len();
         let mut seen = Vec::new();
         let mut cursor = at["prev_cursor"].as_str().unwrap().to_owned();
         loop {
@@ -443,7 +443,7 @@ async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] e
                 &format!("limit=3&direction={back}&{back_bound}={cursor}"),
             )
             .await;
-            seen.extend(places(&at));
+            seen.extend(seqs(&at));
             match at["next_cursor"].as_str() {
                 Some(next) => next.clone_into(&mut cursor),
                 None => break assert_eq!(at["has_more"], false),
@@ -452,7 +452,7 @@ async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] e
         expected.truncate(expected.len() - turned);
         expected.reverse();
         if there == "backward" {
-            expected.extend([known + 1, known + 2]);
+            expected.extend([first_seq + 1, first_seq + 2]);
         }
         assert_eq!(seen, expected, "{there} and back");
     }
@@ -473,7 +473,7 @@ async fn both_cursors_bound_pages_in_both_directions(#[values(Sqlite, Postgres)]
     let cursor = |seq: usize| all["items"][seq - 1]["cursor"].as_str().unwrap();
     let check = async |query: String, expected: &[i64], next: Option<i64>| {
         let page = page(&run, &query).await;
-        assert_eq!(places(&page), expected, "{query}");
+        assert_eq!(seqs(&page), expected, "{query}");
         assert_eq!(page["has_more"], next.is_some(), "{query}");
         let next = next.and_then(|seq| usize::try_from(seq).ok()).map(cursor);
         assert_eq!(page["next_cursor"].as_str(), next, "{query}");
@@ -529,17 +529,17 @@ async fn items_name_author_and_attachments_without_bytes() {
     let client = stage.client.clone();
     let path = "/v1/conversations/c-7/history";
     let mut answers = Vec::new();
-    for (asked, shown) in [
+    for (query, shown) in [
         ("", 0),
         ("?include_attachments=false", 0),
         ("?include_attachments=true", 1),
     ] {
         for answer in [
-            run.get(&format!("/history{asked}")).await.body,
-            client.get(&format!("{path}{asked}")).await.body,
+            run.get(&format!("/history{query}")).await.body,
+            client.get(&format!("{path}{query}")).await.body,
         ] {
             let refs = answer["items"][0]["attachment_refs"].as_array().unwrap();
-            assert_eq!(refs.len(), shown, "{asked}: {answer}");
+            assert_eq!(refs.len(), shown, "{query}: {answer}");
             answers.push(answer);
         }
     }
@@ -571,7 +571,7 @@ async fn splits_pages_of_large_messages() {
         let page = stage.client.get(&path).await.body;
         let bytes = page.to_string().len();
         assert!(bytes < 4_500_000, "{bytes}");
-        seen.extend(places(&page));
+        seen.extend(seqs(&page));
         match page["next_cursor"].as_str() {
             Some(next) => bound = format!("&before_cursor={next}"),
             None => break,
@@ -581,18 +581,14 @@ async fn splits_pages_of_large_messages() {
     assert_eq!(seen, (1..=12).rev().collect::<Vec<_>>());
     let path = "/v1/conversations/c-7/history/search?query=word&top_k=100";
     let found = stage.client.get(path).await.body;
-    assert_eq!(
-        places(&found),
-        [11, 9, 7, 5],
-        "a search fits its answer, too"
-    );
+    assert_eq!(seqs(&found), [11, 9, 7, 5], "a search fits its answer, too");
 }
 
 /// An ignored cursor under a wrong name would return the first page forever.
 #[tokio::test]
 async fn lists_reject_unknown_parameters() {
     let stage = Stage::new().await;
-    for (list, known) in [
+    for (list, existing) in [
         ("/v1/interactions", "status=open&limit=1"),
         (
             "/v1/conversations/c-7/history",
@@ -605,9 +601,9 @@ async fn lists_reject_unknown_parameters() {
         ("/v1/events", "limit=1"),
         ("/v1/runs", "limit=1"),
     ] {
-        let taken = stage.client.get(&format!("{list}?{known}")).await;
+        let taken = stage.client.get(&format!("{list}?{existing}")).await;
         assert_eq!(taken.status, 200, "{list}: {}", taken.body);
-        let refused = stage.client.get(&format!("{list}?{known}&page=x")).await;
+        let refused = stage.client.get(&format!("{list}?{existing}&page=x")).await;
         assert_eq!(
             (refused.status, refused.error("code")),
             (400, &json!("invalid_argument")),

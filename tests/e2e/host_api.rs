@@ -28,12 +28,12 @@ async fn run_reads_its_context_and_record(#[values(Sqlite, Postgres)] engine: En
 
     let context = run.get("/context").await;
     assert_eq!(context.status, 200);
-    assert_eq!(context.body, run.asked["context"]);
+    assert_eq!(context.body, run.run_request["context"]);
 
     let record = run.get("/run").await;
     assert_eq!(record.status, 200);
     let mut seen_by_client = stage.client.run(&run.run_id).await;
-    // The client API alone shows these.
+    // Only the client API shows these.
     for member in ["agent_name", "input_preview", "posted_by"] {
         seen_by_client.as_object_mut().unwrap().remove(member);
     }
@@ -130,14 +130,14 @@ async fn next_context_includes_state_of_earlier_runs() {
     first.end(&stage).await;
 
     let next = HeldRun::start(&stage, &message("m-2")).await;
-    let state = &next.asked["context"]["state"];
+    let state = &next.run_request["context"]["state"];
     assert_eq!(state["conversation"], json!({"memory.a": [1, 2]}));
     assert_eq!(state["actor"], json!({"taste": "sweet"}));
     next.end(&stage).await;
 
     // The same actor in another conversation.
     let other = HeldRun::start(&stage, &message_in("c-8", "m-3")).await;
-    let state = &other.asked["context"]["state"];
+    let state = &other.run_request["context"]["state"];
     assert_eq!(state["conversation"], json!({}));
     assert_eq!(state["actor"], json!({"taste": "sweet"}));
     assert_eq!(other.get("/state/conversation/memory.a").await.status, 404);
@@ -168,13 +168,16 @@ async fn rejects_writes_to_foreign_or_reserved_state() {
         assert_eq!(run.get(path).await.status, 403, "{path}");
     }
     // With its quotes, the value has exactly 256 KiB; then one byte more.
-    let most = 256 * 1024 - 2;
+    let max_bytes = 256 * 1024 - 2;
     let answer = run
-        .put("/state/conversation/large", &json!("x".repeat(most)))
+        .put("/state/conversation/large", &json!("x".repeat(max_bytes)))
         .await;
     assert_eq!(answer.status, 200, "{}", answer.body);
     let answer = run
-        .put("/state/conversation/large", &json!("x".repeat(most + 1)))
+        .put(
+            "/state/conversation/large",
+            &json!("x".repeat(max_bytes + 1)),
+        )
         .await;
     assert_eq!(answer.status, 413, "{}", answer.body);
     assert_eq!(answer.error("code"), "payload_too_large");
@@ -203,7 +206,7 @@ async fn run_pages_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engi
     let all = run.get("/history?limit=100&direction=forward").await;
     assert_eq!(all.status, 200, "{}", all.body);
     let items = all.body["items"].as_array().unwrap();
-    let told: Vec<_> = items
+    let values: Vec<_> = items
         .iter()
         .map(|item| json!([item["event_id"], item["role"], item["content"]]))
         .collect();
@@ -213,7 +216,7 @@ async fn run_pages_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engi
         expected.push(json!([event_id, "assistant", "answer"]));
     }
     expected.push(json!(["m-4", "user", "hello big world"]));
-    assert_eq!(told, expected);
+    assert_eq!(values, expected);
 
     let ascending: Vec<i64> = (1..=7).collect();
     assert_eq!(walk(&run, "forward").await, ascending);
@@ -256,15 +259,15 @@ async fn history_of_other_conversations_stays_closed() {
     let own = run.get("/history").await.body;
     assert_eq!(own["items"].as_array().unwrap().len(), 1, "{own}");
     let cursor = own["items"][0]["cursor"].as_str().unwrap().to_owned();
-    let mut bent = cursor.clone().into_bytes();
-    let at = bent.len() / 2;
-    bent[at] = if bent[at] == b'A' { b'B' } else { b'A' };
-    let bent = String::from_utf8(bent).unwrap();
+    let mut malformed = cursor.clone().into_bytes();
+    let at = malformed.len() / 2;
+    malformed[at] = if malformed[at] == b'A' { b'B' } else { b'A' };
+    let malformed = String::from_utf8(malformed).unwrap();
     for (query, status) in [
         ("conversation_id=c-7".to_owned(), 200),
         ("conversation_id=c-8".to_owned(), 403),
         (format!("before_cursor={cursor}"), 200),
-        (format!("before_cursor={bent}"), 400),
+        (format!("before_cursor={malformed}"), 400),
         (format!("after_cursor={}", foreign.as_str().unwrap()), 400),
         ("before_cursor=1".to_owned(), 400),
         ("limit=0".to_owned(), 400),

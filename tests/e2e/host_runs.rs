@@ -197,12 +197,12 @@ async fn reads_ledger_in_both_directions(#[values(Sqlite, Postgres)] engine: Eng
         "no sequence is so large"
     );
     let page = run.get(&format!("/runs/{before}/events")).await.body;
-    let told: Vec<Value> = ledger
+    let streamed: Vec<Value> = ledger
         .0
         .iter()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    assert_eq!(page["items"], json!(told));
+    assert_eq!(page["items"], json!(streamed));
     assert_eq!(sequences(&run.get("/run/events").await.body), [0_u64; 0]);
     assert_eq!(run.get("/run/events?limit=0").await.status, 400);
     run.end(&stage).await;
@@ -217,11 +217,11 @@ async fn run_cancels_itself_and_runs_in_scope(#[values(Sqlite, Postgres)] engine
     let neighbour = HeldRun::start(&stage, &message("m-0")).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let other = format!("/runs/{}/cancel", neighbour.run_id);
-    let told = run
+    let response = run
         .call(&other, &json!({"reason": "the newer one answers"}))
         .await;
-    assert_eq!(told.status, 200, "{}", told.body);
-    assert!(told.body["cancel_requested_at"].is_i64());
+    assert_eq!(response.status, 200, "{}", response.body);
+    assert!(response.body["cancel_requested_at"].is_i64());
     let live = neighbour.get("/run").await.body;
     assert_eq!(live["status_reason"], "the newer one answers", "{live}");
     let ended = stage.client.finished(&neighbour.run_id).await;
@@ -258,8 +258,8 @@ async fn ignores_reserved_cancel_reasons() {
     let stage = stage(Sqlite).await.unwrap();
     for (n, reason) in ["host.orphaned", "timeout"].iter().enumerate() {
         let run = HeldRun::start(&stage, &message(&format!("m-{n}"))).await;
-        let told = run.call("/run/cancel", &json!({"reason": reason})).await;
-        assert_eq!(told.status, 200, "{}", told.body);
+        let cancellation = run.call("/run/cancel", &json!({"reason": reason})).await;
+        assert_eq!(cancellation.status, 200, "{}", cancellation.body);
         let ended = stage.client.finished(&run.run_id).await;
         assert_eq!(
             (ended["status"].as_str(), ended["status_reason"].as_str()),
@@ -276,7 +276,7 @@ async fn run_without_conversation_sees_only_itself() {
     let neighbour = finished(&stage, &alone).await;
     alone["event_id"] = json!("m-2");
     let run = HeldRun::start(&stage, &alone).await;
-    let apis = &run.asked["context"]["context"]["available_apis"];
+    let apis = &run.run_request["context"]["context"]["available_apis"];
     for (name, open) in [
         ("run_list", false),
         ("run_get", true),

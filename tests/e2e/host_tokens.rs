@@ -59,7 +59,7 @@ async fn token_names_its_scope_and_verifies_with_jwks() {
     let snapshot = stage.client.get(&authorization).await.body["snapshot_sha256"].clone();
     for (name, value) in [
         ("iss", json!(stage.client.url)),
-        ("aud", run.asked["host"]["base_url"].clone()),
+        ("aud", run.run_request["host"]["base_url"].clone()),
         ("sub", json!(RUNNER_ID)),
         ("run_id", json!(run.run_id)),
         ("attempt", json!(1)),
@@ -73,18 +73,18 @@ async fn token_names_its_scope_and_verifies_with_jwks() {
         assert_eq!(claims[name], value, "{name}: {claims}");
     }
     assert_eq!(claims.as_object().unwrap().len(), 12, "{claims}");
-    assert_eq!(claims["exp"], run.asked["host"]["token_expires_at"]);
+    assert_eq!(claims["exp"], run.run_request["host"]["token_expires_at"]);
     let lifetime = claims["exp"].as_i64().unwrap() - claims["iat"].as_i64().unwrap();
     assert!((1..=900).contains(&lifetime), "{claims}");
     assert!(run.token.len() <= 2048);
 
     assert!(is_signed(&stage.client, &run.token).await);
     let (signed, signature) = run.token.rsplit_once('.').unwrap();
-    let mut bent = claims.clone();
-    bent["scope"] = json!("models:invoke");
+    let mut malformed = claims.clone();
+    malformed["scope"] = json!("models:invoke");
     let head = signed.split('.').next().unwrap();
-    let bent = BASE64_URL_SAFE_NO_PAD.encode(bent.to_string());
-    let forged = format!("{head}.{bent}.{signature}");
+    let malformed = BASE64_URL_SAFE_NO_PAD.encode(malformed.to_string());
+    let forged = format!("{head}.{malformed}.{signature}");
     assert!(!is_signed(&stage.client, &forged).await);
     run.end(&stage).await;
 }

@@ -161,7 +161,7 @@ async fn judges_client_values_alike_on_both_databases() {
 async fn post_value(stage: &Stage, (what, value, taken): (&str, String, bool)) -> Vec<String> {
     let mut verdicts = Vec::new();
     let contents = format!(r#"[{{"type":"other","v":{value}}}]"#);
-    for (place, member) in [
+    for (location, member) in [
         ("data", format!(r#""data":{{"v":{value}}}"#)),
         ("raw", format!(r#""raw":{{"v":{value}}}"#)),
         (
@@ -172,12 +172,12 @@ async fn post_value(stage: &Stage, (what, value, taken): (&str, String, bool)) -
         let body = format!(r#"{{"event_type":"test.poison",{member}}}"#);
         let answer = post_text(&stage.client, "/v1/events", body).await;
         let pointer = answer.detail("pointer");
-        verdicts.push(format!("{what} as {place}: {} {pointer}", answer.status));
-        if place != "contents" {
+        verdicts.push(format!("{what} as {location}: {} {pointer}", answer.status));
+        if location != "contents" {
             let expected = if taken { 202 } else { 400 };
             assert_eq!(
                 answer.status, expected,
-                "{what} as {place}: {}",
+                "{what} as {location}: {}",
                 answer.body
             );
         }
@@ -221,24 +221,28 @@ async fn play_value(
     let mut verdicts = Vec::new();
     let in_chunk = format!(r#"{{"chunk":{{"role":"assistant","content":"a","v":{value}}}}}"#);
     let in_state = format!(r#"{{"scope":"actor","key":"k{index}","value":{value}}}"#);
-    for (place, kind, data) in [
+    for (pointer, kind, data) in [
         ("telemetry", "vendor.thing", format!(r#"{{"v":{value}}}"#)),
         ("an unknown member", "message.delta", in_chunk),
         ("state", "state.updated", in_state),
     ] {
         let script = move |run: &Run| {
             let poison = run.result(1, kind, &data);
-            let told = run.result(2, "message.delta", &chunk("b"));
-            sse(poison + &told + &run.completed(3))
+            let delta = run.result(2, "message.delta", &chunk("b"));
+            sse(poison + &delta + &run.completed(3))
         };
         let outcome = stage.play(script).await;
         let reasons = reasons(&outcome);
         verdicts.push(format!(
-            "{what} as {place}: {} {reasons:?}",
+            "{what} as {pointer}: {} {reasons:?}",
             outcome.ending()
         ));
-        assert_eq!(outcome.ending(), "completed", "{what} as {place}");
-        assert_eq!(reasons.is_empty(), taken, "{what} as {place}: {reasons:?}");
+        assert_eq!(outcome.ending(), "completed", "{what} as {pointer}");
+        assert_eq!(
+            reasons.is_empty(),
+            taken,
+            "{what} as {pointer}: {reasons:?}"
+        );
     }
     let run = HeldRun::start(stage, &message(&format!("read {index}"))).await;
     let state = run.get(&format!("/state/actor/k{index}")).await;
@@ -258,9 +262,12 @@ async fn judges_result_framing_alike_on_both_databases() {
     on_both(async |stage: OwnStage| {
         let mut verdicts = Vec::new();
         for (what, json) in [
-            ("behind it", r#"{"run_id":"ID","type":"a.b","data":{}} {}"#),
             (
-                "a comma behind it",
+                "text after it",
+                r#"{"run_id":"ID","type":"a.b","data":{}} {}"#,
+            ),
+            (
+                "a comma after it",
                 r#"{"run_id":"ID","type":"a.b","data":{}},"#,
             ),
             (
@@ -393,8 +400,8 @@ async fn hostile_parameters_cause_no_server_error() {
             let run = HeldRun::start(&stage, &message(&format!("m-{index}"))).await;
             let addresses = addresses(value).into_iter();
             let asking = addresses.map(|(method, path)| ask_hostile(&admin, &run, method, path));
-            let told: Vec<_> = stream::iter(asking).buffered(CONCURRENCY).collect().await;
-            verdicts.extend(told.into_iter().flatten());
+            let outcomes: Vec<_> = stream::iter(asking).buffered(CONCURRENCY).collect().await;
+            verdicts.extend(outcomes.into_iter().flatten());
             assert_eq!(run.end(&stage).await.ending(), "completed");
         }
         assert!(verdicts.len() > 700, "{}", verdicts.len());

@@ -44,7 +44,7 @@ async fn rejects_unknown_host_headers() {
         "/openapi.json",
         "/nowhere",
     ] {
-        let known = status_with_headers(client, path, None, None).await;
+        let existing = status_with_headers(client, path, None, None).await;
         for host in [
             "127.0.0.1",
             "localhost:8700",
@@ -55,7 +55,7 @@ async fn rejects_unknown_host_headers() {
         ] {
             assert_eq!(
                 status_with_headers(client, path, Some(host), None).await,
-                known,
+                existing,
                 "{path} {host}"
             );
         }
@@ -79,7 +79,7 @@ async fn rejects_unknown_host_headers() {
         ] {
             assert_eq!(
                 status_with_headers(client, path, None, Some(origin)).await,
-                known,
+                existing,
                 "{path} {origin}"
             );
         }
@@ -236,7 +236,11 @@ async fn ends_streams_within_seconds_of_key_revocation() {
     let path = format!("/v1/api-keys/{}", made["id"].as_str().unwrap());
     assert_eq!(admin.delete(&path).await.status, 204);
     for stream in theirs {
-        assert_eq!(stream.rest().await, [], "it ends while the run goes on");
+        assert_eq!(
+            stream.rest().await,
+            [],
+            "the stream ends, the run continues"
+        );
     }
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
     run.end(&stage).await;
@@ -244,7 +248,7 @@ async fn ends_streams_within_seconds_of_key_revocation() {
 }
 
 /// The status line of the response to this head.
-async fn told(stage: &Stage, head: &str) -> String {
+async fn status_line(stage: &Stage, head: &str) -> String {
     let mut stream = connect(&stage.client.url).await;
     stream.write_all(head.as_bytes()).await.unwrap();
     let mut answer = BufReader::new(stream).lines();
@@ -255,7 +259,7 @@ async fn told(stage: &Stage, head: &str) -> String {
 #[tokio::test]
 async fn rejects_transfer_codings_except_chunked() {
     let stage = Stage::new().await;
-    let asked = |codings: &str| {
+    let request = |codings: &str| {
         format!("GET /healthz HTTP/1.1\r\nhost: localhost\r\n{codings}\r\n0\r\n\r\n")
     };
     for (codings, status) in [
@@ -272,8 +276,11 @@ async fn rejects_transfer_codings_except_chunked() {
             "HTTP/1.1 400",
         ),
     ] {
-        let told = told(&stage, &asked(codings)).await;
-        assert!(told.starts_with(status), "{codings:?}: {told}");
+        let status_line = status_line(&stage, &request(codings)).await;
+        assert!(
+            status_line.starts_with(status),
+            "{codings:?}: {status_line}"
+        );
     }
 }
 
@@ -296,7 +303,7 @@ async fn requires_exactly_one_host_header() {
         ),
         ("GET /healthz HTTP/1.0\r\n\r\n", "HTTP/1.0 200"),
     ] {
-        let told = told(&stage, head).await;
-        assert!(told.starts_with(status), "{head:?}: {told}");
+        let status_line = status_line(&stage, head).await;
+        assert!(status_line.starts_with(status), "{head:?}: {status_line}");
     }
 }

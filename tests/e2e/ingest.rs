@@ -108,7 +108,7 @@ async fn rejects_bodies_over_one_mebibyte() {
     assert!(!stage.client.post(&fits).await.is_replay());
 }
 
-/// Sends the whole oversized body before it reads, as many clients do.
+/// Sends the complete oversized body before it reads, as many clients do.
 #[rstest]
 #[case::of_a_length(true)]
 #[case::in_chunks(false)]

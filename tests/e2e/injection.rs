@@ -190,11 +190,11 @@ async fn client_text_injects_no_header_or_line() {
             "{headers}"
         );
         assert_eq!(stream.rest().await.len(), 2, "{words:?}");
-        let asked = stage.runner.asked("the run", |request| {
+        let run_request = stage.runner.wait_for_request("the run", |request| {
             request.header("runnel-run-id") == Some(&run_id)
         });
         assert_eq!(
-            asked.await.json()["context"]["conversation"]["conversation_id"],
+            run_request.await.json()["context"]["conversation"]["conversation_id"],
             json!(words)
         );
     }

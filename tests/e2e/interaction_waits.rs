@@ -27,12 +27,12 @@ impl WaitingInteraction {
     async fn start(stage: &Stage, event_id: &str, more: &Value) -> Self {
         let gate = Gate::new();
         let hold = gate.clone();
-        let mut asked = question("q", &json!({"await": true}));
-        asked
+        let mut interaction = question("q", &json!({"await": true}));
+        interaction
             .as_object_mut()
             .unwrap()
             .extend(more.as_object().unwrap().clone());
-        let data = json!({"action": "interaction.requested", "payload": asked}).to_string();
+        let data = json!({"action": "interaction.requested", "payload": interaction}).to_string();
         stage.runner.answer(event_id, move |run| {
             vec![
                 sse_head(),
@@ -63,9 +63,9 @@ impl WaitingInteraction {
         wait(&self.host, "q", seconds).await
     }
 
-    async fn submit(&self, client: &Client, room: &str) -> ApiResponse {
+    async fn submit(&self, client: &Client, choice: &str) -> ApiResponse {
         let path = format!("/v1/interactions/{}/submit", self.id);
-        client.create(&path, &answer(room)).await
+        client.create(&path, &answer(choice)).await
     }
 
     async fn end(&self, stage: &Stage) {
@@ -96,8 +96,12 @@ async fn host_of(stage: &Stage, run_id: &str) -> Client {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    let asked = stage.runner.asked("the run", of_run).await.json();
-    let token = asked["host"]["token"].as_str().unwrap();
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
+    let token = run_request["host"]["token"].as_str().unwrap();
     Client::new(&format!("{}/host/v1", stage.client.url), token)
 }
 
@@ -106,8 +110,8 @@ async fn wait(host: &Client, id: &str, seconds: u64) -> ApiResponse {
         .await
 }
 
-fn answer(room: &str) -> Value {
-    json!({"interaction_id": "q", "action_id": "book", "values": {"room": room}})
+fn answer(choice: &str) -> Value {
+    json!({"interaction_id": "q", "action_id": "book", "values": {"room": choice}})
 }
 
 /// An HTML response.
@@ -153,7 +157,7 @@ async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
     };
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     assert_eq!(asking.wait(0).await.body, json!({"status": "open"}));
-    let (told, taken) = tokio::join!(asking.wait(30), asking.submit(&stage.client, "b"));
+    let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&stage.client, "b"));
     assert_eq!(
         (taken.status, taken.is_replay()),
         (200, false),
@@ -163,11 +167,11 @@ async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(taken.body["status"], "submitted");
     assert_eq!(taken.body["submitted_run_id"], asking.run_id.as_str());
     assert_eq!(taken.body.get("submitted_event_id"), None);
-    let actor = &told.body["actor"];
+    let actor = &resolution.body["actor"];
     assert_eq!(actor["actor_type"], "api_key");
     assert!(actor["actor_id"].is_string());
     let expected = json!({"status": "submitted", "action_id": "book", "values": {"room": "b"}, "actor": actor});
-    assert_eq!((told.status, &told.body), (200, &expected));
+    assert_eq!((resolution.status, &resolution.body), (200, &expected));
     assert_eq!(asking.wait(0).await.body, expected, "as often as it asks");
 
     let again = asking.submit(&stage.client, "b").await;
@@ -220,8 +224,8 @@ async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine
     assert_eq!(taken.status, 202, "{}", taken.body);
     let run_id = taken.run_id();
     stage.client.finished(&run_id).await;
-    let asked = host_request(&stage, &run_id).await;
-    let context = &asked["context"];
+    let request = host_request(&stage, &run_id).await;
+    let context = &request["context"];
     assert_eq!(
         context["input"]["interaction"]["values"],
         json!({"room": "b"})
@@ -239,7 +243,11 @@ async fn host_request(stage: &Stage, run_id: &str) -> Value {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    stage.runner.asked("the run", of_run).await.json()
+    stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json()
 }
 
 #[rstest]
@@ -254,9 +262,9 @@ async fn reports_expiry_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
     let asking = WaitingInteraction::start(&stage, "m-1", &soon).await;
     let page = asking.page(&stage).await;
     let began = Instant::now();
-    let told = asking.wait(30).await;
+    let resolution = asking.wait(30).await;
     assert_eq!(
-        (told.status, told.body),
+        (resolution.status, resolution.body),
         (200, json!({"status": "expired"}))
     );
     assert!(began.elapsed().as_secs() < 20, "not at the end of the wait");
@@ -284,10 +292,11 @@ async fn reports_cancel_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
         return;
     };
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
-    let (told, cancelled) = tokio::join!(asking.wait(30), stage.client.cancel(&asking.run_id));
+    let (resolution, cancelled) =
+        tokio::join!(asking.wait(30), stage.client.cancel(&asking.run_id));
     assert_eq!(cancelled.status, 202);
     assert_eq!(
-        (told.status, told.body),
+        (resolution.status, resolution.body),
         (200, json!({"status": "cancelled"}))
     );
     let late = asking.submit(&stage.client, "a").await;
@@ -345,9 +354,9 @@ async fn limits_concurrent_waits_of_a_run() {
     // A wait that finds its slot taken by a probe below tries again.
     let wait = async |_| {
         loop {
-            let told = asking.wait(30).await;
-            if told.status != 429 {
-                return told.status;
+            let resolution = asking.wait(30).await;
+            if resolution.status != 429 {
+                return resolution.status;
             }
         }
     };
@@ -363,9 +372,9 @@ async fn limits_concurrent_waits_of_a_run() {
         asking.submit(&stage.client, "a").await;
         refused
     };
-    let (told, refused) = tokio::join!(waits, end);
+    let (resolution, refused) = tokio::join!(waits, end);
     assert_eq!(refused["error"]["details"]["reason"], "interaction_waits");
-    assert_eq!(told, [200; 8]);
+    assert_eq!(resolution, [200; 8]);
 }
 
 #[tokio::test]
@@ -403,17 +412,26 @@ async fn answers_waiting_run_across_replicas() {
     let Some(stage) = stage.await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let host = Client::new(&format!("{}/host/v1", beside.client.url), &asking.host.key);
-    let (told, taken) = tokio::join!(wait(&host, "q", 30), asking.submit(&stage.client, "a"));
+    let (resolution, taken) = tokio::join!(wait(&host, "q", 30), asking.submit(&stage.client, "a"));
     assert_eq!(taken.status, 200, "{}", taken.body);
-    assert_eq!(told.body["status"], "submitted", "{}", told.body);
+    assert_eq!(
+        resolution.body["status"], "submitted",
+        "{}",
+        resolution.body
+    );
 
     let asking = WaitingInteraction::start(&stage, "m-2", &json!({})).await;
-    let (told, taken) = tokio::join!(asking.wait(30), asking.submit(&beside.client, "b"));
+    let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&beside.client, "b"));
     assert_eq!(taken.status, 200, "{}", taken.body);
-    assert_eq!(told.body["values"], json!({"room": "b"}), "{}", told.body);
+    assert_eq!(
+        resolution.body["values"],
+        json!({"room": "b"}),
+        "{}",
+        resolution.body
+    );
 }
 
 #[rstest]
@@ -464,7 +482,7 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
             .status,
         401
     );
-    let (told, taken) = tokio::join!(
+    let (resolution, taken) = tokio::join!(
         asking.wait(30),
         post_page(client, &page, "action=book&field-0=b")
     );
@@ -474,7 +492,7 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
     );
     let expected = json!({"status": "submitted", "action_id": "book", "values": {"room": "b"},
         "actor": {"actor_type": "link"}});
-    assert_eq!(told.body, expected);
+    assert_eq!(resolution.body, expected);
     let again = post_page(client, &page, "action=book&field-0=b").await;
     assert_eq!(again.status, 303, "the same again is no fault");
     let other = post_page(client, &page, "action=book&field-0=a").await;
@@ -510,20 +528,20 @@ async fn late_page_answer_becomes_an_event() {
         .body;
     let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
     let (host, gate) = (host_of(&stage, &run_id).await, Gate::new());
-    let asked = WaitingInteraction {
+    let waiting = WaitingInteraction {
         run_id,
         id,
         host,
         gate,
     };
-    let page = asked.page(&stage).await;
+    let page = waiting.page(&stage).await;
     assert_eq!(
         post_page(&stage.client, &page, "action=book&field-0=a")
             .await
             .status,
         303
     );
-    let shown = asked.shown(&stage).await;
+    let shown = waiting.shown(&stage).await;
     let run_id = shown["submitted_run_id"].as_str().unwrap();
     let request = host_request(&stage, run_id).await;
     let actor = &request["context"]["event"]["data"]["answered_by"];
@@ -591,7 +609,7 @@ async fn shows_no_page_to_unknown_links() {
         .client
         .anonymous(Method::POST, &page)
         .json(&answer("a"));
-    assert_eq!(html(request).await.status, 400, "a form alone");
+    assert_eq!(html(request).await.status, 400, "only a form");
     let foreign = stage.client.anonymous(Method::POST, &page);
     let foreign = foreign.header("origin", "https://elsewhere.example");
     assert_eq!(send(foreign).await.unwrap().status, 403);

@@ -67,8 +67,8 @@ pub fn question(id: &str, more: &Value) -> Value {
     question
 }
 
-fn answer(room: &str) -> Value {
-    json!({"interaction_id": "q", "action_id": "book", "values": {"room": room}})
+fn answer(choice: &str) -> Value {
+    json!({"interaction_id": "q", "action_id": "book", "values": {"room": choice}})
 }
 
 pub fn asking_event(event_id: &str) -> Value {
@@ -93,7 +93,7 @@ pub async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
                 });
                 body += &run.result(number, "action.requested", &data.to_string());
             }
-            body += &run.delta(questions.len() + 1, "asked ");
+            body += &run.delta(questions.len() + 1, "question ");
             body += &run.completed(questions.len() + 2);
             sse(body)
         });
@@ -138,8 +138,8 @@ async fn link(client: &Client, id: &str) -> Value {
 
 /// The answer in the context of the follow-up run.
 fn answer_context(stage: &Stage, run_id: &str) -> Value {
-    let asked = stage.runner.requests();
-    let of_run = asked
+    let requests = stage.runner.requests();
+    let of_run = requests
         .iter()
         .find(|request| request.is_run() && request.header("runnel-run-id") == Some(run_id));
     of_run.unwrap().json()["context"].clone()
@@ -154,18 +154,18 @@ async fn interaction_answer_starts_run_of_requesting_agent(
         return;
     };
     let event = asking_event("m-1");
-    let asked_in = ask(&stage, &event, &[question("q", &json!({}))]).await;
-    let ledger = stage.client.ledger(&asked_in).await;
+    let asking_run_id = ask(&stage, &event, &[question("q", &json!({}))]).await;
+    let ledger = stage.client.ledger(&asking_run_id).await;
     let first: Value = serde_json::from_str(&ledger.0[0]).unwrap();
     assert_eq!(first["type"], "action.requested");
-    let id = only_id(&stage, &asked_in).await;
+    let id = only_id(&stage, &asking_run_id).await;
     assert_eq!(first["metadata"]["interaction"]["id"], id.as_str());
 
     let one = format!("/v1/interactions/{id}");
     let shown = stage.client.get(&one).await.body;
     assert_eq!(
         (&shown["status"], &shown["run_id"], &shown["sequence"]),
-        (&json!("open"), &json!(asked_in), &json!(1))
+        (&json!("open"), &json!(asking_run_id), &json!(1))
     );
     assert_eq!(shown["request"]["fields"][0]["options"][1]["value"], "b");
     let lasts = shown["expires_at"].as_i64().unwrap() - shown["asked_at"].as_i64().unwrap();
@@ -220,7 +220,7 @@ async fn interaction_answer_starts_run_of_requesting_agent(
     assert_eq!(context["conversation"]["conversation_id"], "c-7");
     assert_eq!(context["delivery"]["reply_target"], json!({"chat": 7}));
     let run = stage.client.run(&run_id).await;
-    let asking = stage.client.run(&asked_in).await;
+    let asking = stage.client.run(&asking_run_id).await;
     assert_eq!(run["agent_id"], asking["agent_id"]);
 
     let mut again = answer("b");
@@ -250,8 +250,8 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
     let Some(stage) = stage(engine).await else {
         return;
     };
-    let asked_in = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
-    let id = only_id(&stage, &asked_in).await;
+    let asking_run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
+    let id = only_id(&stage, &asking_run_id).await;
     let old = link(&stage.client, &id).await;
     let made = link(&stage.client, &id).await;
     let (void, token) = (
@@ -275,16 +275,16 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
     }
 
     let beside = match engine {
-        Postgres => Some(stage.gateway.beside().await),
+        Postgres => Some(stage.gateway.start_replica().await),
         Sqlite => None,
     };
     let other = beside
         .as_ref()
         .map_or(&stage.client, |beside| &beside.client);
-    let rooms = (0..20).map(|number| (number, if number % 2 == 0 { "a" } else { "b" }));
-    let answers = join_all(rooms.map(async |(number, room)| {
+    let choices = (0..20).map(|number| (number, if number % 2 == 0 { "a" } else { "b" }));
+    let answers = join_all(choices.map(async |(number, choice)| {
         let client = if number < 10 { &stage.client } else { other };
-        submit_by(client, token, &answer(room)).await
+        submit_by(client, token, &answer(choice)).await
     }))
     .await;
     let new: Vec<_> = answers
@@ -300,15 +300,15 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
         }
     }
     let replays = answers.iter().filter(|answer| answer.is_replay()).count();
-    assert_eq!(replays, 9, "those that said the same");
+    assert_eq!(replays, 9, "replays of the first answer");
     let runs = stage.client.get("/v1/runs?limit=100").await.body;
     assert_eq!(runs["items"].as_array().unwrap().len(), 2);
-    let kept = rows(
+    let stored = rows(
         &stage.gateway.database_url(),
         "SELECT token_sha256 FROM interactions",
     )
     .await;
-    assert!(!format!("{kept:?}").contains(token));
+    assert!(!format!("{stored:?}").contains(token));
     assert!(!stage.gateway.log().contains(token), "no log has it");
 }
 
@@ -321,8 +321,8 @@ async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] eng
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let soon = question("q", &json!({"expires_at": now + 3}));
-    let asked_in = ask(&stage, &asking_event("m-1"), &[soon]).await;
-    let id = only_id(&stage, &asked_in).await;
+    let asking_run_id = ask(&stage, &asking_event("m-1"), &[soon]).await;
+    let id = only_id(&stage, &asking_run_id).await;
     let token = link(&stage.client, &id).await["token"].clone();
     let one = format!("/v1/interactions/{id}");
     until("the question to expire", async || {
@@ -349,11 +349,11 @@ async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] eng
         return;
     };
     stage.runner.answer("m-1", |run| {
-        let asked =
+        let request =
             json!({"action": "interaction.requested", "payload": question("q", &json!({}))});
         vec![
             sse_head(),
-            step(run.result(1, "action.requested", &asked.to_string())),
+            step(run.result(1, "action.requested", &request.to_string())),
             ScriptStep::Hold(Gate::new()),
         ]
     });
@@ -502,12 +502,12 @@ async fn action_requests_with_targets_have_no_effect(#[values(Sqlite, Postgres)]
     let run_id = stage.client.post(&message("m-2")).await.run_id();
     let outcome = stage.outcome(&run_id).await;
     assert_eq!(outcome.ending(), "completed");
-    let kept = outcome
+    let retained = outcome
         .ledger
         .0
         .iter()
         .filter(|line| line.contains("action.requested"));
-    assert_eq!(kept.count(), actions.len(), "they are on record");
+    assert_eq!(retained.count(), actions.len(), "they are on record");
     assert_eq!(
         interactions_of(&stage.client, &run_id).await,
         Vec::<Value>::new()
@@ -578,7 +578,7 @@ async fn filters_interactions_by_bot_and_thread(#[values(Sqlite, Postgres)] engi
 }
 
 #[tokio::test]
-async fn error_details_list_at_most_eight_faults() {
+async fn error_details_list_up_to_eight_faults() {
     let stage = stage(Sqlite).await.unwrap();
     let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &run_id).await;

@@ -23,7 +23,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until, within};
 /// The resource of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResourceKind {
-    /// The caller's workspace or run as a whole; no id is sent.
+    /// The caller's own workspace or run; no id is sent.
     Own,
     Run,
     Event,
@@ -798,7 +798,7 @@ async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engin
                     operation.id
                 );
             }
-            // The host API identifies a run by its token alone.
+            // The host API identifies a run only by its token.
             let path = operation.path_with(|_| "x".to_owned());
             if operation.id == "get_own_run" {
                 let elsewhere =
@@ -823,7 +823,7 @@ async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engin
     event["event_type"] = json!("test.bare");
     event["conversation"]["conversation_id"] = json!("c-9");
     let bare = HeldRun::start(&stage, &event).await;
-    let told: Vec<_> = futures_util::future::join_all(host.iter().map(async |operation| {
+    let outcomes: Vec<_> = futures_util::future::join_all(host.iter().map(async |operation| {
         let answer = visible_response(request(&as_run(&bare), operation, &absent_ids)).await;
         (operation.id.clone(), answer.status)
     }))
@@ -832,7 +832,7 @@ async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engin
         .iter()
         .map(|route| (route.id.clone(), row(&route.id).1))
         .collect();
-    assert_eq!(told, expected);
+    assert_eq!(outcomes, expected);
     for run in [own, near, bare] {
         run.end(&stage).await;
     }
@@ -947,7 +947,7 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
             .status,
         200
     );
-    let mut kept = BTreeSet::from(["secret".to_owned()]);
+    let mut covered = BTreeSet::from(["secret".to_owned()]);
     let mut long = HOSTILE
         .iter()
         .map(|text| (*text).to_owned())
@@ -968,7 +968,7 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
         let got = run.get(&state).await;
         if put == 200 {
             assert_eq!(got.body["value"], json!(text));
-            kept.insert(got.body["key"].as_str().unwrap_or(text).to_owned());
+            covered.insert(got.body["key"].as_str().unwrap_or(text).to_owned());
         } else {
             assert!(
                 [400, 403, 404].contains(&got.status),
@@ -1051,7 +1051,7 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
     let listed = run.get("/state/conversation?limit=100").await.body;
     assert!(listed.to_string().contains("secret"), "{listed}");
     // All stored keys are printable ASCII, and the tables still exist.
-    for key in &kept {
+    for key in &covered {
         assert!(key.bytes().all(|byte| byte.is_ascii_graphic()), "{key:?}");
     }
     assert_eq!(run.end(&stage).await.ending(), "completed");

@@ -59,7 +59,11 @@ async fn expired_keys_are_refused_like_unknown_keys(#[values(Sqlite, Postgres)] 
     assert_eq!((refused.status, unknown.status), (401, 401));
     assert_eq!(refused.body, unknown.body);
     assert_eq!(client.post(&message("late")).await.status, 401);
-    assert_eq!(stream.rest().await, [], "the stream ends, the run goes on");
+    assert_eq!(
+        stream.rest().await,
+        [],
+        "the stream ends, the run continues"
+    );
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
     let path = link["url"].as_str().unwrap().to_owned();
     let path = &path[path.find("/v1/").unwrap()..];
@@ -145,8 +149,8 @@ async fn token_create_sets_the_expiry() {
     for (life, status) in [("30", 2), ("0d", 2), ("900000w", 1)] {
         let printed = create(life).await;
         assert_eq!(printed.status.code(), Some(status), "{life} {printed:?}");
-        let told = printed.stdout + &printed.stderr;
-        assert!(told.contains("--expires-in"), "{told}");
+        let output = printed.stdout + &printed.stderr;
+        assert!(output.contains("--expires-in"), "{output}");
     }
 }
 

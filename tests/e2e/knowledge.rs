@@ -1,4 +1,4 @@
-//! Knowledge bases: document ingest and passage retrieval, on both databases and behind a remote API.
+//! Knowledge bases: document ingest and passage retrieval, on both databases and over a remote API.
 
 #[path = "knowledge/budgets.rs"]
 mod budgets;
@@ -95,17 +95,17 @@ fn pdf(pages: &[&str]) -> Vec<u8> {
         ));
     }
     let mut bytes = b"%PDF-1.4\n".to_vec();
-    let mut places = Vec::new();
+    let mut positions = Vec::new();
     for (n, object) in objects.iter().enumerate() {
-        places.push(bytes.len());
+        positions.push(bytes.len());
         bytes.extend(format!("{} 0 obj\n{object}\nendobj\n", n + 1).bytes());
     }
     let at = bytes.len();
-    bytes.extend(format!("xref\n0 {}\n0000000000 65535 f \n", places.len() + 1).bytes());
-    for place in &places {
-        bytes.extend(format!("{place:010} 00000 n \n").bytes());
+    bytes.extend(format!("xref\n0 {}\n0000000000 65535 f \n", positions.len() + 1).bytes());
+    for position in &positions {
+        bytes.extend(format!("{position:010} 00000 n \n").bytes());
     }
-    let size = places.len() + 1;
+    let size = positions.len() + 1;
     bytes.extend(
         format!("trailer\n<< /Size {size} /Root 1 0 R >>\nstartxref\n{at}\n%%EOF\n").bytes(),
     );
@@ -431,13 +431,13 @@ async fn filters_results_and_rejects_invalid_queries_by_pointer(
         let query =
             json!({"query_text": "office garage 办公室 事務所", "top_k": 50, "filters": filters});
         let found = search(&admin, query).await;
-        let mut told: Vec<_> = found
+        let mut passages: Vec<_> = found
             .iter()
             .map(|one| one["metadata"]["document_id"].as_str().unwrap())
             .collect();
-        told.sort_unstable();
-        told.dedup();
-        assert_eq!(told, documents, "{filters}");
+        passages.sort_unstable();
+        passages.dedup();
+        assert_eq!(passages, documents, "{filters}");
     }
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for (body, pointer) in [
@@ -539,14 +539,14 @@ async fn searches_only_bases_granted_by_every_layer() {
     until("every call is on record", async || {
         let audit = stage.client.get(&path).await.body;
         let entries = audit["items"].as_array().unwrap().clone();
-        let told = |resource: &str, decision: &str| {
+        let audited = |resource: &str, decision: &str| {
             entries.iter().any(|entry| {
                 entry["action"] == "retrieve_knowledge_base"
                     && entry["resource"] == resource
                     && entry["decision"] == decision
             })
         };
-        told("handbook", "allow") && told("attic", "deny") && told("nobody", "deny")
+        audited("handbook", "allow") && audited("attic", "deny") && audited("nobody", "deny")
     })
     .await;
 
@@ -669,10 +669,10 @@ async fn slow_uploads_do_not_block_indexing() {
             admin.key
         );
         upload.write_all(head.as_bytes()).await.unwrap();
-        let mut told = [0; 12];
-        let read = upload.read_exact(&mut told);
+        let mut counts = [0; 12];
+        let read = upload.read_exact(&mut counts);
         within("the body to be wanted", read).await.unwrap();
-        assert_eq!(&told, b"HTTP/1.1 100");
+        assert_eq!(&counts, b"HTTP/1.1 100");
         slow.push(upload);
     }
     let quick = put(&admin, "quick", "text/plain", "At once.").await;
@@ -780,15 +780,15 @@ async fn reports_unreadable_pages_of_document() {
         "Never read.",
         "Complaints go upstairs.",
     ]);
-    let place = bytes
+    let offsets = bytes
         .windows(9)
         .enumerate()
         .filter(|(_, window)| *window == b"/MediaBox");
-    let second = place.map(|(place, _)| place).nth(1).unwrap();
+    let second = offsets.map(|(offset, _)| offset).nth(1).unwrap();
     // Malformed page object: the reader panics on it.
-    let mut bent = bytes.clone();
-    bent[second + 7] = b'u';
-    let made = put(&admin, "a", "application/pdf", bent).await;
+    let mut malformed = bytes.clone();
+    malformed[second + 7] = b'u';
+    let made = put(&admin, "a", "application/pdf", malformed).await;
     assert_eq!(
         (made.status, &made.body["status"]),
         (201, &json!("ready")),
@@ -804,8 +804,8 @@ async fn reports_unreadable_pages_of_document() {
     let path = "/v1/knowledge-bases/handbook/reindex";
     let anew = admin.call(Method::POST, path, &json!({})).await.body;
     assert_eq!(anew["documents"][0]["error"], missing, "{anew}");
-    let whole = put(&admin, "a", "application/pdf", bytes).await.body;
-    assert_eq!(whole["error"], Value::Null, "{whole}");
+    let full_response = put(&admin, "a", "application/pdf", bytes).await.body;
+    assert_eq!(full_response["error"], Value::Null, "{full_response}");
 }
 
 #[tokio::test]
@@ -981,8 +981,8 @@ async fn rejects_base_with_unknown_model_at_start() {
         command.env("STUB_API_KEY", "opens-sesame");
         let checked = crate::support::run(&mut command).await;
         assert_eq!(checked.status.code(), Some(1), "{toml}: {checked:?}");
-        let told = checked.stdout + &checked.stderr;
-        assert!(told.contains(pointer), "{toml}: {told}");
+        let output = checked.stdout + &checked.stderr;
+        assert!(output.contains(pointer), "{toml}: {output}");
     }
     drop(stage);
 }

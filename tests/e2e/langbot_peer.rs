@@ -114,7 +114,7 @@ async fn langbot_sdk_parses_every_context() {
     let mut questions = Vec::new();
     for event in events() {
         let run = HeldRun::start(&stage, &event).await;
-        questions.push(json!(["RunnerContext", run.asked["context"]]));
+        questions.push(json!(["RunnerContext", run.run_request["context"]]));
         run.end(&stage).await;
     }
 
@@ -131,13 +131,13 @@ async fn langbot_sdk_parses_every_context() {
             assert_eq!(read["runtime"][part], sent["runtime"][part], "{part}");
         }
         for kind in ["tools", "skills", "knowledge_bases", "models"] {
-            let mut known = sent["resources"][kind].clone();
-            for resource in known.as_array_mut().unwrap() {
+            let mut existing = sent["resources"][kind].clone();
+            for resource in existing.as_array_mut().unwrap() {
                 let resource = resource.as_object_mut().unwrap();
                 let newer = ["source", "effect", "effect_source", "idempotent"];
                 resource.retain(|name, _| !newer.contains(&name.as_str()));
             }
-            assert_covers(&read["resources"][kind], &known);
+            assert_covers(&read["resources"][kind], &existing);
             assert_ne!(read["resources"][kind], json!([]), "{kind}");
         }
         for part in [
@@ -214,8 +214,8 @@ async fn langbot_sdk_parses_runs_histories_and_ledgers() {
         json!(["HistoryPage", second.get("/history").await.body]),
         json!(["AgentRun", ended.run]),
     ];
-    let asked = json!({"query": "hello", "filters": {}, "top_k": 10});
-    let found = second.call("/history/search", &asked).await.body;
+    let body = json!({"query": "hello", "filters": {}, "top_k": 10});
+    let found = second.call("/history/search", &body).await.body;
     assert_eq!(found["total_count"], 2, "{found}");
     questions.push(json!(["HistorySearchResult", found]));
     second.end(&stage).await;

@@ -182,14 +182,19 @@ async fn rejects_late_bodies_of_ended_runs(
     }
     let before = counts(&stage).await;
     for (id, answer) in finished(all).await {
-        let said = (answer.status, answer.error("code").as_str());
+        let outcome = (answer.status, answer.error("code").as_str());
         if loss == RightsLoss::Ended {
-            assert_eq!(said, (401, Some("unauthenticated")), "{id} {}", answer.body);
+            assert_eq!(
+                outcome,
+                (401, Some("unauthenticated")),
+                "{id} {}",
+                answer.body
+            );
         } else if OPEN_AFTER_CANCEL.contains(&id.as_str()) {
             assert!(![401, 403].contains(&answer.status), "{id} {}", answer.body);
-            assert_ne!(said, (409, Some("cancelled")), "{id} {}", answer.body);
+            assert_ne!(outcome, (409, Some("cancelled")), "{id} {}", answer.body);
         } else {
-            assert_eq!(said, (409, Some("cancelled")), "{id} {}", answer.body);
+            assert_eq!(outcome, (409, Some("cancelled")), "{id} {}", answer.body);
         }
     }
     if loss == RightsLoss::Ended {
@@ -224,7 +229,7 @@ async fn rejects_late_bodies_on_another_replica(
     let Some(stage) = stage.await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let url = &beside.client.url;
     let all = half_sent_to_all(&stage.client, url, &[Face::Host], &run.token, &run.run_id).await;
@@ -251,8 +256,8 @@ async fn rejects_late_bodies_on_another_replica(
         if matches!(loss, ReplicaLoss::Cancelled) && OPEN_AFTER_CANCEL.contains(&id.as_str()) {
             continue;
         }
-        let said = (answer.status, answer.error("code").as_str());
-        assert_eq!(said, expected, "{id} {}", answer.body);
+        let outcome = (answer.status, answer.error("code").as_str());
+        assert_eq!(outcome, expected, "{id} {}", answer.body);
     }
     run.release();
 }
@@ -284,8 +289,13 @@ async fn rejects_late_bodies_of_revoked_keys(#[values(Sqlite, Postgres)] engine:
     assert!(revoked.status.success(), "{revoked:?}");
     let before = counts(&stage).await;
     for (id, answer) in finished(all).await {
-        let said = (answer.status, answer.error("code").as_str());
-        assert_eq!(said, (401, Some("unauthenticated")), "{id} {}", answer.body);
+        let outcome = (answer.status, answer.error("code").as_str());
+        assert_eq!(
+            outcome,
+            (401, Some("unauthenticated")),
+            "{id} {}",
+            answer.body
+        );
     }
     assert_eq!(counts(&stage).await, before);
 }
@@ -335,9 +345,9 @@ async fn rejects_late_answers_for_replaced_links(#[values(Sqlite, Postgres)] eng
     routes.retain(|route| route.id.starts_with("submit_interaction"));
     let answer = json!({"interaction_id": "q", "action_id": "book", "values": {"room": "a"}});
     let answer = answer.to_string().into_bytes();
-    let begin = async |face: Face, place: &str| {
+    let begin = async |face: Face, name: &str| {
         let route = routes.iter().find(|route| route.face == face).unwrap();
-        let path = route.path_with(|_| place.to_owned());
+        let path = route.path_with(|_| name.to_owned());
         let key = (face == Face::Client).then_some(stage.client.key.as_str());
         paused_request(&stage.client.url, route, key, &path, &answer).await
     };

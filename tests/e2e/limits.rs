@@ -72,7 +72,10 @@ async fn accepts_output_within_limits_announced_to_runner() {
         );
         assert_eq!(outcome.ledger.0.len(), count + 1);
     }
-    let request = stage.runner.asked("a run", RecordedRequest::is_run).await;
+    let request = stage
+        .runner
+        .wait_for_request("a run", RecordedRequest::is_run)
+        .await;
     let context = &request.json()["context"];
     let limits = &context["runtime"]["metadata"]["limits"];
     assert_eq!(limits["line_bytes"], 4096, "{context}");

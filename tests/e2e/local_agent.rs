@@ -1,4 +1,4 @@
-//! The Local Agent behind the gateway: a complete agent that uses only the public host API.
+//! The Local Agent as a runner of the gateway: a complete agent that uses only the public host API.
 
 use std::sync::Arc;
 
@@ -33,9 +33,9 @@ const PROMPT: &str = "You are the receptionist.";
 /// Parts of the configuration that a test sets.
 #[derive(Default)]
 struct AgentSetting<'a> {
-    /// Members of the agent's `config` beside model and prompt, as TOML.
+    /// Members of the agent's `config` in addition to model and prompt, as TOML.
     config: &'a str,
-    /// Members of its `resource_policy` beside models and history.
+    /// Members of its `resource_policy` in addition to models and history.
     resources: &'a str,
     /// Tables of the catalog.
     catalog: String,
@@ -85,7 +85,7 @@ impl LocalAgentStage {
 
     /// Posts a message to the conversation and waits for the end of its run.
     async fn ask(&self, text: &str) -> AgentTurn {
-        self.post(&said(text)).await
+        self.post(&user_message(text)).await
     }
 
     async fn post(&self, event: &Value) -> AgentTurn {
@@ -110,7 +110,7 @@ impl LocalAgentStage {
     }
 }
 
-fn said(text: &str) -> Value {
+fn user_message(text: &str) -> Value {
     json!({
         "event_type": "message.received", "input": {"text": text},
         "conversation": {"conversation_id": "c-1"},
@@ -210,15 +210,18 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
     let usage = &first.ending()["usage"];
     assert_eq!(usage["model_calls"], 2);
     assert_eq!(usage["total_tokens"], 30);
-    let asked = talker.asked();
-    assert_eq!(asked[0].system(0), PROMPT);
+    let requests = talker.requests();
+    assert_eq!(requests[0].system(0), PROMPT);
     assert!(
-        asked[0].last().contains("behind the red door"),
+        requests[0].last().contains("behind the red door"),
         "{:?}",
-        asked[0]
+        requests[0]
     );
-    assert_eq!(asked[0].tools(), ["get-sum"]);
-    assert!(asked[1].last().contains("42"), "the model receives the sum");
+    assert_eq!(requests[0].tools(), ["get-sum"]);
+    assert!(
+        requests[1].last().contains("42"),
+        "the model receives the sum"
+    );
 
     talker.says([AnswerPiece::text("You are Ada.")]);
     let second = agency.ask("Who am I?").await;
@@ -226,7 +229,7 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
         second.types(),
         ["message.delta", "message.completed", "run.completed"]
     );
-    let memory = talker.asked().pop().unwrap();
+    let memory = talker.requests().pop().unwrap();
     assert!(memory.all().contains("I am Ada."), "{memory:?}");
     assert!(memory.all().contains("It is that."), "{memory:?}");
     let calls = agency.audit(&second.run_id).await;
@@ -248,7 +251,7 @@ async fn shows_pictures_again_in_next_message(#[values(Sqlite, Postgres)] engine
         let picture = [&b"\x89PNG\r\n\x1a\n"[..], &vec![7; bytes]].concat();
         format!("data:image/png;base64,{}", BASE64_STANDARD.encode(picture))
     });
-    let mut event = said("Look.");
+    let mut event = user_message("Look.");
     event["input"]["contents"] = pictures
         .iter()
         .map(|picture| json!({"type": "image_base64", "image_base64": picture}))
@@ -261,7 +264,7 @@ async fn shows_pictures_again_in_next_message(#[values(Sqlite, Postgres)] engine
     ] {
         talker.says([AnswerPiece::text(answer)]);
         assert_eq!(agency.ask(question).await.answer(), answer);
-        let request = talker.asked().pop().unwrap();
+        let request = talker.requests().pop().unwrap();
         for picture in &pictures {
             let shown = request
                 .pictures()
@@ -290,18 +293,18 @@ async fn later_runs_stay_below_refused_size() {
         AnswerPiece::Failure(400, refusal),
         AnswerPiece::text("Hello."),
     ]);
-    let before = talker.asked().len();
+    let before = talker.requests().len();
     assert_eq!(agency.ask("Hi").await.answer(), "Hello.");
     assert!(
-        talker.asked().len() > before + 1,
+        talker.requests().len() > before + 1,
         "refused, then sent with less"
     );
     for _ in 0..2 {
-        let before = talker.asked().len();
+        let before = talker.requests().len();
         talker.says([AnswerPiece::text("Hello.")]);
         assert_eq!(agency.ask("Hi").await.answer(), "Hello.");
         assert_eq!(
-            talker.asked().len(),
+            talker.requests().len(),
             before + 1,
             "one call for a short message"
         );
@@ -327,7 +330,7 @@ async fn cancel_during_answer_ends_run_and_model_call() {
         .await
         .unwrap();
     talker.says([AnswerPiece::text("It is"), AnswerPiece::Silence]);
-    let mut stream = agency.client.post_streaming(&said("hello")).await;
+    let mut stream = agency.client.post_streaming(&user_message("hello")).await;
     let run_id = stream.run_id();
     let first = stream.event().await.unwrap();
     assert!(first.data.contains("It is"));
@@ -375,17 +378,17 @@ async fn steered_message_during_tool_call_reaches_next_turn() {
         AnswerPiece::call("work", &json!({})),
         AnswerPiece::text("Both done."),
     ]);
-    let run = agency.client.post_streaming(&said("do this")).await;
+    let run = agency.client.post_streaming(&user_message("do this")).await;
     within("the tool to be called", signals.0.notified()).await;
-    let steered = agency.client.post(&said("and that")).await;
+    let steered = agency.client.post(&user_message("and that")).await;
     assert_eq!(steered.status, 202, "{}", steered.body);
     signals.1.notify_one();
     let rest = run.rest().await;
     assert!(rest.last().unwrap().data.contains("run.completed"));
-    let asked = talker.asked();
-    assert_eq!(asked.len(), 2);
-    assert_eq!(asked[1].last(), "and that");
-    assert!(asked[1].all().contains("do this"));
+    let requests = talker.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1].last(), "and that");
+    assert!(requests[1].all().contains("do this"));
 }
 
 /// Enough turns for repeated summaries.
@@ -419,19 +422,26 @@ async fn keeps_300_turns_within_context_window() {
             turn.ending()
         );
     }
-    let asked = talker.asked();
-    let (summaries, turns): (Vec<_>, Vec<_>) = asked.iter().partition(|asked| asked.is_summary());
+    let requests = talker.requests();
+    let (summaries, turns): (Vec<_>, Vec<_>) =
+        requests.iter().partition(|request| request.is_summary());
     assert_eq!(turns.len(), TURNS);
     assert!(
         (1..TURNS / 20).contains(&summaries.len()),
         "{} summaries",
         summaries.len()
     );
-    for asked in turns {
+    for request in turns {
         // Each padding word is one token.
-        assert!(asked.words() < 12_000, "{} words", asked.words());
+        assert!(request.words() < 12_000, "{} words", request.words());
     }
-    assert!(asked.last().unwrap().all().contains("order-7731-ab12-x9"));
+    assert!(
+        requests
+            .last()
+            .unwrap()
+            .all()
+            .contains("order-7731-ab12-x9")
+    );
 }
 
 #[tokio::test]

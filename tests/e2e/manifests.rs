@@ -68,10 +68,10 @@ async fn drops_unknown_operations_of_permissions() {
     dropped.sort_unstable();
     assert_eq!(json!(warned), json!(dropped), "{registered}");
 
-    let kept = listed(&admin, OTHER).await["manifest"].clone();
-    assert_eq!(kept["permissions"], expected);
+    let stored = listed(&admin, OTHER).await["manifest"].clone();
+    assert_eq!(stored["permissions"], expected);
     for name in older {
-        assert_eq!(kept["context"][name], Value::Null, "{name}");
+        assert_eq!(stored["context"][name], Value::Null, "{name}");
     }
 }
 

@@ -89,8 +89,8 @@ const TOOLS: [&str; 7] = [
 ];
 
 /// The expected results of every client.
-fn check_client(said: &Value) {
-    let tools = said["tools"].as_array().unwrap();
+fn check_client(output: &Value) {
+    let tools = output["tools"].as_array().unwrap();
     let names: Vec<_> = tools
         .iter()
         .map(|tool| tool["name"].as_str().unwrap())
@@ -100,9 +100,9 @@ fn check_client(said: &Value) {
     assert_eq!(tools[0]["inputSchema"]["type"], "object");
     assert_eq!(tools[0]["inputSchema"]["required"], json!(["q"]));
     assert_eq!(tools[0]["annotations"]["readOnlyHint"], true);
-    let result = |place: usize| &said["results"][place];
-    let text = |place: usize| {
-        result(place)["content"][0]["text"]
+    let result = |index: usize| &output["results"][index];
+    let text = |index: usize| {
+        result(index)["content"][0]["text"]
             .as_str()
             .unwrap_or_default()
     };
@@ -112,14 +112,14 @@ fn check_client(said: &Value) {
         result(0)["structuredContent"]["authorization"],
         "[redacted]"
     );
-    assert!(text(0).contains("\"q\":\"x\""), "{said}");
+    assert!(text(0).contains("\"q\":\"x\""), "{output}");
     assert_eq!(result(1)["isError"], true);
-    assert!(text(1).starts_with("/parameters"), "{said}");
+    assert!(text(1).starts_with("/parameters"), "{output}");
     assert_eq!(text(2), r#"{"a":1}"#);
     assert_eq!((&result(3)["isError"], text(3)), (&json!(true), "no"));
     assert_eq!(result(4)["isError"], true);
-    assert!(text(4).contains("HTTP 500"), "{said}");
-    assert_eq!(result(5)["code"], -32602, "{said}");
+    assert!(text(4).contains("HTTP 500"), "{output}");
+    assert_eq!(result(5)["code"], -32602, "{output}");
     let assets = &result(6)["structuredContent"];
     assert_eq!(assets["tools"].as_array().unwrap().len(), 4);
     assert_eq!(assets["models"], Value::Null);
@@ -134,7 +134,7 @@ fn client_input(run: &HeldRun, mode: &str) -> String {
 }
 
 /// The JSON output of a client.
-pub async fn said(command: &mut Command) -> Value {
+pub async fn json_output(command: &mut Command) -> Value {
     let printed = run(command).await;
     assert!(printed.status.success(), "{}", printed.stderr);
     serde_json::from_str(&printed.stdout).unwrap()
@@ -150,9 +150,9 @@ async fn typescript_client_lists_and_calls_granted_tools() {
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let mut node = Command::new("node");
     node.arg(peers.join("face.mjs")).arg(client_input(&run, ""));
-    let said = said(&mut node).await;
-    check_client(&said);
-    assert_eq!(said["server"]["name"], "runnel");
+    let text = json_output(&mut node).await;
+    check_client(&text);
+    assert_eq!(text["server"]["name"], "runnel");
     run.end(&stage).await;
 }
 
@@ -172,7 +172,7 @@ async fn python_client_lists_and_calls_granted_tools() {
         python
             .arg(repository_file("tests/clients/mcp_python/face.py"))
             .arg(client_input(&run, mode));
-        check_client(&said(&mut python).await);
+        check_client(&json_output(&mut python).await);
     }
     run.end(&stage).await;
 }
@@ -311,10 +311,10 @@ async fn audits_every_mcp_read(#[values(Sqlite, Postgres)] engine: Engine) {
         let rows = async || {
             let audit = stage.client.get(&path).await.body;
             let rows = audit["items"].as_array().unwrap().clone();
-            let said = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
+            let text_of = |row: &Value, name: &str| row[name].as_str().unwrap().to_owned();
             let rows = rows
                 .iter()
-                .map(|row| (said(row, "action"), said(row, "decision")));
+                .map(|row| (text_of(row, "action"), text_of(row, "decision")));
             rows.collect::<Vec<_>>()
         };
         let expected = [
@@ -398,8 +398,8 @@ async fn rejects_unstorable_messages_before_audit(#[values(Sqlite, Postgres)] en
             .body(body.to_owned());
         let refused = send(asking).await.unwrap();
         assert_eq!(refused.status, 400, "{}", refused.body);
-        let told = refused.error("message").as_str().unwrap();
-        assert!(told.contains(why), "{told}");
+        let message = refused.error("message").as_str().unwrap();
+        assert!(message.contains(why), "{message}");
     }
     let outcome = run.end(&stage).await;
     assert_eq!(outcome.ending(), "completed");

@@ -56,7 +56,7 @@ impl MeteredStage {
         Scrape::read(response.text().await.unwrap())
     }
 
-    /// The first scrape that satisfies `wanted`: some metrics lag a moment behind their cause.
+    /// The first scrape that satisfies `wanted`: some metrics are updated after the response.
     async fn scrape_when(&self, wanted: impl Fn(&Scrape) -> bool) -> Scrape {
         let mut last = None;
         until("the metrics to be as wanted", async || {
@@ -99,7 +99,7 @@ impl Scrape {
                 assert!(types.contains_key(name), "no type before {line}");
                 let value: f64 = value.parse().unwrap_or_else(|_| panic!("{line}"));
                 let before = samples.insert(series.to_owned(), value);
-                assert_eq!(before, None, "{series} stands there twice");
+                assert_eq!(before, None, "{series} is listed twice");
             }
         }
         let scrape = Self {
@@ -523,8 +523,8 @@ fn metrics_in(text: &str) -> BTreeSet<String> {
         let part = ["_bucket", "_sum", "_count"]
             .iter()
             .find_map(|part| word.strip_suffix(part));
-        let whole = part.filter(|part| names.contains(*part) && !names.contains(word));
-        whole.unwrap_or(word).to_owned()
+        let complete = part.filter(|part| names.contains(*part) && !names.contains(word));
+        complete.unwrap_or(word).to_owned()
     })
     .collect()
 }
@@ -536,7 +536,7 @@ fn dashboard_shows_exactly_all_metrics() {
     let mut expressions = String::new();
     let mut ids = BTreeSet::new();
     for panel in dashboard["panels"].as_array().unwrap() {
-        assert!(ids.insert(panel["id"].as_i64()), "an id stands there twice");
+        assert!(ids.insert(panel["id"].as_i64()), "an id is listed twice");
         for target in panel["targets"].as_array().into_iter().flatten() {
             assert_eq!(target["datasource"]["uid"], "${datasource}");
             expressions += target["expr"].as_str().unwrap();

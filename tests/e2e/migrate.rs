@@ -50,8 +50,8 @@ async fn migrate(directory: &TempDirectory, arguments: &[&str]) -> CommandOutput
     all.extend(arguments);
     let printed = runnel(directory, &all, &[]).await;
     // Every secret in the fixture contains "hidden".
-    for said in [&printed.stdout, &printed.stderr] {
-        assert!(!said.contains("hidden"), "{printed:?}");
+    for text in [&printed.stdout, &printed.stderr] {
+        assert!(!text.contains("hidden"), "{printed:?}");
     }
     printed
 }
@@ -65,8 +65,8 @@ fn files(directory: &TempDirectory) -> BTreeSet<String> {
 }
 
 /// Variables without a source, with values: endpoints share a secret, the others belong to runners.
-fn variables(told: &Value) -> Vec<(String, String)> {
-    let named = told["variables"].as_array().unwrap().iter();
+fn variables(report: &Value) -> Vec<(String, String)> {
+    let named = report["variables"].as_array().unwrap().iter();
     named
         .filter(|one| one["from"].is_null())
         .map(|one| {
@@ -98,7 +98,7 @@ async fn dry_run_prints_tables_and_writes_nothing() {
             printed.stdout
         );
     }
-    for told in [
+    for expected in [
         "export.json#/pipelines/2: Coze → plugin:langbot-team/CozeAgent/default",
         "kept       /pipelines/2/config/ai/coze-api/bot-id → config.bot-id",
         "renamed    /pipelines/2/config/ai/coze-api/auto_save_history → config.auto-save-history",
@@ -108,7 +108,11 @@ async fn dry_run_prints_tables_and_writes_nothing() {
         "COZE_API_KEY: its value is at export.json#/pipelines/2/config/ai/coze-api/api-key",
         "#/pipelines/10: Empty → nothing (nothing to migrate)",
     ] {
-        assert!(printed.stderr.contains(told), "{told}: {}", printed.stderr);
+        assert!(
+            printed.stderr.contains(expected),
+            "{expected}: {}",
+            printed.stderr
+        );
     }
     assert_eq!(
         files(&directory),
@@ -122,10 +126,10 @@ async fn written_configuration_passes_check_config() {
     let arguments = ["export.json", "--write", "runnel.toml", "--json"];
     let printed = migrate(&directory, &arguments).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(told["write"]["outcome"], "created");
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(report["write"]["outcome"], "created");
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
-    assert!(written.ends_with(told["toml"].as_str().unwrap()));
+    assert!(written.ends_with(report["toml"].as_str().unwrap()));
     assert!(!written.contains("hidden"), "{written}");
 
     let unset = runnel(&directory, &["check-config"], &[]).await;
@@ -136,7 +140,7 @@ async fn written_configuration_passes_check_config() {
             .contains("env:DIFYAGENT_RUNNER_SECRET is not set"),
         "{unset:?}"
     );
-    let checked = runnel(&directory, &["check-config"], &variables(&told)).await;
+    let checked = runnel(&directory, &["check-config"], &variables(&report)).await;
     assert_eq!(
         checked.stdout, "the configuration is valid\n",
         "{checked:?}"
@@ -161,11 +165,12 @@ async fn second_migration_keeps_edited_configuration() {
 
     let edited = written.replace("https://difyagent.invalid", "https://dify.runner.example");
     directory.write("runnel.toml", &edited);
-    let kept = migrate(&directory, &arguments).await;
+    let second = migrate(&directory, &arguments).await;
     assert!(
-        kept.stdout
+        second
+            .stdout
             .starts_with("unchanged runnel.toml\n  kept runner_endpoints DifyAgent: "),
-        "{kept:?}"
+        "{second:?}"
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
 
@@ -208,7 +213,7 @@ async fn leaves_file_unchanged_when_extension_fails() {
 #[tokio::test]
 async fn names_unreadable_input_without_quoting_it() {
     let directory = TempDirectory::new();
-    for (name, text, told) in [
+    for (name, text, expected) in [
         (
             "a.json",
             "{\"api-key\": \"hidden\"",
@@ -243,8 +248,8 @@ async fn names_unreadable_input_without_quoting_it() {
             arguments.extend(json);
             let printed = migrate(&directory, &arguments).await;
             assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-            let said = printed.stdout + &printed.stderr;
-            assert!(said.contains(told), "{told}: {said}");
+            let output = printed.stdout + &printed.stderr;
+            assert!(output.contains(expected), "{expected}: {output}");
         }
     }
     assert!(!directory.file("runnel.toml").exists());
@@ -267,17 +272,17 @@ async fn incomplete_pipeline_does_not_block_others() {
     )
     .await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(told["pipelines"][1]["outcome"], "blocked");
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(report["pipelines"][1]["outcome"], "blocked");
     let missing = json!({"action": "missing", "pointer": "/pipelines/1/config/ai/dify-service-api/api-key", "why": "is not set"});
     assert!(
-        told["pipelines"][1]["fields"]
+        report["pipelines"][1]["fields"]
             .as_array()
             .unwrap()
             .contains(&missing),
-        "{told}"
+        "{report}"
     );
-    let added = told["write"]["added"].as_array().unwrap();
+    let added = report["write"]["added"].as_array().unwrap();
     assert!(!added.contains(&json!("agents Dify")) && added.contains(&json!("agents Coze")));
 }
 
@@ -303,18 +308,18 @@ async fn reads_toml_and_writes_legacy_ids() {
 async fn serves_every_migrated_built_in_runner() {
     let directory = directory();
     let printed = migrate(&directory, &["export.json", "--json"]).await;
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-    let mut toml = told["toml"].as_str().unwrap().to_owned();
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let mut toml = report["toml"].as_str().unwrap().to_owned();
     let secret = directory.write("endpoint.secret", SECRET);
 
     let mut runners: Vec<(String, StubRunner)> = Vec::new();
-    for pipeline in migrated(&told) {
+    for pipeline in migrated(&report) {
         let id = pipeline["runner_id"].as_str().unwrap();
         if runners.iter().any(|(served, _)| served == id) {
             continue;
         }
         let mut manifest = manifest(id);
-        let fields = fields_of(&told, id);
+        let fields = fields_of(&report, id);
         manifest["config_schema"] = fields
             .iter()
             .map(|name| json!({"type": "json", "name": name}))
@@ -340,7 +345,7 @@ async fn serves_every_migrated_built_in_runner() {
     })
     .await;
     let admin = stage.admin.clone();
-    for pipeline in migrated(&told) {
+    for pipeline in migrated(&report) {
         let at = pipeline["pointer"].as_str().unwrap();
         let export: Value = serde_json::from_str(&export()).unwrap();
         let uuid = export.pointer(at).unwrap()["uuid"]
@@ -365,8 +370,8 @@ async fn serves_every_migrated_built_in_runner() {
         let of_query = |request: &RecordedRequest| {
             request.is_run() && request.json()["context"]["event"]["event_id"] == uuid.as_str()
         };
-        let asked = runner.asked("the run", of_query).await.json();
-        let config = &asked["context"]["config"];
+        let run_request = runner.wait_for_request("the run", of_query).await.json();
+        let config = &run_request["context"]["config"];
         assert_eq!(
             &config_of(&admin, pipeline["agent"].as_str().unwrap()).await,
             config
@@ -378,13 +383,13 @@ async fn serves_every_migrated_built_in_runner() {
     }
 }
 
-fn migrated(told: &Value) -> Vec<&Value> {
-    let all = told["pipelines"].as_array().unwrap().iter();
+fn migrated(report: &Value) -> Vec<&Value> {
+    let all = report["pipelines"].as_array().unwrap().iter();
     all.filter(|one| one["outcome"] == "migrated").collect()
 }
 
-fn fields_of(told: &Value, id: &str) -> BTreeSet<String> {
-    let of_id = migrated(told)
+fn fields_of(report: &Value, id: &str) -> BTreeSet<String> {
+    let of_id = migrated(report)
         .into_iter()
         .filter(|one| one["runner_id"] == id);
     let notes = of_id.flat_map(|one| one["fields"].as_array().unwrap());
@@ -493,13 +498,13 @@ async fn keeps_restrictions_of_database_rows() {
     // Only the unreadable row is skipped.
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     assert!(printed.stderr.contains("byte order mark"), "{printed:?}");
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-    let outcomes = told["pipelines"].as_array().unwrap().iter();
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let outcomes = report["pipelines"].as_array().unwrap().iter();
     let outcomes: Vec<_> = outcomes
         .map(|one| one["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(outcomes, ["migrated", "migrated", "blocked"]);
-    let toml = told["toml"].as_str().unwrap();
+    let toml = report["toml"].as_str().unwrap();
     assert!(
         !toml.contains("tools =") && !toml.contains("\"*\""),
         "{toml}"
@@ -510,11 +515,11 @@ async fn keeps_restrictions_of_database_rows() {
     assert_eq!(toml.matches("filters = ").count(), 1, "{toml}");
     let runner = "runner_id = \"plugin:runnel/local-agent/default\"";
     assert_eq!(toml.matches(runner).count(), 2, "{toml}");
-    let dropped = told["pipelines"][1]["fields"].as_array().unwrap().iter();
+    let dropped = report["pipelines"][1]["fields"].as_array().unwrap().iter();
     let mut dropped = dropped.filter(|note| note["action"] == "dropped");
     assert!(
         dropped.any(|note| note["pointer"] == "/1/extensions_preferences"),
-        "{told}"
+        "{report}"
     );
 }
 
@@ -522,7 +527,7 @@ async fn keeps_restrictions_of_database_rows() {
 async fn reports_unsupported_encodings() {
     let directory = TempDirectory::new();
     let wide: Vec<u8> = "[]".encode_utf16().flat_map(u16::to_le_bytes).collect();
-    for (name, bytes, told) in [
+    for (name, bytes, expected) in [
         ("a.json", [&[0xff, 0xfe][..], &wide].concat(), "is UTF-16"),
         ("b.json", wide, "is UTF-16"),
         ("c.json", vec![0xff, 0xfe, 0, 0, b'[', 0, 0, 0], "is UTF-32"),
@@ -536,7 +541,7 @@ async fn reports_unsupported_encodings() {
         std::fs::write(directory.file(name), bytes).unwrap();
         let printed = migrate(&directory, &[name]).await;
         assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        assert!(printed.stderr.contains(told), "{told}: {printed:?}");
+        assert!(printed.stderr.contains(expected), "{expected}: {printed:?}");
     }
 }
 
@@ -561,8 +566,8 @@ async fn escapes_control_characters_of_exported_names() {
 }
 
 /// Variables of the gateway, each with a valid value.
-fn gateway_variables(told: &Value) -> Vec<(String, String)> {
-    let named = told["variables"].as_array().unwrap().iter();
+fn gateway_variables(report: &Value) -> Vec<(String, String)> {
+    let named = report["variables"].as_array().unwrap().iter();
     let of_gateway = named.filter(|one| one["read_by"].as_str().unwrap().contains("the gateway"));
     of_gateway
         .map(|one| {
@@ -599,8 +604,8 @@ async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] 
     let printed = migrate(&directory, &arguments).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     assert_eq!(std::fs::read(directory.file("langbot.db")).ok(), before);
-    let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-    assert_eq!(migrated(&told).len(), 9, "{told}");
+    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    assert_eq!(migrated(&report).len(), 9, "{report}");
 
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
     assert!(
@@ -618,14 +623,14 @@ async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] 
         assert!(written.contains(table), "{table}: {written}");
     }
     // Only secrets are set; nothing else is edited.
-    let checked = runnel(&directory, &["check-config"], &gateway_variables(&told)).await;
+    let checked = runnel(&directory, &["check-config"], &gateway_variables(&report)).await;
     assert_eq!(
         checked.stdout, "the configuration is valid\n",
         "{checked:?}"
     );
     assert_eq!(checked.stderr, "", "{checked:?}");
 
-    let named = told["variables"].as_array().unwrap().iter();
+    let named = report["variables"].as_array().unwrap().iter();
     let hosts = named.filter(|one| one["name"] == "CONNECTOR_DIFY_API_KEY_HOSTS");
     let hosts: Vec<_> = hosts.map(|one| &one["value"]).collect();
     assert_eq!(hosts, [&json!("dify.example")]);
@@ -689,8 +694,8 @@ async fn reports_missing_egress_rules() {
     ];
     let printed = migrate(&directory, &arguments).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    let kept = "kept egress [\"127.0.0.1:9120\"]";
-    assert!(printed.stdout.contains(kept), "{printed:?}");
+    let warning = "kept egress [\"127.0.0.1:9120\"]";
+    assert!(printed.stdout.contains(warning), "{printed:?}");
     let start = "runnel-connectors serve --ids langbot";
     assert!(printed.stderr.contains(start), "{printed:?}");
 }

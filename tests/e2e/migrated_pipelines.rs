@@ -40,15 +40,15 @@ const ADDRESSES: [(&str, &str); 7] = [
 async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] engine: Engine) {
     let directory = TempDirectory::new();
     let platforms = FakePlatforms::start().await;
-    let places = ADDRESSES.map(|(from, path)| (from, format!("{}{path}", platforms.url)));
-    let Some(database) = LangbotDatabase::create_at(engine, &directory, &places).await else {
+    let addresses = ADDRESSES.map(|(from, path)| (from, format!("{}{path}", platforms.url)));
+    let Some(database) = LangbotDatabase::create_at(engine, &directory, &addresses).await else {
         return;
     };
     // The service needs the platform secrets in its environment, and its address goes into the configuration. So
     // migrate twice.
-    let told = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
+    let report = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
     let hosts = platforms.url.trim_start_matches("http://");
-    let mut secrets = variables(&told);
+    let mut secrets = variables(&report);
     let lists: Vec<_> = secrets
         .iter()
         .map(|(name, _)| (format!("{name}_HOSTS"), hosts.to_owned()))
@@ -56,17 +56,19 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     secrets.extend(lists);
     let service = connectors_with(&["--ids", "langbot"], &secrets).await;
     let local_agent = local_agent_under(SECRET).await;
-    let told = migrate(&directory, &database.source, &service.url).await;
-    let gateway = serve(&directory, &told, &platforms, &local_agent).await;
+    let report = migrate(&directory, &database.source, &service.url).await;
+    let gateway = serve(&directory, &report, &platforms, &local_agent).await;
 
     let mut wrong = Vec::new();
     for turn in ["hello", "again"] {
         for pipeline in pipelines() {
             let name = pipeline["name"].as_str().unwrap();
             let answer = ask(&gateway, &pipeline["uuid"], &format!("{turn} {name}")).await;
-            let is_heard = answer.contains(&format!("heard {turn} {name}"));
-            let is_known = !answer.contains("a new conversation");
-            if !is_heard || is_known != (turn == "again" || sends_conversation_id(name)) {
+            let is_answered = answer.contains(&format!("heard {turn} {name}"));
+            let is_same_conversation = !answer.contains("a new conversation");
+            if !is_answered
+                || is_same_conversation != (turn == "again" || sends_conversation_id(name))
+            {
                 wrong.push(format!("{name}: {answer}"));
             }
         }
@@ -74,7 +76,7 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     assert_eq!(wrong, [""; 0]);
 }
 
-/// Whether the first turn already names a conversation: the caller's, or one created before the message.
+/// True if the first turn already names a conversation: the caller's, or one created before the message.
 fn sends_conversation_id(pipeline: &str) -> bool {
     matches!(pipeline, "n8n" | "Langflow" | "DeerFlow" | "WeKnora")
 }
@@ -112,8 +114,8 @@ async fn runnel(
 }
 
 /// All variables of the report, with values.
-fn variables(told: &Value) -> Vec<(String, String)> {
-    let named = told["variables"].as_array().unwrap().iter();
+fn variables(report: &Value) -> Vec<(String, String)> {
+    let named = report["variables"].as_array().unwrap().iter();
     let named = named.map(|one| one["name"].as_str().unwrap().to_owned());
     named
         .map(|name| {
@@ -130,20 +132,20 @@ fn variables(told: &Value) -> Vec<(String, String)> {
 /// Starts the gateway on the written configuration, with free ports for the fixed ones.
 async fn serve(
     directory: &TempDirectory,
-    told: &Value,
+    report: &Value,
     platforms: &FakePlatforms,
     local_agent: &ChildServer,
 ) -> (Client, ChildServer) {
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
-    let place = local_agent.url.strip_prefix("http://").unwrap();
-    let mut written = written.replace(LOCAL_AGENT, place);
+    let address = local_agent.url.strip_prefix("http://").unwrap();
+    let mut written = written.replace(LOCAL_AGENT, address);
     for (line, path) in FIXED {
         assert!(written.contains(line), "{line}: {written}");
         let base = format!("{line}base-url = \"{}{path}\"\n", platforms.url);
         written = written.replace(line, &base);
     }
     directory.write("runnel.toml", &written);
-    let mut variables = variables(told);
+    let mut variables = variables(report);
     let database = format!("sqlite://{}", directory.file("runnel.db").display());
     variables.push(("RUNNEL__DATABASE__URL".to_owned(), database));
     variables.push((

@@ -182,7 +182,7 @@ async fn judges_each_result_separately(#[case] row: ResultCase) {
     );
 }
 
-/// Every order of four numbered results before the terminal one. A result behind the highest number is rejected,
+/// Every order of four numbered results before the terminal one. A result below the highest number is rejected,
 /// and a gap is counted; the gateway does not wait.
 #[tokio::test]
 async fn accepts_only_results_with_increasing_numbers() {
@@ -232,7 +232,7 @@ fn orders(left: &[usize]) -> Vec<Vec<usize>> {
     all
 }
 
-/// A retrying proxy resends the whole stream, before the terminal result and after it.
+/// A retrying proxy resends the complete stream, before the terminal result and after it.
 #[tokio::test]
 async fn redelivered_stream_adds_no_events() {
     let stage = Stage::new().await;
@@ -272,11 +272,11 @@ async fn first_of_two_terminals_holds() {
                     }
                     let parts = [run.delta(1, "a")].into_iter().chain(ends);
                     let parts: Vec<_> = parts.map(String::into_bytes).collect();
-                    let said = match pause {
+                    let message = match pause {
                         Some(pause) => ScriptStep::Pace(parts, Duration::from_millis(pause)),
                         None => ScriptStep::Send(parts.concat()),
                     };
-                    vec![sse_head(), said]
+                    vec![sse_head(), message]
                 })
                 .await;
             let ending = if is_completed_first {

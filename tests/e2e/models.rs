@@ -171,7 +171,7 @@ fn events_in(text: &str) -> Vec<(String, Value)> {
     text.split("\n\n").filter_map(event).collect()
 }
 
-fn said(events: &[(String, Value)]) -> String {
+fn streamed_text(events: &[(String, Value)]) -> String {
     let pieces = events
         .iter()
         .filter_map(|(_, data)| data["chunk"]["content"].as_str());
@@ -193,26 +193,31 @@ async fn calls_granted_model_plain_and_streamed(#[values(Sqlite, Postgres)] engi
         .collect();
     assert_eq!(ids, ["talker", "ranker"]);
     assert_eq!(
-        run.asked["context"]["runtime"]["metadata"]["model_max_output_tokens"],
+        run.run_request["context"]["runtime"]["metadata"]["model_max_output_tokens"],
         100
     );
 
-    let whole = run
+    let full_response = run
         .call("/models/talker/invoke", &chat_request("hello"))
         .await;
-    assert_eq!(whole.status, 200, "{}", whole.body);
+    assert_eq!(full_response.status, 200, "{}", full_response.body);
     assert_eq!(
-        whole.body["message"]["content"],
+        full_response.body["message"]["content"],
         "<think>hidden</think>You said: hello"
     );
-    assert!(whole.body["usage"]["total_tokens"].as_u64().unwrap() > 0);
+    assert!(
+        full_response.body["usage"]["total_tokens"]
+            .as_u64()
+            .unwrap()
+            > 0
+    );
     let mut request = chat_request("hello");
     request["remove_think"] = json!(true);
-    let whole = run.call("/models/talker/invoke", &request).await.body;
-    assert_eq!(whole["message"]["content"], "You said: hello");
+    let full_response = run.call("/models/talker/invoke", &request).await.body;
+    assert_eq!(full_response["message"]["content"], "You said: hello");
 
     let streamed = events(&run, "/models/talker/stream", &request).await;
-    assert_eq!(said(&streamed), "You said: hello");
+    assert_eq!(streamed_text(&streamed), "You said: hello");
     let names: Vec<_> = streamed.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["chunk", "chunk", "chunk", "usage"], "{streamed:?}");
     let last = &streamed[streamed.len() - 2].1["chunk"];
@@ -222,9 +227,9 @@ async fn calls_granted_model_plain_and_streamed(#[values(Sqlite, Postgres)] engi
     until("the outcomes", async || {
         let rows = audit(&stage, &run).await;
         let of = |action: &str| rows.iter().filter(|row| row["action"] == action).count();
-        let asked = rows.iter().filter(|row| row["resource"] == "talker");
+        let requested = rows.iter().filter(|row| row["resource"] == "talker");
         (of("models_invoke"), of("models_stream")) == (2, 1)
-            && asked
+            && requested
                 .clone()
                 .all(|row| row["outcome"] == "ok" && row["duration_ms"].is_i64())
     })
@@ -246,18 +251,18 @@ async fn returns_tool_calls_without_nulls() {
         calls[0]["function"],
         json!({"name": "get_weather", "arguments": "{\"city\":\"Oslo\"}"})
     );
-    assert_eq!(said(&streamed), "<think>\nwhich city?\n</think>\n");
+    assert_eq!(streamed_text(&streamed), "<think>\nwhich city?\n</think>\n");
     let call = calls[0].clone();
-    let whole = run.call("/models/talker/invoke", &request).await.body;
+    let full_response = run.call("/models/talker/invoke", &request).await.body;
     assert_eq!(
-        whole["message"]["tool_calls"][0]["function"],
+        full_response["message"]["tool_calls"][0]["function"],
         call["function"]
     );
     let messages = request["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
     messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "cold"}));
-    let whole = run.call("/models/talker/invoke", &request).await.body;
-    assert_eq!(whole["message"]["content"], "It is cold.");
+    let full_response = run.call("/models/talker/invoke", &request).await.body;
+    assert_eq!(full_response["message"]["content"], "It is cold.");
 }
 
 #[tokio::test]
@@ -306,13 +311,13 @@ async fn reranks_embeds_and_counts_tokens() {
     let body = json!({"query": "cold winter", "documents": documents, "top_k": 2});
     let ranked = run.call("/models/ranker/rerank", &body).await;
     assert_eq!(ranked.status, 200, "{}", ranked.body);
-    let places: Vec<_> = ranked.body["results"]
+    let indexes: Vec<_> = ranked.body["results"]
         .as_array()
         .unwrap()
         .iter()
         .map(|one| &one["index"])
         .collect();
-    assert_eq!(places, [2, 0]);
+    assert_eq!(indexes, [2, 0]);
 
     let embedded = run
         .call(
@@ -440,7 +445,7 @@ async fn provider_failures_have_codes_and_are_audited() {
         assert_eq!(long.detail("reason"), "context_length_exceeded");
     }
     let broken = events(&run, "/models/talker/stream", &chat_request("break")).await;
-    assert_eq!(said(&broken), "half");
+    assert_eq!(streamed_text(&broken), "half");
     let (name, data) = broken.last().unwrap();
     assert_eq!(
         (name.as_str(), &data["error"]["code"]),
@@ -460,7 +465,7 @@ async fn provider_failures_have_codes_and_are_audited() {
 
 // --- providers over HTTP ---
 
-/// A run with the model `remote` behind an OpenAI-compatible server, and `claude` behind another.
+/// A run with the model `remote` of an OpenAI-compatible server, and `claude` of another server.
 async fn remote(more: &str) -> (OwnStage, HeldRun, Upstream) {
     remote_of(more, |_| {}).await
 }
@@ -519,12 +524,12 @@ async fn sends_upstream_model_name_and_rotates_keys() {
     request["extra_args"] = json!({"temperature": 0.5, "max_tokens": 1000, "logit_bias": {"1": 2}});
     request["reasoning_level"] = json!("high");
     for _ in 0..2 {
-        let said = run.call("/models/remote/invoke", &request).await;
-        assert_eq!(said.status, 200, "{}", said.body);
-        assert!(said.body.get("usage").is_none(), "unknown is not 0");
+        let text = run.call("/models/remote/invoke", &request).await;
+        assert_eq!(text.status, 200, "{}", text.body);
+        assert!(text.body.get("usage").is_none(), "unknown is not 0");
     }
-    let asked = upstream.asked();
-    let keys: Vec<_> = asked
+    let requests = upstream.requests();
+    let keys: Vec<_> = requests
         .iter()
         .map(|one| one.headers["authorization"].to_str().unwrap())
         .collect();
@@ -534,9 +539,9 @@ async fn sends_upstream_model_name_and_rotates_keys() {
         [first, second, second],
         "the first key is rate-limited"
     );
-    assert_eq!(asked[0].path, "/v1/chat/completions");
+    assert_eq!(requests[0].path, "/v1/chat/completions");
     assert_eq!(
-        asked[0].body,
+        requests[0].body,
         json!({"model": "gpt", "temperature": 0.5, "max_tokens": 50, "logit_bias": {"1": 2},
             "reasoning_effort": "high", "messages": [{"role": "user", "content": "hello"}]})
     );
@@ -569,7 +574,7 @@ async fn counts_and_caps_output_for_every_request() {
     };
     let chat = "/openai/v1/chat/completions";
     let hidden = asking(json!({"stream_options": null}));
-    let said = run
+    let text = run
         .request(Method::POST, chat)
         .json(&hidden)
         .send()
@@ -578,10 +583,10 @@ async fn counts_and_caps_output_for_every_request() {
         .text()
         .await
         .unwrap();
-    assert!(!said.contains("usage"), "{said}");
-    let asked = &upstream.asked()[0].body;
-    assert_eq!(asked["stream_options"], json!({"include_usage": true}));
-    assert_eq!(asked["max_tokens"], 50);
+    assert!(!text.contains("usage"), "{text}");
+    let requests = &upstream.requests()[0].body;
+    assert_eq!(requests["stream_options"], json!({"include_usage": true}));
+    assert_eq!(requests["max_tokens"], 50);
     // If the provider reports no usage, the gateway estimates it, with functions and reasoning.
     let functions = asking(
         json!({"functions": [{"name": "f", "description": "word ".repeat(200)}], "max_tokens": 20}),
@@ -594,7 +599,7 @@ async fn counts_and_caps_output_for_every_request() {
         .text()
         .await
         .unwrap();
-    assert_eq!(upstream.asked()[1].body["max_tokens"], 20);
+    assert_eq!(upstream.requests()[1].body["max_tokens"], 20);
     let path = format!("/v1/runs/{}/usage", run.run_id);
     until("both to be counted", async || {
         stage.client.get(&path).await.body["total"]["calls"] == 2
@@ -604,8 +609,8 @@ async fn counts_and_caps_output_for_every_request() {
     assert!(used["prompt_tokens"].as_u64().unwrap() > 200, "{used}");
     assert_eq!(used["completion_tokens"], 9 + 100, "{used}");
 
-    let bent = asking(json!({"stream_options": "all"}));
-    let refused = run.call(chat, &bent).await;
+    let malformed = asking(json!({"stream_options": "all"}));
+    let refused = run.call(chat, &malformed).await;
     assert_eq!(
         (refused.status, refused.detail("pointer")),
         (400, &json!("/stream_options"))
@@ -622,12 +627,12 @@ async fn reports_truncated_streams_as_errors() {
     let mut body = chat_request("hello");
     (body["model"], body["stream"]) = (json!("remote"), json!(true));
     let chat = run.request(Method::POST, "/openai/v1/chat/completions");
-    let told = chat.json(&body).send().await.unwrap().text().await.unwrap();
+    let text = chat.json(&body).send().await.unwrap().text().await.unwrap();
     assert!(
-        told.contains("the stream ended before the answer did"),
-        "{told}"
+        text.contains("the stream ended before the answer did"),
+        "{text}"
     );
-    assert!(!told.contains("[DONE]"), "{told}");
+    assert!(!text.contains("[DONE]"), "{text}");
     let native = events(&run, "/models/remote/stream", &chat_request("hello")).await;
     assert_eq!(native.last().unwrap().0, "error");
     run.end(&stage).await;
@@ -711,15 +716,15 @@ async fn provider_faults_end_only_their_call() {
     ] {
         assert_eq!(error_of(reply).await["code"], code);
     }
-    let asked = upstream.asked();
-    assert_eq!(asked.len(), 8, "nothing was asked twice");
+    let requests = upstream.requests();
+    assert_eq!(requests.len(), 8, "no request was repeated");
     upstream.reply(UpstreamReply::Events(vec![
         hi,
         END.to_owned(),
         "data: [DONE]".to_owned(),
     ]));
     assert_eq!(
-        said(&events(&run, "/models/remote/stream", &chat_request("hi")).await),
+        streamed_text(&events(&run, "/models/remote/stream", &chat_request("hi")).await),
         "hi"
     );
 }
@@ -733,8 +738,8 @@ async fn cancel_during_stream_disconnects_provider() {
         .json(&chat_request("hi"));
     let streaming = text_of(asking);
     let cancelling = async {
-        until("the provider to be asked", async || {
-            !upstream.asked().is_empty()
+        until("the provider request", async || {
+            !upstream.requests().is_empty()
         })
         .await;
         stage.client.cancel(&run.run_id).await;
@@ -762,16 +767,16 @@ async fn limits_concurrent_model_calls_per_run() {
         let asking = run.request(Method::POST, "/models/remote/stream");
         text_of(asking.json(&chat_request("hi")))
     };
-    let asked = |n: usize| {
+    let is_called = |n: usize| {
         let upstream = &upstream;
-        until("the provider to be asked", async move || {
-            upstream.asked().len() == n
+        until("the provider request", async move || {
+            upstream.requests().len() == n
         })
     };
     let mut streams = Box::pin(join_all((0..48).map(|_| ask(&run))));
     tokio::select! {
         ended = &mut streams => panic!("{ended:?}"),
-        () = asked(48) => {}
+        () = is_called(48) => {}
     }
     let refused = run.call("/models/remote/invoke", &chat_request("hi")).await;
     let why = (refused.status, refused.detail("reason"));
@@ -780,7 +785,7 @@ async fn limits_concurrent_model_calls_per_run() {
     let mut another = Box::pin(ask(&other));
     tokio::select! {
         ended = &mut another => panic!("{ended:?}"),
-        () = asked(49) => {}
+        () = is_called(49) => {}
     }
     drop((streams, another));
     upstream.left(49).await;
@@ -800,14 +805,14 @@ async fn deadline_ends_stream_and_disconnects_provider() {
     let (stage, run, upstream) = remote_of("", short).await;
     upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let streamed = events(&run, "/models/remote/stream", &chat_request("hi")).await;
-    let [(first, said), (last, failed)] = &streamed[..] else {
+    let [(first, chunk), (last, failed)] = &streamed[..] else {
         panic!("{streamed:?}");
     };
     assert_eq!((first.as_str(), last.as_str()), ("chunk", "error"));
-    assert_eq!(said["chunk"]["content"], "hi");
-    let told = &failed["error"];
+    assert_eq!(chunk["chunk"]["content"], "hi");
+    let error = &failed["error"];
     assert_eq!(
-        (&told["code"], &told["message"]),
+        (&error["code"], &error["message"]),
         (
             &json!("deadline_exceeded"),
             &json!("the run is past its deadline")
@@ -842,13 +847,13 @@ async fn returns_reasoning_and_signatures_to_model() {
     let call = json!({"index": 0, "id": "c", "type": "function", "function": {"name": "look", "arguments": "{}", "seal": "F"},
         "extra_content": {"google": {"thought_signature": "S"}}});
     let of_message = json!({"of": "message"});
-    let whole = json!({"id": "x", "choices": [{"finish_reason": "tool_calls",
+    let completion = json!({"id": "x", "choices": [{"finish_reason": "tool_calls",
         "message": {"content": null, "reasoning_content": "T", "extra_content": of_message, "tool_calls": [call]}}]});
     let done =
         json!({"id": "y", "choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
-    let asked = upstream.asked().len();
-    upstream.reply(UpstreamReply::Json(200, whole));
-    let told = run
+    let requests = upstream.requests().len();
+    upstream.reply(UpstreamReply::Json(200, completion));
+    let response = run
         .call("/models/remote/invoke", &chat_request("look"))
         .await
         .body["message"]
@@ -867,17 +872,17 @@ async fn returns_reasoning_and_signatures_to_model() {
             }
         }
     }
-    for said in [told, streamed] {
+    for message in [response, streamed] {
         let result = json!({"role": "tool", "tool_call_id": "c", "content": "sunny"});
         let mut request = chat_request("look");
         let messages = request["messages"].as_array_mut().unwrap();
-        messages.extend([said, result]);
+        messages.extend([message, result]);
         upstream.reply(UpstreamReply::Json(200, done.clone()));
         assert_eq!(
             run.call("/models/remote/invoke", &request).await.status,
             200
         );
-        let back = upstream.asked().pop().unwrap().body["messages"][1].clone();
+        let back = upstream.requests().pop().unwrap().body["messages"][1].clone();
         assert_eq!(back["reasoning_content"], "T", "{back}");
         let signature = &back["tool_calls"][0]["extra_content"]["google"]["thought_signature"];
         assert_eq!(signature, "S", "{back}");
@@ -894,7 +899,7 @@ async fn returns_reasoning_and_signatures_to_model() {
             run.call("/models/claude/invoke", &request).await.status,
             200
         );
-        let other = upstream.asked().pop().unwrap().body["messages"].to_string();
+        let other = upstream.requests().pop().unwrap().body["messages"].to_string();
         assert!(
             !["extra_content", "reasoning", "seal"]
                 .iter()
@@ -902,7 +907,7 @@ async fn returns_reasoning_and_signatures_to_model() {
             "{other}"
         );
     }
-    assert_eq!(upstream.asked().len() - asked, 6);
+    assert_eq!(upstream.requests().len() - requests, 6);
 }
 
 #[tokio::test]
@@ -919,15 +924,15 @@ async fn translates_anthropic_messages_to_completions() {
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "overloaded"}}),
     )]));
     let streamed = events(&run, "/models/claude/stream", &chat_request("hello")).await;
-    assert_eq!(said(&streamed), "hi");
+    assert_eq!(streamed_text(&streamed), "hi");
     assert_eq!(streamed.last().unwrap().1["usage"]["total_tokens"], 7);
     let failed = events(&run, "/models/claude/stream", &chat_request("hello")).await;
     assert_eq!(failed.last().unwrap().0, "error");
-    let asked = &upstream.asked()[0];
-    assert_eq!(asked.path, "/v1/messages");
-    assert_eq!(asked.headers["x-api-key"], "first-secret-key");
-    assert_eq!(asked.headers["anthropic-version"], "2023-06-01");
-    assert_eq!(asked.body["messages"][0]["content"][0]["text"], "hello");
+    let requests = &upstream.requests()[0];
+    assert_eq!(requests.path, "/v1/messages");
+    assert_eq!(requests.headers["x-api-key"], "first-secret-key");
+    assert_eq!(requests.headers["anthropic-version"], "2023-06-01");
+    assert_eq!(requests.body["messages"][0]["content"][0]["text"], "hello");
 }
 
 // --- budgets ---
@@ -968,7 +973,7 @@ async fn budget_reserves_every_form_of_output_limit() {
         let pointer = format!("/extra_args{pointer}");
         assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
     }
-    // The token count of a document is unknown, behind a URL or in a few bytes.
+    // The token count of a document is unknown, for a URL or a few bytes.
     let reading =
         |part: Value| json!({"messages": [{"role": "user", "content": [part]}], "max_tokens": 5});
     for data in [
@@ -1003,10 +1008,10 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
         return;
     };
     // Output is limited to 100 tokens; with the input, nine such calls would fit.
-    let whole = run
+    let full_response = run
         .call("/models/talker/invoke", &chat_request("hello"))
         .await;
-    assert_eq!(whole.status, 200, "{}", whole.body);
+    assert_eq!(full_response.status, 200, "{}", full_response.body);
     let streamed = events(&run, "/models/talker/stream", &chat_request("hello")).await;
     assert_eq!(streamed.last().unwrap().0, "usage");
     let long = chat_request(&"word ".repeat(2000));
@@ -1026,8 +1031,8 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
     }
     let resets = details["resets_at"].as_i64().unwrap();
     assert_eq!(resets.rem_euclid(86_400), 0);
-    let told = refused.error("message").as_str().unwrap();
-    assert!(told.ends_with("T00:00:00Z"), "{told}");
+    let message = refused.error("message").as_str().unwrap();
+    assert!(message.ends_with("T00:00:00Z"), "{message}");
     assert!(refused.headers.contains_key("retry-after"));
 
     let third = run
@@ -1183,14 +1188,14 @@ impl ProviderStage {
     async fn health(&self) -> Value {
         let answer = self.admin.get("/v1/model-providers").await;
         assert_eq!(answer.status, 200, "{}", answer.body);
-        let whole = answer.body.to_string();
-        assert!(KEYS.iter().all(|(_, key)| !whole.contains(key)), "{whole}");
-        assert!(!whole.contains("hunter2"), "{whole}");
+        let text = answer.body.to_string();
+        assert!(KEYS.iter().all(|(_, key)| !text.contains(key)), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
         answer.body["items"][0].clone()
     }
 
     /// Makes one call that the provider answers with this response.
-    async fn asked(&self, status: u16, answer: Value) -> u16 {
+    async fn invoke(&self, status: u16, answer: Value) -> u16 {
         self.upstream.reply(UpstreamReply::Json(status, answer));
         let path = "/models/remote/invoke";
         self.run.call(path, &chat_request("hi")).await.status
@@ -1211,11 +1216,11 @@ async fn shows_provider_health_and_resting_keys() {
         json!({"name": "far", "kind": "openai", "base_url": format!("{}/v1", far.upstream.url),
             "models": ["remote"], "keys": [{}, {}], "consecutive_failures": 0})
     );
-    let said =
+    let completion =
         json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": "hi"}}]});
     let refused = json!({"error": {"message": "no"}});
     far.upstream.reply(UpstreamReply::Json(401, refused));
-    assert_eq!(far.asked(200, said).await, 200);
+    assert_eq!(far.invoke(200, completion).await, 200);
     let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 0, "the other key was taken");
     let success = now["last_success_at"].as_i64();
@@ -1228,9 +1233,9 @@ async fn shows_provider_health_and_resting_keys() {
     assert!(now["keys"][0]["rests_until"].as_i64() > now["last_success_at"].as_i64());
     assert_eq!(now["keys"][1], json!({}));
 
-    let said = json!({"error": {"message": "hunter2"}});
+    let completion = json!({"error": {"message": "hunter2"}});
     for failures in 1..=2 {
-        assert_eq!(far.asked(500, said.clone()).await, 502);
+        assert_eq!(far.invoke(500, completion.clone()).await, 502);
         let now = far.health().await;
         assert_eq!(now["consecutive_failures"], failures);
         assert_eq!(
@@ -1238,10 +1243,10 @@ async fn shows_provider_health_and_resting_keys() {
             json!({"code": "runtime_error", "reason": "upstream_failing", "status": 500})
         );
     }
-    // An error about the request says nothing about the provider's health; a missing model does.
-    assert_eq!(far.asked(400, said.clone()).await, 400);
+    // A request error does not count as a provider failure; a missing model does.
+    assert_eq!(far.invoke(400, completion.clone()).await, 400);
     assert_eq!(far.health().await["consecutive_failures"], 2);
-    assert_eq!(far.asked(404, said).await, 400);
+    assert_eq!(far.invoke(404, completion).await, 400);
     let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 3);
     assert_eq!(now["last_error"]["status"], 404);
@@ -1254,16 +1259,16 @@ async fn shows_provider_health_and_resting_keys() {
 async fn stream_outcome_counts_for_provider_health() {
     let far = ProviderStage::new().await;
     let failed = json!({"error": {"message": "hunter2"}});
-    assert_eq!(far.asked(503, failed).await, 502);
+    assert_eq!(far.invoke(503, failed).await, 502);
     assert_eq!(far.health().await["consecutive_failures"], 1);
     let chunk = json!({"choices": [{"index": 0, "delta": {"content": "hi"}}]});
     let piece = format!("data: {chunk}");
-    let whole = UpstreamReply::Events(vec![piece.clone(), "data: [DONE]".to_owned()]);
-    assert_eq!(far.streamed(whole).await, 200);
+    let complete = UpstreamReply::Events(vec![piece.clone(), "data: [DONE]".to_owned()]);
+    assert_eq!(far.streamed(complete).await, 200);
     let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 0);
     assert!(now["last_success_at"].as_i64() >= now["last_failure_at"].as_i64());
-    // Whether the piece arrives before the cut depends on the network.
+    // The piece arrives before or after the cut, depending on the network.
     far.streamed(UpstreamReply::Cut(vec![piece])).await;
     let now = far.health().await;
     assert_eq!(now["consecutive_failures"], 1, "{now}");
@@ -1317,10 +1322,16 @@ async fn probes_providers_with_each_key_before_serving() {
         let row = format!("model provider far, api_keys[{key}] ok answers");
         assert!(table.contains(&row), "{good:?}");
     }
-    let asked = upstream.asked();
-    assert_eq!(asked[0].path, "/v1/models");
-    assert_eq!(asked[0].headers["authorization"], "Bearer key-number-one");
-    assert_eq!(asked[1].headers["authorization"], "Bearer key-number-two");
+    let requests = upstream.requests();
+    assert_eq!(requests[0].path, "/v1/models");
+    assert_eq!(
+        requests[0].headers["authorization"],
+        "Bearer key-number-one"
+    );
+    assert_eq!(
+        requests[1].headers["authorization"],
+        "Bearer key-number-two"
+    );
 
     upstream.reply(listed(&["small"]));
     upstream.reply(UpstreamReply::Json(
@@ -1332,9 +1343,9 @@ async fn probes_providers_with_each_key_before_serving() {
     let bad = probe(&format!("{}{away}", two_keys(&upstream.url)), &["--json"]).await;
     assert!(!bad.status.success());
     assert!(!format!("{bad:?}").contains("key-number"), "{bad:?}");
-    let told: Value = serde_json::from_str(&bad.stdout).unwrap();
-    assert_eq!(told["valid"], true);
-    let [far, away, script] = [0, 1, 2].map(|n| told["model_providers"][n].clone());
+    let report: Value = serde_json::from_str(&bad.stdout).unwrap();
+    assert_eq!(report["valid"], true);
+    let [far, away, script] = [0, 1, 2].map(|n| report["model_providers"][n].clone());
     assert_eq!(far["keys"][0], json!({"ok": true}));
     assert_eq!(far["keys"][1]["reason"], "upstream_credential");
     let advice = far["keys"][1]["advice"].as_str().unwrap();

@@ -81,7 +81,7 @@ async fn rejects_events_during_outage_and_accepts_once_after(#[case] wire: Netwo
     assert!(refused.headers.contains_key("retry-after"));
     assert_eq!(stage.readiness().await, "database_unreachable");
 
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
     ready(&stage).await;
     let run_id = stage.client.post(&message("during")).await.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
@@ -137,15 +137,15 @@ async fn live_run_survives_outage_without_loss(#[case] wire: NetworkFault) {
     gate.cancel();
     // The outage itself; its length is under test.
     tokio::time::sleep(Duration::from_secs(outage())).await;
-    let (told, unread) = (between.answered(), between.unread());
-    let read = told.saturating_sub(unread);
-    eprintln!("{told} bytes were sent, {unread} of them unread");
+    let (sent, unread) = (between.answered(), between.unread());
+    let read = sent.saturating_sub(unread);
+    eprintln!("{sent} bytes were sent, {unread} of them unread");
     assert!(read < 4_000_000, "{read} bytes were read meanwhile");
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
 
     // The outage may have ended the stream, but its events are a prefix of the ledger.
     let mut seen = 1 + stream.rest().await.len() as u64;
-    until("the whole run", async || {
+    until("the complete run", async || {
         if seen < FLOOD as u64 + 2 {
             let rest = stage.client.follow(&run_id, seen).await.rest().await;
             seen += rest.len() as u64;
@@ -206,27 +206,27 @@ async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
         .runner
         .answer_all(move |run| asking(what, run, hold.clone()));
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage
+    let request = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
     if matches!(what, RunQuery::PostRetry) {
-        until("the runner to be asked later", async || {
+        until("the run to be posted later", async || {
             stage.gateway.log().contains("did not take run")
         })
         .await;
     }
     proxy.set(NetworkFault::Refusing);
     gate.cancel();
-    until("it to be asked in vain", async || {
+    until("a failed attempt", async || {
         stage.gateway.log().contains("cannot store results of run")
     })
     .await;
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
 
     if matches!(what, RunQuery::DeferredResults) {
-        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
         let host = Client::new(&text("base_url"), &text("token"));
         let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "sequence": sequence, "data": data});
         let word = json!({"chunk": {"role": "assistant", "content": "a"}});
@@ -273,7 +273,7 @@ async fn keeps_files_when_event_commit_is_unknown() {
             stage.gateway.log().contains("transaction timed out")
         })
         .await;
-        proxy.set(NetworkFault::Whole);
+        proxy.set(NetworkFault::Forwarding);
     };
     let (refused, ()) = tokio::join!(stage.client.post(&event), back);
     assert_eq!(refused.status, 503, "{}", refused.body);
@@ -286,9 +286,13 @@ async fn keeps_files_when_event_commit_is_unknown() {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
     };
-    let asked = stage.runner.asked("the run", of_run).await.json();
-    let kept = &asked["context"]["input"]["attachments"][0]["id"];
-    let path = format!("/v1/artifacts/{}", kept.as_str().unwrap());
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
+    let artifact_id = &run_request["context"]["input"]["attachments"][0]["id"];
+    let path = format!("/v1/artifacts/{}", artifact_id.as_str().unwrap());
     assert_eq!(stage.client.get(&path).await.status, 200);
 }
 
@@ -335,7 +339,7 @@ async fn run_with_expired_lease_ends_as_orphaned(
         ends.iter().any(|end| log.contains(end))
     })
     .await;
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
 
     let outcome = stage.outcome(&between).await;
     assert_eq!(outcome.ending(), "failed host.orphaned");
@@ -364,8 +368,8 @@ async fn checks_lost_commit_before_retry(#[case] trap: fn(String) -> CutTrigger)
         return;
     };
     let script = |run: &Run| {
-        let bent = run.result(3, "message.delta", r#"{"rejected-3":1}"#);
-        let words = [run.delta(1, "said-1"), run.delta(2, "said-2"), bent];
+        let malformed = run.result(3, "message.delta", r#"{"rejected-3":1}"#);
+        let words = [run.delta(1, "said-1"), run.delta(2, "said-2"), malformed];
         let message =
             r#"{"finish_reason":"stop","message":{"role":"assistant","content":"end-4"}}"#;
         let parts = words
@@ -420,7 +424,7 @@ async fn resent_event_after_lost_commit_is_duplicate(#[case] is_later: bool) {
     let refused = stage.client.post(&message("gone-1")).await;
     assert_eq!(refused.status, 503, "{}", refused.body);
     assert!(proxy.has_fired());
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
     ready(&stage).await;
 
     let again = stage.client.post(&message("gone-1")).await;
@@ -458,8 +462,8 @@ async fn host_call_recovers_result_of_lost_commit(#[case] trap: fn(String) -> Cu
 }
 
 #[rstest]
-#[case::never_made(CutTrigger::BeforeCommit as fn(String) -> CutTrigger, NetworkFault::Whole)]
-#[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger, NetworkFault::Whole)]
+#[case::never_made(CutTrigger::BeforeCommit as fn(String) -> CutTrigger, NetworkFault::Forwarding)]
+#[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger, NetworkFault::Forwarding)]
 #[case::made_and_then_away(CutTrigger::AfterCommit as fn(String) -> CutTrigger, NetworkFault::Refusing)]
 #[tokio::test]
 async fn steering_pull_recovers_from_lost_commit(
@@ -488,7 +492,7 @@ async fn steering_pull_recovers_from_lost_commit(
             })
             .await;
         }
-        proxy.set(NetworkFault::Whole);
+        proxy.set(NetworkFault::Forwarding);
     };
     let all = json!({"mode": "all"});
     let (pulled, ()) = tokio::join!(run.call("/steering/pull", &all), back);
@@ -506,7 +510,7 @@ async fn steering_pull_recovers_from_lost_commit(
 #[tokio::test]
 async fn slow_database_fails_no_run() {
     // A response takes twice this, a commit a few seconds, and commits are continuous for longer than a lease.
-    // The leases hold because renewals do not queue behind the runs' writes.
+    // The leases hold because renewals do not queue after the runs' writes.
     const LATE: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::from_millis(100);
     let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 15".into()).await
@@ -539,7 +543,7 @@ async fn slow_database_fails_no_run() {
     gate.cancel();
     let ended = runs.iter().map(|(run_id, _)| stage.client.finished(run_id));
     futures_util::future::join_all(ended).await;
-    proxy.set(NetworkFault::Whole);
+    proxy.set(NetworkFault::Forwarding);
     for (run_id, events) in runs {
         let outcome = stage.outcome(&run_id).await;
         assert_eq!(outcome.ending(), "completed");
@@ -638,7 +642,7 @@ async fn repeated_connection_loss_fails_no_run() {
     assert_eq!(outcome.ledger.0.len(), 151);
 }
 
-/// Connections that die silently, as behind a firewall or after a database move; new connections work.
+/// Connections that die silently, as with a firewall or a moved database; new connections work.
 #[tokio::test]
 async fn silently_dead_connections_fail_no_run() {
     const LEASE: Duration = Duration::from_secs(6);

@@ -14,7 +14,7 @@ use crate::tools::check_config;
 
 const ALL: &str = r#"models = "*", tools = "*", knowledge_bases = "*""#;
 
-/// A run with models of each provider kind, a knowledge base and a tool, all behind this server.
+/// A run with models of each provider kind, a knowledge base and a tool, all on this server.
 async fn held(far: &Upstream) -> (OwnStage, HeldRun) {
     let mut manifest = manifest(RUNNER_ID);
     manifest["permissions"] = json!({"models": ["invoke", "stream", "rerank"],
@@ -92,13 +92,13 @@ async fn outbound_requests_hide_credentials_and_follow_no_redirects() {
             "{path}: {}",
             answer.body
         );
-        let told = answer.body.to_string();
-        assert!(!told.contains(&away.url), "{path}: {told}");
-        assert_eq!(far.asked().len(), count, "{path}");
+        let text = answer.body.to_string();
+        assert!(!text.contains(&away.url), "{path}: {text}");
+        assert_eq!(far.requests().len(), count, "{path}");
     }
-    assert!(away.asked().is_empty(), "no redirect is followed");
-    for asked in far.asked() {
-        let seen = format!("{asked:?}");
+    assert!(away.requests().is_empty(), "no redirect is followed");
+    for request in far.requests() {
+        let seen = format!("{request:?}");
         let signature = run.token.rsplit_once('.').unwrap().1;
         for secret in [signature, &run.run_id, &stage.client.key, "canary"] {
             assert!(!seen.contains(secret), "{seen}");
@@ -110,7 +110,7 @@ async fn outbound_requests_hide_credentials_and_follow_no_redirects() {
 #[tokio::test]
 async fn rejects_configured_internal_urls_at_start() {
     let key = format!("env:{}", STUB_API_KEY.0);
-    let places = [
+    let settings = [
         (
             "model_providers[0].base_url",
             "[[model_providers]]\nname = \"p\"\nkind = \"openai\"\nbase_url = \"{}\"\n".to_owned(),
@@ -143,7 +143,7 @@ async fn rejects_configured_internal_urls_at_start() {
             "[[mcp_servers]]\nname = \"m\"\nurl = \"{}\"\n".to_owned(),
         ),
     ];
-    for (place, table) in places {
+    for (setting, table) in settings {
         for (url, is_good) in [
             ("https://public.example", true),
             ("http://public.example", false),
@@ -159,9 +159,16 @@ async fn rejects_configured_internal_urls_at_start() {
             ("file:///etc/passwd", false),
         ] {
             let printed = check_config(&table.replace("{}", url)).await;
-            let said = format!("{}{}", printed.stdout, printed.stderr);
-            assert_eq!(printed.status.success(), is_good, "{place} {url}: {said}");
-            assert!(is_good || said.contains(place), "{place} {url}: {said}");
+            let output = format!("{}{}", printed.stdout, printed.stderr);
+            assert_eq!(
+                printed.status.success(),
+                is_good,
+                "{setting} {url}: {output}"
+            );
+            assert!(
+                is_good || output.contains(setting),
+                "{setting} {url}: {output}"
+            );
         }
     }
 }

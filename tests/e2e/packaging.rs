@@ -58,13 +58,13 @@ fn instruction(name: &str) -> String {
 
 /// Creates the secrets with the shipped script.
 async fn secrets(directory: &TempDirectory) -> String {
-    let place = directory.file("secrets");
+    let path = directory.file("secrets");
     let mut make = Command::new("sh");
     make.arg(repository_file("deploy/compose/make-secrets"))
-        .arg(&place);
+        .arg(&path);
     let made = run(&mut make).await;
     assert!(made.status.success() && made.stderr.is_empty(), "{made:?}");
-    place.display().to_string()
+    path.display().to_string()
 }
 
 async fn runnel(arguments: &[&str], config: &Path) -> CommandOutput {
@@ -97,12 +97,12 @@ fn services_drop_privileges_and_declare_dependencies() {
         }
         for volume in texts(&service["volumes"]) {
             let (source, _) = volume.split_once(':').unwrap();
-            let known = source
+            let declared = source
                 .strip_prefix("./")
                 .map_or(names(&compose["volumes"]).contains(source), |path| {
                     repository_file(path).is_file() && volume.ends_with(":ro")
                 });
-            assert!(known, "{name}: {volume}");
+            assert!(declared, "{name}: {volume}");
         }
         // PostgreSQL's image starts as root and drops its privileges itself.
         if name == "postgres" {
@@ -125,8 +125,8 @@ fn services_drop_privileges_and_declare_dependencies() {
 #[tokio::test]
 async fn creates_each_secret_once_outside_committed_files() {
     let directory = TempDirectory::new();
-    let place = secrets(&directory).await;
-    let read = |name: &str| std::fs::read_to_string(format!("{place}/{name}")).unwrap();
+    let path = secrets(&directory).await;
+    let read = |name: &str| std::fs::read_to_string(format!("{path}/{name}")).unwrap();
     let compose = compose();
     let before: Vec<_> = names(&compose["secrets"]).into_iter().map(read).collect();
     for (name, secret) in compose["secrets"].as_mapping().unwrap() {
@@ -195,16 +195,16 @@ async fn makes_every_mounted_file_readable() {
         assert_eq!(mode(&path) & 0o044, 0o044, "{file}");
     }
     assert_eq!(mode(&secrets), 0o700);
-    let kept = std::fs::read_to_string(secrets.join("master_key"));
-    assert_eq!(kept.unwrap(), "kept");
+    let stored = std::fs::read_to_string(secrets.join("master_key"));
+    assert_eq!(stored.unwrap(), "kept");
 }
 
 #[tokio::test]
 async fn mounted_configuration_is_valid_for_services() {
     let directory = TempDirectory::new();
-    let place = secrets(&directory).await;
+    let path = secrets(&directory).await;
     let config = text_of(CONFIG);
-    let here = directory.write("runnel.toml", &config.replace("/run/secrets", &place));
+    let here = directory.write("runnel.toml", &config.replace("/run/secrets", &path));
     let checked = runnel(&["check-config"], &here).await;
     assert!(checked.status.success(), "{checked:?}");
 
@@ -238,15 +238,15 @@ async fn mounted_configuration_is_valid_for_services() {
             ["runnel"]
         );
     }
-    let said = |line: &str| assert!(config.contains(line), "{CONFIG} does not say {line}");
-    said("listen = \"0.0.0.0:8700\"");
-    said("public_url = \"http://runnel:8700\"");
+    let has_line = |line: &str| assert!(config.contains(line), "{CONFIG} does not say {line}");
+    has_line("listen = \"0.0.0.0:8700\"");
+    has_line("public_url = \"http://runnel:8700\"");
     let agent = &services["local-agent"]["environment"];
     let listen = agent["LOCAL_AGENT_LISTEN"].as_str().unwrap();
     let (_, port) = listen.rsplit_once(':').unwrap();
-    said(&format!("base_url = \"http://local-agent:{port}\""));
-    said(&format!("allow = [\"local-agent:{port}\"]"));
-    let url = std::fs::read_to_string(format!("{place}/database_url")).unwrap();
+    has_line(&format!("base_url = \"http://local-agent:{port}\""));
+    has_line(&format!("allow = [\"local-agent:{port}\"]"));
+    let url = std::fs::read_to_string(format!("{path}/database_url")).unwrap();
     let environment = &services["postgres"]["environment"];
     let (user, database) = (&environment["POSTGRES_USER"], &environment["POSTGRES_DB"]);
     let (user, database) = (user.as_str().unwrap(), database.as_str().unwrap());
@@ -500,13 +500,13 @@ impl ComposeReplica {
 #[tokio::test]
 async fn compose_services_answer_an_event() {
     let directory = TempDirectory::new();
-    let place = secrets(&directory).await;
+    let path = secrets(&directory).await;
     let Some(database) = Database::create(Postgres, &directory).await else {
         return;
     };
-    std::fs::write(format!("{place}/database_url"), database.url()).unwrap();
+    std::fs::write(format!("{path}/database_url"), database.url()).unwrap();
 
-    let secret = std::fs::read_to_string(format!("{place}/local_agent_secret")).unwrap();
+    let secret = std::fs::read_to_string(format!("{path}/local_agent_secret")).unwrap();
     let agent = local_agent_under(&secret).await;
     let (_, agent_address) = agent.url.split_once("://").unwrap();
 
@@ -516,7 +516,7 @@ async fn compose_services_answer_an_event() {
     for last in [11, 12] {
         let address = format!("127.{a}.{b}.{last}");
         let here = text_of(CONFIG)
-            .replace("/run/secrets", &place)
+            .replace("/run/secrets", &path)
             .replace("local-agent:9101", agent_address)
             .replace("0.0.0.0:", &format!("{address}:"))
             .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
@@ -554,7 +554,7 @@ async fn compose_services_answer_an_event() {
     assert_eq!(health.status.code(), Some(1), "{health:?}");
 }
 
-/// Where the configurations of the packages expect their files, and where the test has them.
+/// Replaces the file paths in the packages' configurations with those of the test.
 fn relocated(config: &str, directory: &TempDirectory) -> String {
     let here = directory.file("").display().to_string();
     ["/etc/runnel/", "/run/secrets/runnel/", "/var/lib/runnel/"]
@@ -604,13 +604,13 @@ async fn packaged_configurations_are_valid() {
         .collect();
     assert_eq!(names, [stateful["spec"]["serviceName"].clone()]);
     assert!(mapped.contains("local_agent = true"));
-    for (port, said) in [
+    for (port, expected) in [
         (0, "listen = \"0.0.0.0:8700\""),
         (1, "listen = \"0.0.0.0:9464\""),
     ] {
         let port = container["ports"][port]["containerPort"].as_u64().unwrap();
-        assert!(said.ends_with(&format!(":{port}\"")));
-        assert!(mapped.contains(said) && replicated.contains(said));
+        assert!(expected.ends_with(&format!(":{port}\"")));
+        assert!(mapped.contains(expected) && replicated.contains(expected));
     }
 }
 

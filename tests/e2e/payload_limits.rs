@@ -94,7 +94,7 @@ const BOMBS: [(&str, &str, RunScript); 22] = [
         vec![send("HTTP/1.1 200 "), repeat_forever("a")]
     }),
     (
-        "gzip that says so",
+        "gzip with its header",
         "failed runner.bad_content_type",
         |_| compressed_stream("gzip"),
     ),
@@ -102,7 +102,7 @@ const BOMBS: [(&str, &str, RunScript); 22] = [
         compressed_stream("gzip, gzip")
     }),
     (
-        "a coding named identity beside another",
+        "a coding named identity with another",
         "failed runner.bad_content_type",
         |_| compressed_stream("identity, br"),
     ),
@@ -139,24 +139,24 @@ async fn runner_streams_do_not_exhaust_memory() {
     let before = stage.gateway.peak_memory();
     for (what, ending, script) in BOMBS {
         let outcome = stage.play(script).await;
-        let told = outcome.ending();
+        let actual = outcome.ending();
         // hyper decides how much of an invalid head it reads.
         let is_head = what.contains("head") || what.contains("status line");
         assert!(
-            told == ending || (is_head && told.starts_with("failed runner.")),
-            "{what}: {told}"
+            actual == ending || (is_head && actual.starts_with("failed runner.")),
+            "{what}: {actual}"
         );
         assert!(
             outcome.ledger.0.len() <= 41,
             "{what}: {}",
             outcome.ledger.0.len()
         );
-        let kept: usize = outcome
+        let length: usize = outcome
             .rejections
             .iter()
             .map(|row| row.to_string().len())
             .sum();
-        assert!(kept < 64 * 1024, "{what}: {kept} bytes of rejections");
+        assert!(length < 64 * 1024, "{what}: {length} bytes of rejections");
     }
     assert_no_growth(&stage, before);
     stage.play(|run| sse(run.talk(3).concat())).await.assert(
@@ -175,22 +175,22 @@ async fn runner_streams_do_not_exhaust_memory() {
 #[tokio::test]
 async fn limits_collected_text_to_maximum_message_size() {
     let stage = Stage::new().await;
-    let said = |run: &Run, events: u32, end: String| {
+    let outcome_of = |run: &Run, events: u32, end: String| {
         let words = "x".repeat(200 * 1024);
         let frames: String = (1..=events).map(|n| run.delta(n, &words)).collect();
         sse(frames + &end)
     };
-    let fits = move |run: &Run| said(run, 20, run.completed(21));
+    let fits = move |run: &Run| outcome_of(run, 20, run.completed(21));
     let outcome = stage.play(fits).await;
     assert_eq!(outcome.ending(), "completed");
     let output = outcome.run["output"]["content"].as_str().unwrap();
     assert_eq!(output.len(), 20 * 200 * 1024);
-    let outgrown = move |run: &Run| said(run, 21, run.completed(22));
+    let outgrown = move |run: &Run| outcome_of(run, 21, run.completed(22));
     assert_eq!(stage.play(outgrown).await.ending(), LIMIT);
     let in_short = move |run: &Run| {
         let message = r#"{"message":{"role":"assistant","content":"in short"}}"#;
         let message = run.result(22, "message.completed", message);
-        said(run, 21, message + &run.completed(23))
+        outcome_of(run, 21, message + &run.completed(23))
     };
     let outcome = stage.play(in_short).await;
     assert_eq!(outcome.ending(), "completed");
@@ -341,7 +341,7 @@ async fn discards_oversized_chunked_bodies_up_to_a_limit() {
         if let Ok(refused) = answer {
             assert_eq!(refused.status, 413, "{path}: {}", refused.body);
         }
-        // Sum of the body limit, the discarded bytes and the socket buffers of both ends. The whole bodies have
+        // Sum of the body limit, the discarded bytes and the socket buffers of both ends. The bodies in total have
         // 128 MiB.
         let sent = sent.swap(0, Ordering::Relaxed);
         eprintln!("{path}: {sent} bytes were sent");

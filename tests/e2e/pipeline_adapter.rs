@@ -64,7 +64,12 @@ async fn context_of(stage: &Stage, run_id: &str) -> Value {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    stage.runner.asked("the run", of_run).await.json()["context"].clone()
+    stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json()["context"]
+        .clone()
 }
 
 #[rstest]
@@ -189,10 +194,14 @@ async fn runner_pulls_effective_prompt_with_audit(#[values(Sqlite, Postgres)] en
     });
     let run_id = post(&stage, &query("q-1")).await.run_id();
     let of_run = |request: &RecordedRequest| request.is_run();
-    let asked = stage.runner.asked("the run", of_run).await.json();
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
     let host = Client::new(
-        asked["host"]["base_url"].as_str().unwrap(),
-        asked["host"]["token"].as_str().unwrap(),
+        run_request["host"]["base_url"].as_str().unwrap(),
+        run_request["host"]["token"].as_str().unwrap(),
     );
     let answer = host.get("/prompt").await;
     assert_eq!(answer.status, 200, "{}", answer.body);
@@ -212,9 +221,9 @@ async fn runner_pulls_effective_prompt_with_audit(#[values(Sqlite, Postgres)] en
 
     // An event without a prompt grants none, and the audit log records the denial.
     let held = HeldRun::start(&stage, &message("m-1")).await;
-    let apis = &held.asked["context"]["context"]["available_apis"];
+    let apis = &held.run_request["context"]["context"]["available_apis"];
     assert_eq!(apis["prompt_get"], false);
-    assert!(held.asked["context"]["adapter"].is_null());
+    assert!(held.run_request["context"]["adapter"].is_null());
     assert_eq!(held.get("/prompt").await.status, 404);
     held.end(&stage).await;
     assert_eq!(
@@ -317,16 +326,20 @@ async fn rejects_invalid_queries_by_pointer_without_stored_rows() {
     .into_iter()
     .enumerate()
     {
-        let sound = query(format!("q-{n}"));
-        let mut bent = sound.clone();
+        let valid = query(format!("q-{n}"));
+        let mut malformed = valid.clone();
         let (parent, member) = pointer.rsplit_once('/').unwrap();
-        let members = bent.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+        let members = malformed
+            .pointer_mut(parent)
+            .unwrap()
+            .as_object_mut()
+            .unwrap();
         members.insert(member.to_owned(), value);
         members.retain(|_, value| !value.is_null());
-        let refused = post(&stage, &bent).await;
+        let refused = post(&stage, &malformed).await;
         assert_eq!(refused.status, 400, "{pointer}: {}", refused.body);
         assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
-        assert!(!post(&stage, &sound).await.is_replay(), "{pointer}");
+        assert!(!post(&stage, &valid).await.is_replay(), "{pointer}");
     }
     let anonymous = stage
         .client

@@ -196,7 +196,7 @@ async fn active_run_pulls_steered_event_once(#[values(Sqlite, Postgres)] engine:
     };
     let active = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
-        active.asked["context"]["context"]["available_apis"]["steering_pull"],
+        active.run_request["context"]["context"]["available_apis"]["steering_pull"],
         true
     );
     for event_id in ["m-2", "m-3", "m-4"] {
@@ -223,14 +223,14 @@ async fn active_run_pulls_steered_event_once(#[values(Sqlite, Postgres)] engine:
         .client
         .get("/v1/conversations/c-7/history?direction=forward")
         .await;
-    let heard: Vec<_> = history.body["items"]
+    let messages: Vec<_> = history.body["items"]
         .as_array()
         .unwrap()
         .iter()
         .map(|item| &item["event_id"])
         .collect();
     assert_eq!(
-        heard,
+        messages,
         ["m-1", "m-2", "m-3", "m-4"],
         "follow-ups are part of the conversation"
     );
@@ -291,13 +291,13 @@ async fn steered_stream_starts_at_current_run_position(#[values(Sqlite, Postgres
     gates[0].cancel();
     stage.client.follow(&run_id, 2).await.events(1).await;
 
-    let told = stage.client.post(&message("m-2")).await;
+    let response = stage.client.post(&message("m-2")).await;
     let found = stage.client.get("/v1/events/m-2").await.body;
     assert_eq!(found["run_id"], run_id, "{found}");
     assert!(
-        told.is_replay() && told.body["last_sequence"] == 2,
+        response.is_replay() && response.body["last_sequence"] == 2,
         "{}",
-        told.body
+        response.body
     );
     let mut again = stage.client.post_streaming(&message("m-2")).await;
     assert_eq!(again.header("idempotent-replayed"), "true");
@@ -313,12 +313,12 @@ async fn steered_stream_starts_at_current_run_position(#[values(Sqlite, Postgres
         ("m-1", "2", vec![3, 4]),
     ] {
         let left_of = repeat(event_id, seen).await.unwrap().rest().await;
-        assert_eq!(sequences(&left_of), left, "{event_id} behind {seen}");
+        assert_eq!(sequences(&left_of), left, "{event_id} after {seen}");
     }
     for (seen, status) in [("4", 204), ("9", 400), ("two", 400)] {
         for event_id in ["m-1", "m-2"] {
             let answer = repeat(event_id, seen).await.unwrap();
-            assert_eq!(answer.response.status(), status, "{event_id} behind {seen}");
+            assert_eq!(answer.response.status(), status, "{event_id} after {seen}");
         }
     }
 }
@@ -337,7 +337,10 @@ async fn unpulled_events_start_their_own_run(#[values(Sqlite, Postgres)] engine:
     let taken_up = |request: &crate::support::runner::RecordedRequest| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == "m-3"
     };
-    stage.runner.asked("the last one", taken_up).await;
+    stage
+        .runner
+        .wait_for_request("the last one", taken_up)
+        .await;
     let runs = stage.client.get("/v1/runs").await;
     let mut events = Vec::new();
     for run in runs.body["items"].as_array().unwrap() {

@@ -35,8 +35,12 @@ struct ClosedStream {
     retry_ms: Option<u64>,
 }
 
-/// Adds a permit to `told` at the notice of the stop.
-async fn read_to_the_close(mut stream: Stream, first: String, told: &Semaphore) -> ClosedStream {
+/// Adds a permit to `drain_notices` at the drain notice.
+async fn read_to_the_close(
+    mut stream: Stream,
+    first: String,
+    drain_notices: &Semaphore,
+) -> ClosedStream {
     let run_id = stream.run_id();
     let mut seen = ClosedStream {
         run_id,
@@ -52,7 +56,7 @@ async fn read_to_the_close(mut stream: Stream, first: String, told: &Semaphore) 
                 .lines()
                 .find_map(|line| line.strip_prefix("retry: "));
             seen.retry_ms = retry.map(|wait| wait.parse().unwrap());
-            told.add_permits(1);
+            drain_notices.add_permits(1);
         }
     }
     seen
@@ -101,21 +105,23 @@ async fn shutdown_closes_streams_in_time_without_loss() {
     let [in_time, never] = [Gate::new(), Gate::new()];
     let open = streams(&stage, count, [&in_time, &never]).await;
 
-    let told_at = Instant::now();
+    let signaled_at = Instant::now();
     stage.gateway.terminate().await;
-    let told = Semaphore::new(0);
+    let drain_notices = Semaphore::new(0);
     let reading = open
         .into_iter()
-        .map(|(stream, first)| read_to_the_close(stream, first, &told));
+        .map(|(stream, first)| read_to_the_close(stream, first, &drain_notices));
     let release = async {
-        let _all = told.acquire_many(u32::try_from(count).unwrap()).await;
+        let _all = drain_notices
+            .acquire_many(u32::try_from(count).unwrap())
+            .await;
         in_time.cancel();
     };
     let closed = futures_util::future::join(futures_util::future::join_all(reading), release);
     let (all, ()) = within("the streams to be closed", closed).await;
-    let closed_after = told_at.elapsed();
+    let closed_after = signaled_at.elapsed();
     assert!(stage.gateway.exited().await.success());
-    let took = told_at.elapsed();
+    let took = signaled_at.elapsed();
     eprintln!(
         "{count} streams: all closed after {closed_after:?}, gone after {took:?}, grace {GRACE:?}"
     );
@@ -255,15 +261,19 @@ async fn slow_readers_do_not_affect_others() {
         fast_took < patience,
         "the fast client waited for the stalled ones: {fast_took:?}"
     );
-    assert_eq!(frames.len(), EVENTS + 1, "the run and a fast client go on");
+    assert_eq!(
+        frames.len(),
+        EVENTS + 1,
+        "the run and a fast client continue"
+    );
     let all_read = within("the slow readers", slow.join_all()).await;
-    let whole: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
+    let sequences: Vec<u64> = (1..=EVENTS as u64 + 1).collect();
     let mut cut = 0;
     for mut seen in all_read {
         // A slow reader may also hit the write timeout on a busy machine.
-        cut += usize::from(seen != whole);
+        cut += usize::from(seen != sequences);
         resume(&stage.client, &run_id, &mut seen).await;
-        assert_eq!(seen, whole);
+        assert_eq!(seen, sequences);
     }
     let after = resident_kib(pid);
     eprintln!(
@@ -273,8 +283,8 @@ async fn slow_readers_do_not_affect_others() {
     );
     // A stalled reader costs kernel buffers and a few pages of the gateway. Buffering the unread events would
     // cost 3 MiB for each reader.
-    let most = before + 96 * 1024 + 128 * count as u64;
-    assert!(after < most, "{before} KiB before, {after} KiB after");
+    let max_memory = before + 96 * 1024 + 128 * count as u64;
+    assert!(after < max_memory, "{before} KiB before, {after} KiB after");
 
     wait_for_open_files(pid, files + 8).await;
     let mut reading = JoinSet::new();
@@ -287,7 +297,7 @@ async fn slow_readers_do_not_affect_others() {
             "a reader that never read was disconnected"
         );
         resume(&stage.client, &run_id, &mut seen).await;
-        assert_eq!(seen, whole);
+        assert_eq!(seen, sequences);
     }
     stage.outcome(&run_id).await;
     wait_for_open_files(pid, files + 8).await;
@@ -325,9 +335,9 @@ async fn does_not_buffer_events_for_stalled_readers() {
     assert_eq!(fast.rest().await.len(), EVENTS + 1);
     // The run's own memory is released some seconds after its end. A copy for the readers would hold 48 MiB
     // more.
-    let most = idle + 64 * 1024;
+    let max_memory = idle + 64 * 1024;
     until("the memory to be given back", async || {
-        resident_kib(pid) < most
+        resident_kib(pid) < max_memory
     })
     .await;
     // The run's own files are closed.
@@ -504,18 +514,18 @@ async fn file_descriptor_exhaustion_keeps_live_runs() {
     }
     let outcome = stage.play(|run| sse(run.talk(3).concat())).await;
     assert_eq!(outcome.ending(), "completed");
-    let told = stage
+    let warnings = stage
         .gateway
         .log()
         .matches("connections cannot be accepted")
         .count();
-    assert_eq!(told, 1, "said once, not ten times a second");
+    assert_eq!(warnings, 1, "logged once, not ten times a second");
 }
 
 /// A soft limit of `most` files; the hard limit stays, so that it can be raised again.
-fn files(most: u64) -> Rlimit {
+fn files(limit: u64) -> Rlimit {
     Rlimit {
-        current: Some(most),
+        current: Some(limit),
         ..getrlimit(Resource::Nofile)
     }
 }
@@ -553,14 +563,14 @@ async fn unfinished_bodies_stay_within_memory_budget() {
     // One key fills its half of the memory budget; the other key has the other half.
     let mut held = Vec::new();
     until("the share of a key to be taken", async || {
-        let asked = stage.client.post(&large(held.len() + 1)).await;
-        if asked.status == 202 {
+        let response = stage.client.post(&large(held.len() + 1)).await;
+        if response.status == 202 {
             held.push(half_a_body(&stage, &stage.client.key).await);
             return false;
         }
-        assert_eq!(asked.status, 429, "{}", asked.body);
-        assert_eq!(asked.headers["retry-after"], "1");
-        asked.error("details")["reason"] == "body_bytes_of_sender"
+        assert_eq!(response.status, 429, "{}", response.body);
+        assert_eq!(response.headers["retry-after"], "1");
+        response.error("details")["reason"] == "body_bytes_of_sender"
     })
     .await;
     assert!(held.len() <= 8, "{} bodies in 32 MiB", held.len());
@@ -568,7 +578,7 @@ async fn unfinished_bodies_stay_within_memory_budget() {
     assert_eq!(stage.client.post(&message("small")).await.status, 202);
 
     drop(held);
-    until("the room to be free again", async || {
+    until("the memory to be released", async || {
         stage.client.post(&large(200)).await.status == 202
     })
     .await;

@@ -62,8 +62,8 @@ async fn accepts_only_reached_numeric_cursors(#[values(Sqlite, Postgres)] engine
         ("?after=4", Some(""), 204),
         ("?after=", Some("4"), 204),
     ] {
-        let told = status_of(&stage.client, &run_id, after, last).await;
-        assert_eq!(told, status, "{after} {last:?}");
+        let received = status_of(&stage.client, &run_id, after, last).await;
+        assert_eq!(received, status, "{after} {last:?}");
     }
 }
 
@@ -116,12 +116,12 @@ async fn page_limit_bounds_events(#[values(Sqlite, Postgres)] engine: Engine) {
             .await;
         assert_eq!(page.status, 200, "{query}");
         let items = page.body["items"].as_array().unwrap();
-        let told: Vec<_> = items
+        let items_read: Vec<_> = items
             .iter()
             .filter_map(|event| event["sequence"].as_u64())
             .collect();
         assert_eq!(
-            (told, &page.body["has_more"]),
+            (items_read, &page.body["has_more"]),
             (sequences, &Value::Bool(has_more))
         );
     }

@@ -1,4 +1,4 @@
-//! Real coding agents from npm, offline, with a scripted model behind the gateway. `RUNNEL_TEST_HARNESSES`
+//! Real coding agents from npm, offline, with a scripted model of the gateway. `RUNNEL_TEST_HARNESSES`
 //! selects them: names of `harness_packages`, separated by spaces.
 
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ struct HarnessToolNames {
     shell: &'static str,
     /// Name of the shell tool's argument.
     argument: &'static str,
-    /// The gateway's clock tool, behind the MCP server.
+    /// Name of the gateway's clock tool on the MCP server.
     clock: &'static str,
 }
 
@@ -110,29 +110,33 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
     );
 
     // The next turn resumes the session, calls a tool of the run's MCP server, and its usage is counted.
-    let told = completed(house.ask("what is the time").await);
+    let outcome = completed(house.ask("what is the time").await);
     assert!(
-        !told.logs().contains("could not be resumed"),
+        !outcome.logs().contains("could not be resumed"),
         "{}",
-        told.logs()
+        outcome.logs()
     );
-    assert!(told.text().contains("The tool said:"), "{}", told.text());
+    assert!(
+        outcome.text().contains("The tool said:"),
+        "{}",
+        outcome.text()
+    );
     let audit = house
         .client
         .get(&format!(
             "/v1/runs/{}/audit?limit=100",
-            told.run["run_id"].as_str().unwrap()
+            outcome.run["run_id"].as_str().unwrap()
         ))
         .await
         .body;
     assert!(audit.to_string().contains("call_tool"), "{audit}");
     assert!(
-        told.run["usage"]["total_tokens"]
+        outcome.run["usage"]["total_tokens"]
             .as_i64()
             .unwrap_or_default()
             > 0,
         "{}",
-        told.run
+        outcome.run
     );
 
     for (file, action) in [

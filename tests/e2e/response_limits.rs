@@ -31,11 +31,11 @@ fn small_budget(config: &mut Config) {
 /// A run with six deltas of 680,000 bytes each.
 fn large_run(run: &Run) -> String {
     let text = "x".repeat(680_000);
-    let said = |n: u64| {
+    let message_of = |n: u64| {
         let data = format!(r#"{{"message":{{"role":"assistant","content":"{text}"}}}}"#);
         run.result(n, "message.completed", &data)
     };
-    (1..=6).map(said).chain([run.completed(7)]).collect()
+    (1..=6).map(message_of).chain([run.completed(7)]).collect()
 }
 
 /// Sends a request on bare TCP and reads nothing of the response.
@@ -83,7 +83,7 @@ async fn unread_pages_are_bounded(stage: &OwnStage, client: &Client, other: &Cli
     assert_eq!(refused, "answer_bytes_of_sender", "{path}");
     assert_eq!(other.get("/v1/runs?limit=1").await.status, 200, "{path}");
     drop(readers);
-    until("the answers to be given up", async || {
+    until("the responses to be aborted", async || {
         refusal(client, path).await.is_none()
     })
     .await;

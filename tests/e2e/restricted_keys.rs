@@ -50,7 +50,7 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("submit_interaction", 202, 404),
     ("get_artifact", 200, 404),
     ("get_artifact_content", 200, 404),
-    // They concern the whole workspace.
+    // They concern the complete workspace.
     ("list_events", 403, 403),
     ("list_conversations", 403, 403),
     ("get_conversation_history", 403, 403),
@@ -153,8 +153,12 @@ async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] eng
                 assert!(answer.body.contains("key_agents"), "{id}: {}", answer.body);
             }
             if *expected == 404 {
-                let whole = visible_response(request(&stage.client, operation, ids)).await;
-                assert_ne!(whole.status, 404, "{id}: the object exists: {}", whole.body);
+                let full_response = visible_response(request(&stage.client, operation, ids)).await;
+                assert_ne!(
+                    full_response.status, 404,
+                    "{id}: the object exists: {}",
+                    full_response.body
+                );
             }
         }
     }
@@ -218,8 +222,8 @@ async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] e
         );
     }
     let sql = "SELECT id FROM artifacts WHERE status = 'ready'";
-    let kept = rows(&stage.gateway.database_url(), sql).await;
-    assert_eq!(kept.len(), 0, "files of refused events are released");
+    let stored = rows(&stage.gateway.database_url(), sql).await;
+    assert_eq!(stored.len(), 0, "files of refused events are released");
     let posted = client.post(&message("m-1")).await;
     stage.client.finished(&posted.run_id()).await;
     assert!(client.post(&message("m-1")).await.is_replay());
@@ -363,8 +367,8 @@ async fn keys_name_their_agents_by_name_or_id() {
             }
             Some(fault) => {
                 assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-                let told = printed.stdout + &printed.stderr;
-                assert!(told.contains(fault), "{told}");
+                let output = printed.stdout + &printed.stderr;
+                assert!(output.contains(fault), "{output}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! A client whose connection breaks at any point resumes there and ends with the whole ledger.
+//! A client whose connection breaks at any point resumes there and ends with the complete ledger.
 
 use std::time::Duration;
 
@@ -90,11 +90,11 @@ async fn resumes_after_any_event_and_restart(#[values(Sqlite, Postgres)] engine:
     assert_is_ledger(&live, &stage.outcome(&run_id).await.ledger);
 }
 
-async fn cut_after_every_event(client: &Client, run_id: &str, whole: &[Frame]) {
-    for after in 0..whole.len() {
+async fn cut_after_every_event(client: &Client, run_id: &str, ledger: &[Frame]) {
+    for after in 0..ledger.len() {
         let mut seen = client.follow(run_id, 0).await.events(after).await;
         seen.extend(client.follow(run_id, sequence(&seen)).await.rest().await);
-        assert_eq!(seen, whole, "cut after {after}");
+        assert_eq!(seen, ledger, "cut after {after}");
     }
 }
 
@@ -133,7 +133,7 @@ async fn streamed_events_survive_gateway_kill(#[values(Sqlite, Postgres)] engine
     assert_eq!(stage.runner.posts(&run_id), 1);
 }
 
-/// Cuts at offsets of the whole response, including its head: every thirteenth byte or
+/// Cuts at offsets of the complete response, including its head: every thirteenth byte or
 /// `RUNNEL_TEST_WIRE_CUT_STEP`. The first offset varies.
 #[tokio::test]
 async fn resumes_after_disconnect_at_any_byte() {

@@ -90,7 +90,7 @@ async fn keeps_events_while_interaction_is_open(#[values(Sqlite, Postgres)] engi
         return;
     };
     let questions = [question("q", &json!({}))];
-    let asked = ask(&stage, &asking_event("m-1"), &questions).await;
+    let waiting_run_id = ask(&stage, &asking_event("m-1"), &questions).await;
     stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     let younger = stage.client.post(&message("m-2")).await.run_id();
     let status_of = async |run_id: &str| {
@@ -101,13 +101,13 @@ async fn keeps_events_while_interaction_is_open(#[values(Sqlite, Postgres)] engi
         status_of(&younger).await == 410
     })
     .await;
-    assert_eq!(status_of(&asked).await, 200);
-    let open = format!("/v1/interactions?status=open&run_id={asked}");
+    assert_eq!(status_of(&waiting_run_id).await, 200);
+    let open = format!("/v1/interactions?status=open&run_id={waiting_run_id}");
     let open = stage.client.get(&open).await.body;
     assert_eq!(open["items"].as_array().unwrap().len(), 1, "{open}");
 }
 
-/// More than the socket buffers hold, so that a stalled reader falls behind.
+/// More than the socket buffers hold, so that a stalled reader becomes too slow.
 const LARGE_EVENTS: usize = 240;
 
 #[tokio::test]

@@ -378,8 +378,12 @@ impl DeferredCaller {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let token = asked["host"]["token"].as_str().unwrap();
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let token = run_request["host"]["token"].as_str().unwrap();
         let host = Client::new(&format!("{}/host/v1", stage.client.url), token);
         // The gateway accepts appended results once it has read the runner's 202.
         crate::support::until("the run to be deferred", async || {
@@ -643,9 +647,9 @@ async fn every_operation_requires_its_grants(#[values(Sqlite, Postgres)] engine:
 
     check(&host, "granted", &mut granted, |row| row.granted).await;
     let before = explained(&stage, &granted).await;
-    for (place, layer) in LAYERS.iter().enumerate() {
+    for (index, layer) in LAYERS.iter().enumerate() {
         let mut run = DeferredCaller::start(&stage, &stage.client, layer).await;
-        check(&host, layer, &mut run, |row| row.trimmed[place]).await;
+        check(&host, layer, &mut run, |row| row.trimmed[index]).await;
         let closed = explained(&stage, &run).await;
         let more: Vec<_> = closed.difference(&before).collect();
         assert!(
@@ -655,7 +659,7 @@ async fn every_operation_requires_its_grants(#[values(Sqlite, Postgres)] engine:
         // An absent prompt is audited like a denied one.
         let shut = ROWS.iter().filter(|row| {
             let is_on_record = AUDITED_AS_DENIED.contains(&row.id);
-            row.trimmed[place] == DENIED || is_on_record && row.trimmed[place] == NOT_FOUND
+            row.trimmed[index] == DENIED || is_on_record && row.trimmed[index] == NOT_FOUND
         });
         let denied = denied(&stage, &run).await;
         assert_eq!(denied.len(), shut.count(), "{layer}: {denied:#?}");

@@ -95,15 +95,18 @@ async fn sends_one_signed_cancel_to_interruptible_runner() {
     stage.client.cancel(&run_id).await;
 
     let path = format!("/runs/{run_id}/cancel");
-    let told = stage
+    let cancel_request = stage
         .runner
-        .asked("the cancel", |request| request.path == path)
+        .wait_for_request("the cancel", |request| request.path == path)
         .await;
-    assert_eq!(told.method, "POST");
+    assert_eq!(cancel_request.method, "POST");
     let webhook_id = format!("cancel_{}_1", run_id.replace('-', ""));
-    assert_eq!(told.header("webhook-id"), Some(webhook_id.as_str()));
-    assert!(told.is_signed(), "{told:?}");
-    assert_eq!(told.json()["run_id"], run_id.as_str());
+    assert_eq!(
+        cancel_request.header("webhook-id"),
+        Some(webhook_id.as_str())
+    );
+    assert!(cancel_request.is_signed(), "{cancel_request:?}");
+    assert_eq!(cancel_request.json()["run_id"], run_id.as_str());
 
     assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
     let times = stage
@@ -128,19 +131,19 @@ async fn unanswered_runner_gets_cancel_grace() {
         vec![ScriptStep::Hold(hold.clone()), sse_head(), send(body)]
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let asked = stage
+    let requested = stage
         .runner
-        .asked("the run", RecordedRequest::is_run)
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
-    let text = |name: &str| asked["host"][name].as_str().unwrap();
+    let text = |name: &str| requested["host"][name].as_str().unwrap();
     let host = Client::new(text("base_url"), text("token"));
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
 
     let path = format!("/runs/{run_id}/cancel");
     stage
         .runner
-        .asked("the cancel", |request| request.path == path)
+        .wait_for_request("the cancel", |request| request.path == path)
         .await;
     let seen = host.get("/run").await;
     assert_eq!(seen.status, 200, "{}", seen.body);
@@ -154,7 +157,10 @@ async fn unanswered_runner_is_disconnected_after_cancel_grace() {
     let stage = Stage::with(short_grace).await;
     stage.runner.answer_all(|_| vec![ScriptStep::AwaitClose]);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage.runner.asked("the run", RecordedRequest::is_run).await;
+    stage
+        .runner
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
     stage.client.cancel(&run_id).await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &["run.failed"]);
@@ -171,7 +177,7 @@ async fn sends_cancel_with_zero_grace() {
     let path = format!("/runs/{run_id}/cancel");
     stage
         .runner
-        .asked("the cancel", |request| request.path == path)
+        .wait_for_request("the cancel", |request| request.path == path)
         .await;
     assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
 }
@@ -254,10 +260,7 @@ async fn shutdown_notifies_clients_and_ends_overdue_runs(
 
     stage.gateway.terminate().await;
     let draining = loop {
-        let frame = stream
-            .frame()
-            .await
-            .expect("the frame that tells of the stop");
+        let frame = stream.frame().await.expect("the drain notice");
         if frame.event == "gateway.draining" {
             break frame;
         }

@@ -1,4 +1,4 @@
-//! The operations of generated clients: streams and batches that are told apart by their route.
+//! The operations of generated clients: streams and batches have separate routes.
 
 use reqwest::Method;
 use reqwest::header::ACCEPT;

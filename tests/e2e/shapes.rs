@@ -48,7 +48,7 @@ enum ShapeCaller {
 }
 
 impl ShapeCaller {
-    /// Whether the credential is authorized for the operation.
+    /// True if the credential is authorized for the operation.
     fn opens(self, face: Face, id: &str) -> bool {
         match self {
             Self::Client => face == Face::Client,
@@ -142,7 +142,7 @@ type KnownIds = BTreeMap<&'static str, Value>;
 
 /// Known ids, and the credential of the requests.
 struct RequestTarget {
-    known: KnownIds,
+    ids: KnownIds,
     credential: String,
     /// Held until the test ends.
     _held: HeldRun,
@@ -182,7 +182,7 @@ async fn prepare(stage: &OwnStage, caller: ShapeCaller) -> RequestTarget {
     let endpoints = admin.get("/v1/runner-endpoints").await.body;
     let interaction = ask(stage, "default", &runs[0], "question").await;
     let deferred = DeferredSubject::start(stage).await;
-    let known = KnownIds::from([
+    let ids = KnownIds::from([
         ("path.run_id", json!(runs)),
         ("path.event_id", json!(["m-1", "m-held"])),
         ("path.agent_id", json!([agent])),
@@ -223,7 +223,7 @@ async fn prepare(stage: &OwnStage, caller: ShapeCaller) -> RequestTarget {
         ShapeCaller::DeferredSubject => deferred.token,
     };
     RequestTarget {
-        known,
+        ids,
         credential,
         _held: held,
     }
@@ -251,8 +251,12 @@ impl DeferredSubject {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let token = text(&asked["host"]["token"]);
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let token = text(&run_request["host"]["token"]);
         let host = Client::new(&format!("{}/host/v1", stage.client.url), &token);
         until("the run to be deferred", async || {
             let beat = host.request(Method::POST, "/run/heartbeat");
@@ -264,7 +268,7 @@ impl DeferredSubject {
 }
 
 /// Settings of Schemathesis, as TOML.
-fn settings(stage: &Stage, known: &KnownIds, left_out: &[String], cases: usize) -> String {
+fn settings(stage: &Stage, ids: &KnownIds, left_out: &[String], cases: usize) -> String {
     let mut settings = format!(
         "hooks = {hooks}\nbase-url = {url}\ncontinue-on-failure = true\nrequest-timeout = 60\n\
          [cache]\nenabled = false\n\
@@ -276,13 +280,13 @@ fn settings(stage: &Stage, known: &KnownIds, left_out: &[String], cases: usize) 
         url = json!(stage.client.url),
     );
     let name = |parameter: &str| parameter.replace(['.', '[', '*', ']'], "_");
-    let bindings = known.keys().map(|parameter| {
+    let bindings = ids.keys().map(|parameter| {
         let name = name(parameter);
         format!("{parameter:?} = {{ dictionary = \"{name}\", probability = 0.7 }}\n")
     });
     settings.push_str("[parameters]\n");
     settings.extend(bindings);
-    let dictionaries = known.iter().map(|(parameter, values)| {
+    let dictionaries = ids.iter().map(|(parameter, values)| {
         let name = name(parameter);
         format!("[dictionaries.{name}]\nvalues = {values}\n")
     });
@@ -330,7 +334,7 @@ async fn send_shapes(
         "examples,fuzzing"
     };
     let directory = TempDirectory::new();
-    let settings = settings(stage, &subject.known, left_out, cases);
+    let settings = settings(stage, &subject.ids, left_out, cases);
     let settings = directory.write("schemathesis.toml", &settings);
     let (statuses, report) = (
         directory.file("statuses.json"),
@@ -365,10 +369,10 @@ async fn send_shapes(
     let bound = Duration::from_secs(300 + 60 * cases as u64);
     let output = tokio::time::timeout(bound, program.output()).await;
     let output = output.expect("Schemathesis to end").unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{caller:?}: {said}");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{caller:?}: {text}");
     let read = |path| serde_json::from_slice::<Value>(&std::fs::read(path).unwrap()).unwrap();
-    assert_eq!(read(&report)["complete"], true, "{said}");
+    assert_eq!(read(&report)["complete"], true, "{text}");
     eprintln!("{}", read(&report)["test_cases"]);
     Some(serde_json::from_value(read(&statuses)).unwrap())
 }
@@ -403,7 +407,7 @@ async fn responses_conform_to_api_document(
 
     let sent: BTreeSet<_> = statuses.keys().chain(&left_out).collect();
     let served: BTreeSet<_> = all.iter().map(|operation| &operation.id).collect();
-    assert_eq!(sent, served, "an operation was not asked");
+    assert_eq!(sent, served, "an operation was not called");
     // Requests get past authorization.
     let opened = all
         .iter()

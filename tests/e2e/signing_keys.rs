@@ -32,7 +32,7 @@ async fn pair(engine: Engine) -> Option<GatewayPair> {
     let name = "public_url = \"http://runnel.test\"";
     let stage = OwnStage::on(engine, |config| name.clone_into(&mut config.server)).await?;
     let replica = match engine {
-        Postgres => Some(stage.gateway.beside().await),
+        Postgres => Some(stage.gateway.start_replica().await),
         // SQLite allows only one gateway.
         Sqlite => None,
     };

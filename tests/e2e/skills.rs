@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::isolation::admin_key_of;
-use crate::mcp_tools::{PYTHON, said};
+use crate::mcp_tools::{PYTHON, json_output};
 use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
@@ -54,7 +54,7 @@ async fn activated_skills_stay_with_conversation(#[values(Sqlite, Postgres)] eng
         return;
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let resources = &run.asked["context"]["resources"];
+    let resources = &run.run_request["context"]["resources"];
     assert_eq!(resources["skills"][0]["skill_name"], "summary");
     assert_eq!(resources["skills"][0]["description"], "Makes it short.");
     let tools: Vec<_> = resources["tools"]
@@ -118,7 +118,7 @@ async fn activated_skills_stay_with_conversation(#[values(Sqlite, Postgres)] eng
 async fn skill_tools_require_a_granted_skill() {
     let stage = stage(Sqlite, r#"tools = "*""#).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    assert_eq!(run.asked["context"]["resources"]["tools"], json!([]));
+    assert_eq!(run.run_request["context"]["resources"]["tools"], json!([]));
     let refused = call(&run, "activate", json!({"skill_name": "summary"})).await;
     assert_eq!(refused.status, 403, "{}", refused.body);
     run.end(&stage).await;
@@ -165,7 +165,9 @@ async fn register(stage: &Stage, event_id: &str, skill: Value) -> (String, Value
 }
 
 fn names(run: &HeldRun, kind: &str, member: &str) -> Vec<String> {
-    let all = run.asked["context"]["resources"][kind].as_array().unwrap();
+    let all = run.run_request["context"]["resources"][kind]
+        .as_array()
+        .unwrap();
     let names = all.iter().map(|one| one[member].as_str().unwrap());
     names.map(str::to_owned).collect()
 }
@@ -190,14 +192,14 @@ async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: En
             "register_skill"
         ]
     );
-    let tools = &first.asked["context"]["resources"]["tools"];
+    let tools = &first.run_request["context"]["resources"]["tools"];
     assert_eq!(tools[3]["effect"], "write");
     let registered = call(&first, "register_skill", brief("Cut.\n")).await;
     assert_eq!(registered.status, 200, "{}", registered.body);
-    let told = registered.body["result"]["registered"].clone();
+    let registered_skill = registered.body["result"]["registered"].clone();
     assert_eq!(registered.body["result"]["skill_name"], "brief");
     assert_eq!(
-        (&told["run_id"], &told["version"]),
+        (&registered_skill["run_id"], &registered_skill["version"]),
         (&json!(first.run_id), &json!(1))
     );
     let too_soon = call(&first, "activate", json!({"skill_name": "brief"})).await;
@@ -215,15 +217,15 @@ async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: En
     .await;
 
     let next = HeldRun::start(&stage, &message("m-2")).await;
-    let skills = &next.asked["context"]["resources"]["skills"];
+    let skills = &next.run_request["context"]["resources"]["skills"];
     assert_eq!(
         skills[2],
-        json!({"skill_name": "brief", "description": "Cuts \"it\".", "registered": told})
+        json!({"skill_name": "brief", "description": "Cuts \"it\".", "registered": registered_skill})
     );
     let listed = call(&next, "list_skills", json!({})).await;
     assert_eq!(&listed.body["result"]["skills"], skills);
     let activated = call(&next, "activate", json!({"skill_name": "brief"})).await;
-    let expected = json!({"skill_name": "brief", "files": ["notes/more.md"], "registered": told,
+    let expected = json!({"skill_name": "brief", "files": ["notes/more.md"], "registered": registered_skill,
         "content": "---\nname: brief\ndescription: \"Cuts \\\"it\\\".\"\n---\n\nCut.\n"});
     assert_eq!(activated.body["result"], expected);
     let file = |path: &str| json!({"skill_name": "brief", "path": path});
@@ -288,7 +290,7 @@ async fn registered_skills_belong_to_one_agent(#[values(Sqlite, Postgres)] engin
     // The operator's skill is not overwritten, and the agent uses its own.
     let last = HeldRun::start(&stage, &message("m-4")).await;
     assert_eq!(
-        last.asked["context"]["resources"]["skills"][0]["registered"],
+        last.run_request["context"]["resources"]["skills"][0]["registered"],
         ours
     );
     last.end(&stage).await;
@@ -320,7 +322,7 @@ async fn rejects_skills_changed_or_withdrawn_during_run(
     let held = HeldRun::start(&stage, &elsewhere("m-2")).await;
     assert_eq!(activate(&held).await.status, 200);
     let (_, same) = register(&stage, "m-3", brief("Cut.\n")).await;
-    assert_eq!(same["version"], 1, "what says the same is the same");
+    assert_eq!(same["version"], 1, "equal content keeps the version");
     assert_eq!(activate(&held).await.status, 200);
     let (second, changed) = register(&stage, "m-4", brief("Cut more.\n")).await;
     assert_eq!(
@@ -383,7 +385,7 @@ async fn serializes_concurrent_skill_registrations() {
     let Some(stage) = stage(Postgres, REGISTER_GRANTS).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let mut runs = Vec::new();
     for number in 0..8 {
         let mut event = message(&format!("m-{number}"));
@@ -414,8 +416,8 @@ async fn serializes_concurrent_skill_registrations() {
         "{versions:?}"
     );
     let contents = "SELECT content FROM agent_skills";
-    let kept = rows(&stage.gateway.database_url(), contents).await;
-    assert_eq!(kept, [versions[7].1.as_str()], "the last one stands");
+    let stored = rows(&stage.gateway.database_url(), contents).await;
+    assert_eq!(stored, [versions[7].1.as_str()], "the last one is stored");
 
     let others = (0..60).map(|number| {
         let mut skill = brief("Cut.\n");
@@ -426,8 +428,8 @@ async fn serializes_concurrent_skill_registrations() {
     let taken = answers.iter().filter(|answer| answer.status == 200).count();
     let refused = answers.iter().filter(|answer| answer.status == 400).count();
     assert_eq!((taken, refused), (49, 11), "50 are kept at most");
-    let kept = rows(&stage.gateway.database_url(), contents).await;
-    assert_eq!(kept.len(), 50);
+    let stored = rows(&stage.gateway.database_url(), contents).await;
+    assert_eq!(stored.len(), 50);
 }
 
 #[tokio::test]
@@ -443,8 +445,11 @@ async fn wildcard_grants_do_not_include_skill_registration() {
     run.end(&stage).await;
     let admin = stage.admin.clone();
     let path = format!("/v1/runs/{}/authorization", run.run_id);
-    let told = admin.get(&path).await.body.to_string();
-    assert!(told.contains("does not list it by its name"), "{told}");
+    let document = admin.get(&path).await.body.to_string();
+    assert!(
+        document.contains("does not list it by its name"),
+        "{document}"
+    );
     let sql = "SELECT skill_name FROM agent_skills";
     assert_eq!(rows(&stage.gateway.database_url(), sql).await, [""; 0]);
 }
@@ -493,8 +498,8 @@ async fn limits_registered_skills_and_reserves_operator_names(
     }
     for number in 0..50 {
         let skill = with("skill_name", json!(format!("s-{number}")));
-        let kept = call(&run, "register_skill", skill).await;
-        assert_eq!(kept.status, 200, "{}", kept.body);
+        let response = call(&run, "register_skill", skill).await;
+        assert_eq!(response.status, 200, "{}", response.body);
     }
     let full = call(&run, "register_skill", with("skill_name", json!("s-50"))).await;
     assert_eq!(full.status, 400, "{}", full.body);
@@ -524,14 +529,14 @@ async fn official_mcp_client_reads_and_registers_skills() {
         ["register_skill", brief("Cut.\n")],
         ["register_skill", {"skill_name": "greeting", "description": "d", "content": "c"}],
     ]);
-    let asked = json!({"url": format!("{}/mcp", run.host.url), "token": run.token, "calls": calls,
+    let input = json!({"url": format!("{}/mcp", run.host.url), "token": run.token, "calls": calls,
         "mode": "auto"});
     let mut python = Command::new(environment.join("bin/python"));
     python
         .arg(repository_file("tests/clients/mcp_python/face.py"))
-        .arg(asked.to_string());
-    let said = said(&mut python).await;
-    let tools = said["tools"].as_array().unwrap();
+        .arg(input.to_string());
+    let output = json_output(&mut python).await;
+    let tools = output["tools"].as_array().unwrap();
     let tool = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
     assert_eq!(
         tool("activate")["inputSchema"]["required"],
@@ -539,17 +544,20 @@ async fn official_mcp_client_reads_and_registers_skills() {
     );
     assert_eq!(tool("list_skills")["annotations"]["readOnlyHint"], true);
     assert_eq!(tool("register_skill")["annotations"]["readOnlyHint"], false);
-    let told = |place: usize| &said["results"][place]["structuredContent"];
-    assert_eq!(told(0)["skills"][0]["skill_name"], "summary");
+    let content = |index: usize| &output["results"][index]["structuredContent"];
+    assert_eq!(content(0)["skills"][0]["skill_name"], "summary");
     assert!(
-        told(1)["content"].as_str().unwrap().contains("# Summary"),
-        "{said}"
+        content(1)["content"]
+            .as_str()
+            .unwrap()
+            .contains("# Summary"),
+        "{output}"
     );
-    assert_eq!(told(2)["content"], "Few.\n");
-    assert_eq!(told(3)["registered"]["run_id"], run.run_id.as_str());
-    assert_eq!(said["results"][4]["isError"], true, "{said}");
-    let refused = said["results"][4]["content"][0]["text"].as_str().unwrap();
-    assert!(refused.starts_with("/parameters/skill_name"), "{said}");
+    assert_eq!(content(2)["content"], "Few.\n");
+    assert_eq!(content(3)["registered"]["run_id"], run.run_id.as_str());
+    assert_eq!(output["results"][4]["isError"], true, "{output}");
+    let refused = output["results"][4]["content"][0]["text"].as_str().unwrap();
+    assert!(refused.starts_with("/parameters/skill_name"), "{output}");
     run.end(&stage).await;
     let next = HeldRun::start(&stage, &message("m-2")).await;
     assert_eq!(names(&next, "skills", "skill_name")[2], "brief");

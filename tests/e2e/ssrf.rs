@@ -113,9 +113,9 @@ async fn rejects_every_hostile_url_of_the_corpus() {
             let refused = admin
                 .create(path, &json!({"name": "x", "base_url": url}))
                 .await;
-            let told = (refused.status, refused.detail("pointer"));
+            let outcome = (refused.status, refused.detail("pointer"));
             assert_eq!(
-                told,
+                outcome,
                 (400, &json!("/base_url")),
                 "{url:?}: {}",
                 refused.body
@@ -137,18 +137,18 @@ async fn rejects_every_hostile_url_of_the_corpus() {
         // URLs are validated first, then the resolved addresses.
         let mut left = urls.clone();
         loop {
-            let told = check_config_with(table, key, &left).await;
+            let outcome = check_config_with(table, key, &left).await;
             let mut index = 0..;
             let before = left.len();
             left.retain(|_| {
-                let place = format!("{table}[{}].{key}", index.next().unwrap());
-                !told.contains(&place)
+                let key_path = format!("{table}[{}].{key}", index.next().unwrap());
+                !outcome.contains(&key_path)
             });
             if left.len() == before {
                 break;
             }
         }
-        assert!(left.is_empty(), "may stand in {table}: {left:?}");
+        assert!(left.is_empty(), "is allowed in {table}: {left:?}");
     }
 }
 
@@ -206,9 +206,12 @@ async fn rejects_own_address_as_endpoint() {
         .args(["check-config", "--config"])
         .arg(file))
     .await;
-    let told = checked.stdout + &checked.stderr;
-    assert!(told.contains("runner_endpoints[0].base_url"), "{told}");
-    assert!(told.contains("the gateway listens there itself"), "{told}");
+    let output = checked.stdout + &checked.stderr;
+    assert!(output.contains("runner_endpoints[0].base_url"), "{output}");
+    assert!(
+        output.contains("the gateway listens there itself"),
+        "{output}"
+    );
 }
 
 #[tokio::test]
@@ -244,7 +247,7 @@ async fn ignores_proxy_of_the_environment() {
 
 /// The response details of registering and refreshing an endpoint at this address.
 async fn probe(admin: &Client, name: &str, base_url: &str) -> Vec<Value> {
-    let told = |mut body: Value| {
+    let without_ids = |mut body: Value| {
         let members = [
             "id",
             "name",
@@ -266,7 +269,11 @@ async fn probe(admin: &Client, name: &str, base_url: &str) -> Vec<Value> {
     let refreshed = admin.create(&format!("{path}/refresh"), &json!({})).await;
     let history = admin.get(&format!("{path}/health")).await;
     let reason = history.body["items"][0]["reason"].clone();
-    vec![told(registered.body), told(refreshed.body), reason]
+    vec![
+        without_ids(registered.body),
+        without_ids(refreshed.body),
+        reason,
+    ]
 }
 
 #[tokio::test]
@@ -286,8 +293,8 @@ async fn probe_errors_reveal_no_port_state() {
     ] {
         for scheme in ["http", "https"] {
             let url = format!("{scheme}://{address}");
-            let told = probe(&admin, &format!("{name}-{scheme}"), &url).await;
-            assert_eq!(told, expected, "{name} {scheme}");
+            let probe_result = probe(&admin, &format!("{name}-{scheme}"), &url).await;
+            assert_eq!(probe_result, expected, "{name} {scheme}");
         }
     }
     assert!(ssh.count() > 0 && mute.count() > 0 && redis.count() > 0);
@@ -330,11 +337,14 @@ async fn responses_of_internal_services_are_not_returned() {
             })
             .await;
         assert_eq!(outcome.run["status"], "failed", "{status} {content_type}");
-        let told = format!(
+        let message = format!(
             "{} {:?} {:?}",
             outcome.run, outcome.ledger, outcome.rejections
         );
-        assert!(!told.contains(CANARY), "{status} {content_type}: {told}");
+        assert!(
+            !message.contains(CANARY),
+            "{status} {content_type}: {message}"
+        );
     }
     let page =
         format!("HTTP/1.1 200 OK\r\nx: {CANARY}\r\nconnection: close\r\n\r\n<p>{CANARY}</p>");
@@ -377,11 +387,11 @@ async fn rejects_configured_framing_headers() {
         "\u{fc}",
     ];
     let headers = names.map(|name| (name, "GOOD"));
-    let told = check_headers(&headers, &[("GOOD", "fine")]).await;
+    let output = check_headers(&headers, &[("GOOD", "fine")]).await;
     for (index, name) in names.iter().enumerate() {
         assert!(
-            told.contains(&format!("runner_endpoints[{index}].headers")),
-            "{name}: {told}"
+            output.contains(&format!("runner_endpoints[{index}].headers")),
+            "{name}: {output}"
         );
     }
 }
@@ -395,14 +405,14 @@ async fn rejects_header_values_with_line_ends() {
         ("UNIT", "a\u{1f}b"),
     ];
     let headers = values.map(|(variable, _)| ("x-value", variable));
-    let told = check_headers(&headers, &values).await;
+    let output = check_headers(&headers, &values).await;
     for (index, (name, _)) in values.iter().enumerate() {
         assert!(
-            told.contains(&format!("runner_endpoints[{index}].headers.x-value")),
-            "{name}: {told}"
+            output.contains(&format!("runner_endpoints[{index}].headers.x-value")),
+            "{name}: {output}"
         );
     }
-    assert!(!told.contains("x-injected"), "{told}");
+    assert!(!output.contains("x-injected"), "{output}");
 }
 
 /// The output of `check-config` for endpoints with one header each, whose value comes from a variable.
@@ -541,7 +551,7 @@ async fn client_errors_reveal_no_address() {
     for (event, code, address) in [
         ("probe.closed", "runner.unreachable", closed),
         ("probe.tls", "runner.unreachable", tls.address),
-        // Bytes were sent, so the run may have started; the error says only that.
+        // Bytes were sent, so the run may have started; the error reports only that.
         ("probe.ssh", "runner.stream_truncated", ssh.address),
     ] {
         let posted = stage.client.post(&json!({"event_type": event})).await;
@@ -551,9 +561,15 @@ async fn client_errors_reveal_no_address() {
         let [ip, port] = [address.ip().to_string(), address.port().to_string()];
         // Check these members only, because ids and times also contain digits.
         for member in ["error", "output", "metadata"] {
-            let told = run[member].take().to_string();
-            assert!(!told.contains(&port) && !told.contains(&ip), "{told}");
-            assert!(!told.to_lowercase().contains("certificate"), "{told}");
+            let member_text = run[member].take().to_string();
+            assert!(
+                !member_text.contains(&port) && !member_text.contains(&ip),
+                "{member_text}"
+            );
+            assert!(
+                !member_text.to_lowercase().contains("certificate"),
+                "{member_text}"
+            );
         }
     }
 }

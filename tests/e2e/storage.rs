@@ -193,8 +193,8 @@ async fn pages_keys_in_byte_order() {
     assert_eq!(some["keys"], json!(["a/1", "a/10", "a/2"]));
     // A cursor is valid only for its own list.
     let cursor = run.get("/storage/binding?limit=1").await.body["next_cursor"].clone();
-    let bent = format!("/storage/plugin?after_cursor={}", cursor.as_str().unwrap());
-    assert_eq!(run.get(&bent).await.status, 400);
+    let malformed = format!("/storage/plugin?after_cursor={}", cursor.as_str().unwrap());
+    assert_eq!(run.get(&malformed).await.status, 400);
     run.end(&stage).await;
 }
 
@@ -205,13 +205,13 @@ async fn denies_and_audits_ungranted_areas() {
     });
     let stage = stage.await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let resources = &run.asked["context"]["resources"]["storage"];
+    let resources = &run.run_request["context"]["resources"]["storage"];
     assert_eq!(
         *resources,
         json!({"plugin_storage": true, "workspace_storage": false, "binding_storage": false})
     );
     assert_eq!(
-        run.asked["context"]["context"]["available_apis"]["storage"],
+        run.run_request["context"]["context"]["available_apis"]["storage"],
         true
     );
     for (path, status) in [
@@ -318,7 +318,7 @@ async fn limits_run_to_four_concurrent_uploads() {
     assert_eq!(another.error("code"), "rate_limited", "{}", another.body);
     // Aborted uploads release their share.
     going.shutdown().await;
-    within("room for another", async {
+    within("the quota to be released", async {
         while put(&run, "/storage/plugin/sixth", "a/b", bytes(1))
             .await
             .status

@@ -128,7 +128,7 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
     let Some(mut stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;
@@ -136,14 +136,14 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
 
     stage.gateway.stop().await;
     let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
-    let asked = elsewhere.request(Method::GET, "/run").send().await.unwrap();
-    assert_eq!(asked.status(), 200);
+    let request = elsewhere.request(Method::GET, "/run").send().await.unwrap();
+    assert_eq!(request.status(), 200);
     let rest = [run.delta(2, "two"), run.completed(3)];
     assert_eq!(run.append_as(&elsewhere, &rest).await.status, 200);
     let frames = watching.rest().await;
-    let told: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
+    let streamed: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
     let ledger = beside.client.ledger(&run.run_id).await;
-    assert_eq!(told, ledger.0);
+    assert_eq!(streamed, ledger.0);
     ledger.assert_valid(&run.run_id);
     assert_eq!(ledger.text(), "one two");
     assert!(
@@ -156,9 +156,7 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
 
 #[rstest]
 #[tokio::test]
-async fn frozen_replica_judges_nothing_after_takeover(
-    #[values(true, false)] is_asked_to_end: bool,
-) {
+async fn frozen_replica_judges_nothing_after_takeover(#[values(true, false)] is_canceled: bool) {
     let configure = |config: &mut Config| {
         short_lease(config);
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
@@ -166,7 +164,7 @@ async fn frozen_replica_judges_nothing_after_takeover(
     let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;
@@ -181,12 +179,12 @@ async fn frozen_replica_judges_nothing_after_takeover(
         answer.status == 200
     })
     .await;
-    until("the other to go on", async || {
+    until("the other owner to continue", async || {
         beside.client.run(&run.run_id).await["last_sequence"] == 2
     })
     .await;
     stage.gateway.unfreeze().await;
-    if is_asked_to_end {
+    if is_canceled {
         assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
         let outcome = stage.outcome(&run.run_id).await;
         let types = ["message.delta", "message.delta", "run.failed"];
@@ -246,8 +244,13 @@ async fn host_calls_finish_within_shutdown_grace() {
     let run = Deferred::start(&stage, &message("m-1")).await;
     let answer = call_during_shutdown(&stage, &run, &server).await;
     // The result of the tool, not of the shutdown.
-    let told = (answer.status, answer.detail("reason"));
-    assert_eq!(told, (504, &json!("upstream_timeout")), "{}", answer.body);
+    let outcome = (answer.status, answer.detail("reason"));
+    assert_eq!(
+        outcome,
+        (504, &json!("upstream_timeout")),
+        "{}",
+        answer.body
+    );
     assert!(stage.gateway.exited().await.success());
     assert!(stage.gateway.log().contains("released the lease of run"));
     stage.gateway.restart().await;
@@ -281,16 +284,17 @@ async fn handover_keeps_open_interactions(#[values(Sqlite, Postgres)] engine: En
         return;
     };
     let run = Deferred::start(&stage, &asking_event("m-1")).await;
-    let asked = |sequence: u64| {
+    let interaction = |sequence: u64| {
         let payload = question("q", &json!({}));
         let data = json!({"action": "interaction.requested", "payload": payload});
         run.result(sequence, "action.requested", &data)
     };
-    run.accepted(&[asked(1), run.delta(2, "one ")], 2).await;
+    run.accepted(&[interaction(1), run.delta(2, "one ")], 2)
+        .await;
     wait_for_ledger_length(&stage, &run, 2).await;
     stage.gateway.stop().await;
     stage.gateway.restart().await;
-    let rest = [asked(3), run.delta(4, "two"), run.completed(5)];
+    let rest = [interaction(3), run.delta(4, "two"), run.completed(5)];
     run.accepted(&rest, 5).await;
     let outcome = stage.outcome(&run.run_id).await;
     let deltas = ["message.delta", "message.delta", "run.completed"];

@@ -84,8 +84,8 @@ async fn waiting(stage: &Stage) -> Gate {
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
-        let said = step(run.delta(1, "hello"));
-        vec![sse_head(), said, ScriptStep::Hold(hold.clone())]
+        let delta = step(run.delta(1, "hello"));
+        vec![sse_head(), delta, ScriptStep::Hold(hold.clone())]
     });
     gate
 }

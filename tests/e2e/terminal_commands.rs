@@ -283,7 +283,7 @@ async fn budgets_are_listed_with_amounts_left() {
 #[tokio::test]
 async fn interactions_are_listed_and_answered() {
     let stage = asking_stage(Sqlite).await.unwrap();
-    let asked = ask(&stage, &asking_event("q-1"), &[question("q", &json!({}))]).await;
+    let waiting_run_id = ask(&stage, &asking_event("q-1"), &[question("q", &json!({}))]).await;
     let listed = on_stage(&stage, &["interactions", "list"]).await;
     assert_printed(&listed, "Which room?");
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
@@ -304,7 +304,10 @@ async fn interactions_are_listed_and_answered() {
     let answered = on_stage(&stage, &answer).await;
     assert_eq!(answered.status.code(), Some(0), "{answered:?}");
     assert!(answered.stderr.contains("completed"), "{answered:?}");
-    assert!(!answered.stderr.contains(&asked), "it follows the new run");
+    assert!(
+        !answered.stderr.contains(&waiting_run_id),
+        "it follows the new run"
+    );
     let none = on_stage(&stage, &["interactions", "answer"]).await;
     assert_eq!(none.stderr, "error: no question is open\n");
     let all = document(&on_stage(&stage, &["interactions", "list", "--all", "--json"]).await);
@@ -325,15 +328,15 @@ async fn send_posts_events_types_and_attachments() {
     assert_eq!(sent.status.code(), Some(0), "{sent:?}");
     let stored = stage.client.get("/v1/events/e-7").await.body;
     assert_eq!(stored["conversation_id"], "c-7", "{stored}");
-    let asked = stage.runner.requests();
-    let asked = asked
+    let requests = stage.runner.requests();
+    let requests = requests
         .iter()
         .rfind(|request| request.is_run())
         .unwrap()
         .json();
-    let input = &asked["context"]["input"];
-    assert_eq!(input["text"], "from the file", "{asked}");
-    assert_eq!(input["attachments"][0]["name"], "note.md", "{asked}");
+    let input = &requests["context"]["input"];
+    assert_eq!(input["text"], "from the file", "{requests}");
+    assert_eq!(input["attachments"][0]["name"], "note.md", "{requests}");
 
     let unknown = on_stage(&stage, &["send", "--type", "order.piad", "hi"]).await;
     assert_eq!(unknown.status.code(), Some(1));

@@ -46,12 +46,12 @@ async fn tool_effects_name_their_source() {
         ("m_theirs", json!(["irreversible", true, "server"])),
     ] {
         assert_eq!(facts(&run, name).await, expected, "{name}");
-        let resources = run.asked["context"]["resources"]["tools"].as_array();
-        let told = resources.unwrap().iter();
-        let mut told = told.filter(|tool| tool["tool_name"] == name);
-        let tool = told.next().unwrap();
-        let told = json!([tool["effect"], tool["idempotent"], tool["effect_source"]]);
-        assert_eq!(told, expected, "{name}");
+        let resources = run.run_request["context"]["resources"]["tools"].as_array();
+        let tools = resources.unwrap().iter();
+        let mut tools = tools.filter(|tool| tool["tool_name"] == name);
+        let tool = tools.next().unwrap();
+        let effects = json!([tool["effect"], tool["idempotent"], tool["effect_source"]]);
+        assert_eq!(effects, expected, "{name}");
     }
     run.end(&stage).await;
 }

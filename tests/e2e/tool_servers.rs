@@ -64,7 +64,7 @@ async fn changed_tool_is_rejected_until_next_run(#[values(Sqlite, Postgres)] eng
     let admin = stage.admin.clone();
     assert_eq!(ready(&admin).await["tools"], json!(["s_echo"]));
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let tool = run.asked["context"]["resources"]["tools"][0].clone();
+    let tool = run.run_request["context"]["resources"]["tools"][0].clone();
     assert_eq!(
         (&tool["source"], &tool["effect"]),
         (&json!("mcp:stub"), &json!("write"))
@@ -220,7 +220,7 @@ async fn first_source_wins_name_and_omissions_are_reported() {
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
     let admin = stage.admin.clone();
-    for (place, server) in [&first, &second].into_iter().enumerate() {
+    for (index, server) in [&first, &second].into_iter().enumerate() {
         let tools: Vec<_> = ["echo", "fixed", "history_page", "bad name"].into();
         let mut tools: Vec<_> = tools
             .into_iter()
@@ -228,19 +228,19 @@ async fn first_source_wins_name_and_omissions_are_reported() {
             .collect();
         let broken = json!({"name": "broken", "inputSchema": {"type": "object", "$ref": "http://127.0.0.1:9/x"}});
         tools.push(broken);
-        tools.push(listed(&format!("own{place}"), &json!({})));
+        tools.push(listed(&format!("own{index}"), &json!({})));
         server.list(json!(tools)).await;
     }
-    let told = async |place: usize, tools: Value| {
+    let serve_tools = async |index: usize, tools: Value| {
         let mut last = Value::Null;
         until("both lists", async || {
-            last = servers(&admin).await[place].clone();
+            last = servers(&admin).await[index].clone();
             last["tools"] == tools
         })
         .await;
         last["left_out"].to_string()
     };
-    let left_out = told(0, json!(["echo", "own0"])).await;
+    let left_out = serve_tools(0, json!(["echo", "own0"])).await;
     for name in [
         "fixed: another",
         "history_page: another",
@@ -249,7 +249,7 @@ async fn first_source_wins_name_and_omissions_are_reported() {
     ] {
         assert!(left_out.contains(name), "{name} is not in {left_out}");
     }
-    let left_out = told(1, json!(["own1"])).await;
+    let left_out = serve_tools(1, json!(["own1"])).await;
     assert!(left_out.contains("echo: another"), "{left_out}");
     let all = admin.get("/v1/tools").await.body["items"].clone();
     let names: Vec<_> = all
@@ -272,10 +272,10 @@ async fn tool_name_stays_with_server_until_unlisted() {
     );
     let stage = stage_with(Sqlite, catalog).await.unwrap();
     let admin = stage.admin.clone();
-    let serves = async |place: usize, tools: Value| {
+    let serves = async |index: usize, tools: Value| {
         let mut last = Value::Null;
         until("a list", async || {
-            last = servers(&admin).await[place].clone();
+            last = servers(&admin).await[index].clone();
             last["tools"] == tools
         })
         .await;
@@ -542,7 +542,7 @@ async fn omits_only_invalid_tools() {
     ]);
     server.list(tools).await;
     // A listing that began earlier mixes pages of both lists.
-    let told = server_is(&admin, "the list", |server| {
+    let received = server_is(&admin, "the list", |server| {
         let tools = server["tools"].as_array();
         let is_new = server["left_out"]
             .to_string()
@@ -550,14 +550,17 @@ async fn omits_only_invalid_tools() {
         is_new && tools.is_some_and(|tools| tools.len() == 4)
     })
     .await;
-    let left_out = told["left_out"].as_array().unwrap();
-    assert_eq!(left_out.len(), 3, "{told}");
+    let left_out = received["left_out"].as_array().unwrap();
+    assert_eq!(left_out.len(), 3, "{received}");
     for reason in [
         "bare: has no `inputSchema`",
         "listy: its `inputSchema` is a list",
         "tool 4: has no name",
     ] {
-        assert!(told["left_out"].to_string().contains(reason), "{told}");
+        assert!(
+            received["left_out"].to_string().contains(reason),
+            "{received}"
+        );
     }
     for note in [
         "hints: its `description`",
@@ -565,9 +568,9 @@ async fn omits_only_invalid_tools() {
         "dotted.name is offered as",
         "repeated cursor",
     ] {
-        assert!(told["notes"].to_string().contains(note), "{told}");
+        assert!(received["notes"].to_string().contains(note), "{received}");
     }
-    let offered = told["tools"].as_array().unwrap();
+    let offered = received["tools"].as_array().unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for (offered, real) in [(&offered[2], "dotted.name"), (&offered[3], long.as_str())] {
         let offered = offered.as_str().unwrap();
@@ -590,10 +593,14 @@ async fn empty_cursor_ends_tool_list() {
     server.repeat_cursor("");
     let catalog = server_at(&server.url, "");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let told = ready(&stage.admin).await;
-    assert_eq!(told["tools"], json!(["echo"]), "{told}");
-    assert_eq!(told["left_out"].as_array().map(Vec::len), Some(0), "{told}");
-    assert!(told["notes"].to_string().contains("empty or repeated"));
+    let readiness = ready(&stage.admin).await;
+    assert_eq!(readiness["tools"], json!(["echo"]), "{readiness}");
+    assert_eq!(
+        readiness["left_out"].as_array().map(Vec::len),
+        Some(0),
+        "{readiness}"
+    );
+    assert!(readiness["notes"].to_string().contains("empty or repeated"));
     let lists = server.seen("/mcp").into_iter();
     let lists = lists.filter(|seen| seen.body["method"] == "tools/list");
     assert_eq!(lists.count(), 1, "one page");
@@ -602,7 +609,7 @@ async fn empty_cursor_ends_tool_list() {
 #[tokio::test]
 async fn ignores_lines_that_are_no_messages() {
     let directory = TempDirectory::new();
-    let heard = directory.file("heard");
+    let input_log = directory.file("heard");
     // A server that logs to standard output and records its input.
     let script = directory.write(
         "server.py",
@@ -610,21 +617,21 @@ async fn ignores_lines_that_are_no_messages() {
             r#"import json, sys
 def say(text):
     print(text, flush=True)
-heard = open({heard:?}, "a")
+log = open({input_log:?}, "a")
 for line in sys.stdin:
-    heard.write(line)
-    heard.flush()
-    asked = json.loads(line)
-    for noise in ['{{"level":30,"msg":"x"}}', "42", "null", "[]", "plain", json.dumps({{"got": asked}})]:
+    log.write(line)
+    log.flush()
+    request = json.loads(line)
+    for noise in ['{{"level":30,"msg":"x"}}', "42", "null", "[]", "plain", json.dumps({{"got": request}})]:
         say(noise)
     result = {{"initialize": {{"protocolVersion": "2025-06-18", "capabilities": {{"tools": {{}}}},
         "serverInfo": {{"name": "n", "version": "1"}}}},
         "tools/list": {{"tools": [{{"name": "echo", "inputSchema": {{"type": "object"}}}}]}},
-        "tools/call": {{"content": [{{"type": "text", "text": "done"}}]}}}}.get(asked.get("method"))
+        "tools/call": {{"content": [{{"type": "text", "text": "done"}}]}}}}.get(request.get("method"))
     if result is not None:
-        say(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": result}}))
+        say(json.dumps({{"jsonrpc": "2.0", "id": request["id"], "result": result}}))
 "#,
-            heard = heard.display().to_string()
+            input_log = input_log.display().to_string()
         ),
     );
     let catalog = format!(
@@ -639,8 +646,8 @@ for line in sys.stdin:
         call(&run, "echo", &json!({})).await.body,
         json!({"result": "done"})
     );
-    let heard = std::fs::read_to_string(&heard).unwrap();
-    assert_eq!(heard.lines().count(), 4, "{heard}");
+    let input_log = std::fs::read_to_string(&input_log).unwrap();
+    assert_eq!(input_log.lines().count(), 4, "{input_log}");
     let notes = servers(&admin).await[0]["notes"].to_string();
     assert!(
         notes.contains("lines on standard output were no messages"),
@@ -677,12 +684,12 @@ async fn cancelled_run_notifies_server() {
         (answer.status, answer.error("code")),
         (409, &json!("cancelled"))
     );
-    let told = server
+    let states = server
         .wait_for_match("the cancel", |seen| {
             seen.body["method"] == "notifications/cancelled"
         })
         .await;
-    assert_eq!(told.body["params"]["requestId"], id);
+    assert_eq!(states.body["params"]["requestId"], id);
     run.release();
 }
 
@@ -706,12 +713,12 @@ async fn everything_answers(stage: &Stage) {
         );
     }
     let run = HeldRun::start(stage, &message("m-1")).await;
-    let granted = run.asked["context"]["resources"]["tools"]
+    let granted = run.run_request["context"]["resources"]["tools"]
         .as_array()
         .unwrap();
     assert_eq!(granted.len(), server["tools"].as_array().unwrap().len());
-    let said = call(&run, "e_echo", &json!({"message": "größer"})).await;
-    assert_eq!(said.body, json!({"result": "Echo: größer"}));
+    let response = call(&run, "e_echo", &json!({"message": "größer"})).await;
+    assert_eq!(response.body, json!({"result": "Echo: größer"}));
     let sum = call(&run, "e_get-sum", &json!({"a": 2, "b": 40})).await;
     assert!(
         sum.body["result"].as_str().unwrap().contains("42"),
@@ -766,7 +773,7 @@ async fn calls_reference_server_over_http() {
     everything_answers(&stage).await;
 }
 
-/// Whether the process runs. A zombie counts as ended.
+/// True while the process runs. A zombie counts as ended.
 fn is_alive(pid: &str) -> bool {
     let status = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat"));
     status.is_ok_and(|status| !status.contains(") Z "))
@@ -857,18 +864,18 @@ async fn probes_servers_before_serving() {
         let mut command = tokio::process::Command::new(runnel());
         command.args(["check-config", "--probe", "--json", "--config"]);
         let printed = run(command.arg(file).env(STUB_API_KEY.0, STUB_API_KEY.1)).await;
-        let told: Value = serde_json::from_str(&printed.stdout).unwrap();
-        (printed.status.success(), told["mcp_servers"].clone())
+        let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+        (printed.status.success(), report["mcp_servers"].clone())
     };
     let good = server_at(&server.url, "");
-    let (is_good, told) = probe(&good).await;
-    assert!(is_good, "{told}");
-    assert_eq!(told[0]["tools"], json!(["echo"]));
+    let (is_good, report) = probe(&good).await;
+    assert!(is_good, "{report}");
+    assert_eq!(report[0]["tools"], json!(["echo"]));
     let away = server_at("http://127.0.0.1:1", "").replace("\"stub\"", "\"away\"");
     let child = "[[mcp_servers]]\nname = \"child\"\ncommand = [\"surely-no-such-program\"]\n";
-    let (is_good, told) = probe(&(good + &away + child)).await;
-    let states = [0, 1, 2].map(|place| told[place]["state"].as_str().unwrap());
+    let (is_good, report) = probe(&(good + &away + child)).await;
+    let states = [0, 1, 2].map(|index| report[index]["state"].as_str().unwrap());
     assert_eq!((is_good, states), (false, ["ready", "away", "away"]));
-    let error = told[2]["last_error"].as_str().unwrap();
+    let error = report[2]["last_error"].as_str().unwrap();
     assert!(error.starts_with("it cannot be started"), "{error}");
 }

@@ -105,7 +105,7 @@ tool_name = "get_current_time"
     let run = HeldRun::start(&stage, &message("m-1")).await;
 
     let granted = run.get("/tools").await.body["tools"].clone();
-    assert_eq!(granted, run.asked["context"]["resources"]["tools"]);
+    assert_eq!(granted, run.run_request["context"]["resources"]["tools"]);
     assert_eq!(granted[0]["tool_name"], "find");
     assert_eq!(
         (&granted[0]["source"], &granted[0]["effect"]),
@@ -239,13 +239,13 @@ async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: E
     );
     assert_eq!(long["preview"].as_str().unwrap().len(), 16 << 10);
     let id = long["artifact_id"].as_str().unwrap().to_owned();
-    let told = run.get(&format!("/artifacts/{id}")).await.body;
+    let metadata = run.get(&format!("/artifacts/{id}")).await.body;
     assert_eq!(
         (
-            &told["name"],
-            &told["mime_type"],
-            &told["size"],
-            &told["origin"]
+            &metadata["name"],
+            &metadata["mime_type"],
+            &metadata["size"],
+            &metadata["origin"]
         ),
         (
             &json!("long.txt"),
@@ -254,10 +254,10 @@ async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: E
             &json!("tool")
         )
     );
-    assert_eq!(told["run_id"], json!(run.run_id));
+    assert_eq!(metadata["run_id"], json!(run.run_id));
     let path = format!("/artifacts/{id}/content");
-    let whole = run.request(Method::GET, &path).send().await.unwrap();
-    assert_eq!(whole.text().await.unwrap(), "y".repeat(300 << 10));
+    let full_response = run.request(Method::GET, &path).send().await.unwrap();
+    assert_eq!(full_response.text().await.unwrap(), "y".repeat(300 << 10));
 
     // JSON stays JSON, and a repeated key returns the artifact of the first call.
     let parameters = json!({"text": "z".repeat(400 << 10)});
@@ -266,13 +266,17 @@ async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: E
     let again = call_once(&run, "echo", "k-1", &parameters).await.body["result"].clone();
     assert_eq!(again, first);
     assert_eq!(server.seen("/echo").len(), 1);
-    let told = run.get(&format!("/artifacts/{id}")).await.body;
-    assert_eq!(told["mime_type"], "application/json");
+    let metadata = run.get(&format!("/artifacts/{id}")).await.body;
+    assert_eq!(metadata["mime_type"], "application/json");
     let path = format!("/artifacts/{id}/content?");
-    let whole = run.request(Method::GET, &path).send().await.unwrap();
-    let whole: Value = serde_json::from_slice(&whole.bytes().await.unwrap()).unwrap();
-    assert_eq!(whole["body"], parameters);
-    assert_eq!(whole["authorization"], "[redacted]", "as it is handed over");
+    let full_response = run.request(Method::GET, &path).send().await.unwrap();
+    let full_response: Value =
+        serde_json::from_slice(&full_response.bytes().await.unwrap()).unwrap();
+    assert_eq!(full_response["body"], parameters);
+    assert_eq!(
+        full_response["authorization"], "[redacted]",
+        "as it is handed over"
+    );
 
     let short = call(&run, "echo", &json!({"a": 1})).await.body["result"].clone();
     assert_eq!(short["body"], json!({"a": 1}), "what fits is handed over");
@@ -291,7 +295,7 @@ fn in_another_conversation(event_id: &str) -> Value {
 #[tokio::test]
 async fn truncates_large_results_without_artifact_access() {
     let server = ToolServer::start().await;
-    for (resources, artifacts, kept) in [
+    for (resources, artifacts, is_stored) in [
         (r#"tools = "*""#, "", false),
         (WITH_ARTIFACTS, "max_bytes = 200000", false),
         (
@@ -310,7 +314,11 @@ async fn truncates_large_results_without_artifact_access() {
         assert_eq!(answer.status, 200, "{artifacts}: {}", answer.body);
         let result = &answer.body["result"];
         assert_eq!(result["bytes"], 300 << 10, "{artifacts}");
-        assert_eq!(result.get("artifact_id").is_some(), kept, "{artifacts}");
+        assert_eq!(
+            result.get("artifact_id").is_some(),
+            is_stored,
+            "{artifacts}"
+        );
         run.end(&stage).await;
     }
 }
@@ -427,11 +435,11 @@ async fn slow_tools_leave_slots_for_other_endpoints() {
     let mut event = message("m-second");
     event["event_type"] = json!("test.second");
     stage.client.post(&event).await.run_id();
-    let asked = second
-        .asked("the run", RecordedRequest::is_run)
+    let run_request = second
+        .wait_for_request("the run", RecordedRequest::is_run)
         .await
         .json();
-    let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+    let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
     let host = Client::new(&text("base_url"), &text("token"));
     let body = json!({"parameters": {}});
     let fast = within(
@@ -553,7 +561,7 @@ async fn does_not_repeat_call_with_lost_response(#[values(Sqlite, Postgres)] eng
         drop(lost);
         let before = sent();
         let mut last = None;
-        until("the call to be given up", async || {
+        until("the call to be aborted", async || {
             tokio::select! {
                 answer = call_once(&run, name, name, &nothing) => last = Some(answer.detail("reason").clone()),
                 () = until("another call", async || sent() > before) => last = None,
@@ -574,9 +582,9 @@ async fn redacts_only_credentials_of_tool_queries() {
         tools_at(&server, "", &["echo"]).replace("/echo", "/echo?appid=abc%2Dhunter2&units=metric");
     let stage = stage_with(Sqlite, catalog).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let told = call(&run, "echo", &json!({"say": "metric abc-hunter2"})).await;
-    assert_eq!(told.status, 200, "{}", told.body);
-    let text = told.body.to_string();
+    let response = call(&run, "echo", &json!({"say": "metric abc-hunter2"})).await;
+    assert_eq!(response.status, 200, "{}", response.body);
+    let text = response.body.to_string();
     assert!(!text.contains("hunter2"), "{text}");
     assert!(
         text.contains("units=metric") && text.contains("metric ["),
@@ -662,13 +670,13 @@ async fn deadline_aborts_tool_call(#[values(Sqlite, Postgres)] engine: Engine) {
     };
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let answer = call(&run, "slow", &json!({})).await;
-    let told = (answer.status, answer.error("code"), answer.error("message"));
+    let message = (answer.status, answer.error("code"), answer.error("message"));
     let expected = (
         504,
         &json!("deadline_exceeded"),
         &json!("the run is past its deadline"),
     );
-    assert_eq!(told, expected);
+    assert_eq!(message, expected);
     assert_eq!(answer.error("retryable"), false);
     server.left(1).await;
     assert_eq!(server.seen("/slow").len(), 1);
@@ -725,13 +733,13 @@ async fn rejects_invalid_tools_at_start() {
             "tools[0].parameters",
         ),
     ];
-    for (tool, place) in catalog {
+    for (tool, pointer) in catalog {
         let printed = check_config(&format!("[[tools]]\n{tool}\n")).await;
-        let said = format!("{}{}", printed.stdout, printed.stderr);
-        assert!(!printed.status.success(), "{tool}: {said}");
-        assert!(said.contains(place), "{tool}: {said}");
+        let output = format!("{}{}", printed.stdout, printed.stderr);
+        assert!(!printed.status.success(), "{tool}: {output}");
+        assert!(output.contains(pointer), "{tool}: {output}");
     }
-    for (server, place) in [
+    for (server, pointer) in [
         ("name = \"a\"", "mcp_servers[0].url"),
         (
             "name = \"a\"\nurl = \"http://10.0.0.1/mcp\"",
@@ -752,9 +760,9 @@ async fn rejects_invalid_tools_at_start() {
         ),
     ] {
         let printed = check_config(&format!("[[mcp_servers]]\n{server}\n")).await;
-        let said = format!("{}{}", printed.stdout, printed.stderr);
-        assert!(!printed.status.success(), "{server}: {said}");
-        assert!(said.contains(place), "{server}: {said}");
+        let output = format!("{}{}", printed.stdout, printed.stderr);
+        assert!(!printed.status.success(), "{server}: {output}");
+        assert!(output.contains(pointer), "{server}: {output}");
     }
 }
 
@@ -794,8 +802,8 @@ async fn grants_and_budget_contain_prompt_injection(#[values(Sqlite, Postgres)] 
     until("each call to be on record", async || {
         let audit = stage.client.get(&path).await.body;
         let rows = audit["items"].as_array().unwrap().iter();
-        let told = rows.map(|row| json!([row["resource"], row["decision"], row["outcome"]]));
-        told.collect::<Value>() == expected
+        let audited = rows.map(|row| json!([row["resource"], row["decision"], row["outcome"]]));
+        audited.collect::<Value>() == expected
     })
     .await;
     run.end(&stage).await;

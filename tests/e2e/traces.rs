@@ -94,11 +94,11 @@ async fn post_with(stage: &Stage, event_id: &str, traceparent: &str) -> String {
     posted.unwrap().run_id()
 }
 
-async fn asked(stage: &Stage, run_id: &str) -> RecordedRequest {
+async fn run_request_of(stage: &Stage, run_id: &str) -> RecordedRequest {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    stage.runner.asked("the run", of_run).await
+    stage.runner.wait_for_request("the run", of_run).await
 }
 
 #[rstest]
@@ -119,10 +119,10 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
     let run = HeldRun::start_with(&stage, &event, &format!("00-{TRACE}-{OUTER}-01")).await;
     let hex = run.run_id.replace('-', "");
     let own = &hex[16..];
-    assert_eq!(run.asked["context"]["runtime"]["trace_id"], TRACE);
-    let request = asked(&stage, &run.run_id).await;
-    let told = format!("00-{TRACE}-{own}-01");
-    assert_eq!(request.header("traceparent"), Some(told.as_str()));
+    assert_eq!(run.run_request["context"]["runtime"]["trace_id"], TRACE);
+    let request = run_request_of(&stage, &run.run_id).await;
+    let traceparent = format!("00-{TRACE}-{own}-01");
+    assert_eq!(request.header("traceparent"), Some(traceparent.as_str()));
 
     for path in ["invoke", "stream"] {
         let path = format!("/models/talker/{path}");
@@ -187,21 +187,21 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
     for chat in &chats {
         assert_eq!(chat.parent_id, own);
         assert!(chat.is_client);
-        let told = &chat.attributes;
-        assert_eq!(told["gen_ai.operation.name"], "chat");
-        assert_eq!(told["gen_ai.provider.name"], "scripted");
-        assert_eq!(told["gen_ai.request.model"], "talk-9");
-        assert_eq!(told["runnel.model.id"], "talker");
+        let traceparent = &chat.attributes;
+        assert_eq!(traceparent["gen_ai.operation.name"], "chat");
+        assert_eq!(traceparent["gen_ai.provider.name"], "scripted");
+        assert_eq!(traceparent["gen_ai.request.model"], "talk-9");
+        assert_eq!(traceparent["runnel.model.id"], "talker");
         if chat.is_error {
-            assert_eq!(told["error.type"], "rate_limited");
+            assert_eq!(traceparent["error.type"], "rate_limited");
         } else {
             assert!(
-                told["gen_ai.usage.input_tokens"].as_u64() > Some(0),
-                "{told}"
+                traceparent["gen_ai.usage.input_tokens"].as_u64() > Some(0),
+                "{traceparent}"
             );
             assert!(
-                told["gen_ai.usage.output_tokens"].as_u64() > Some(0),
-                "{told}"
+                traceparent["gen_ai.usage.output_tokens"].as_u64() > Some(0),
+                "{traceparent}"
             );
         }
     }
@@ -225,14 +225,14 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
     assert_eq!(searches.len(), 2);
     for search in searches {
         assert_eq!((search.parent_id.as_str(), search.is_client), (own, true));
-        let told = &search.attributes;
-        assert_eq!(told["gen_ai.operation.name"], "retrieval");
-        assert_eq!(told["gen_ai.data_source.id"], "handbook");
+        let traceparent = &search.attributes;
+        assert_eq!(traceparent["gen_ai.operation.name"], "retrieval");
+        assert_eq!(traceparent["gen_ai.data_source.id"], "handbook");
         if search.is_error {
-            assert_eq!(told["error.type"], "invalid_argument");
+            assert_eq!(traceparent["error.type"], "invalid_argument");
         } else {
-            assert_eq!(told["gen_ai.retrieval.top_k"], 3);
-            assert_eq!(told["runnel.retrieval.passages"], 1);
+            assert_eq!(traceparent["gen_ai.retrieval.top_k"], 3);
+            assert_eq!(traceparent["runnel.retrieval.passages"], 1);
         }
     }
 
@@ -260,25 +260,25 @@ async fn follows_valid_traceparent_sampling_flag() {
     let (stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     let dropped = post_with(&stage, "m-1", &format!("00-{TRACE}-{OUTER}-00")).await;
     stage.client.finished(&dropped).await;
-    let request = asked(&stage, &dropped).await;
+    let request = run_request_of(&stage, &dropped).await;
     let own = dropped.replace('-', "")[16..].to_owned();
-    let told = format!("00-{TRACE}-{own}-00");
-    assert_eq!(request.header("traceparent"), Some(told.as_str()));
+    let traceparent = format!("00-{TRACE}-{own}-00");
+    assert_eq!(request.header("traceparent"), Some(traceparent.as_str()));
 
-    let bent = post_with(&stage, "m-2", "00-canary-trace-01").await;
-    stage.client.finished(&bent).await;
+    let malformed = post_with(&stage, "m-2", "00-canary-trace-01").await;
+    stage.client.finished(&malformed).await;
     let root = collector
         .wait_for_match("the run", |span| span.parent_id.is_empty())
         .await;
-    assert_eq!(root.trace_id, bent.replace('-', ""));
+    assert_eq!(root.trace_id, malformed.replace('-', ""));
     assert_eq!(
-        asked(&stage, &bent).await.json()["context"]["runtime"]["trace_id"],
+        run_request_of(&stage, &malformed).await.json()["context"]["runtime"]["trace_id"],
         root.trace_id
     );
     // The trace header is not part of the event's identity.
     assert_eq!(
         post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await,
-        bent
+        malformed
     );
     assert_eq!(collector.spans().len(), 1, "{:?}", collector.spans());
 }
@@ -290,13 +290,13 @@ async fn zero_sample_ratio_exports_only_sampled_parents() {
     let (stage, _files) = traced(Sqlite, &collector, &tools, none).await.unwrap();
     let own = stage.client.post(&message("m-1")).await.run_id();
     stage.client.finished(&own).await;
-    let kept = post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await;
-    stage.client.finished(&kept).await;
+    let continued = post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await;
+    stage.client.finished(&continued).await;
     let span = collector.wait_for_match("the run", |_| true).await;
-    assert_eq!(span.attributes["runnel.run.id"], json!(kept));
+    assert_eq!(span.attributes["runnel.run.id"], json!(continued));
     assert_eq!(span.resource["service.name"], "ours");
     assert_eq!(collector.spans().len(), 1);
-    let request = asked(&stage, &own).await;
+    let request = run_request_of(&stage, &own).await;
     assert!(request.header("traceparent").unwrap().ends_with("-00"));
 }
 
@@ -321,10 +321,10 @@ async fn collector_faults_affect_no_run() {
         .await;
 
     collector.behave(CollectorMode::Hangs);
-    let asked = collector.requests().len();
+    let run_request = collector.requests().len();
     let second = stage.client.post(&message("m-2")).await.run_id();
     assert_eq!(stage.outcome(&second).await.ending(), "completed");
-    collector.wait_for_exports(asked + 1).await;
+    collector.wait_for_exports(run_request + 1).await;
     // Shutdown does not wait for the export.
     stage.gateway.stop().await;
     assert!(

@@ -178,9 +178,11 @@ async fn retries_after_runner_retry_after() {
         let run_id = outcome.run["run_id"].as_str().unwrap();
         assert_eq!(stage.runner.posts(run_id), 2);
         let webhook_id = format!("run_{}_2", run_id.replace('-', ""));
-        let second = stage.runner.asked("the second attempt", |request| {
-            request.header("webhook-id") == Some(&webhook_id)
-        });
+        let second = stage
+            .runner
+            .wait_for_request("the second attempt", |request| {
+                request.header("webhook-id") == Some(&webhook_id)
+            });
         let second = second.await;
         assert_eq!(second.header("runnel-attempt"), Some("2"));
         assert!(second.is_signed(), "{second:?}");

@@ -106,7 +106,7 @@ async fn workspaces_isolate_equal_ids() {
     }
 }
 
-/// `runnel workspace create` and `runnel token create --workspace` beside a running gateway.
+/// `runnel workspace create` and `runnel token create --workspace` with a running gateway.
 #[tokio::test]
 async fn command_creates_immediately_usable_workspaces() {
     let stage = OwnStage::new().await;
@@ -185,7 +185,7 @@ async fn concurrent_creations_yield_one_workspace() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let owner = stage.gateway.owner();
     let urls = [&stage.client.url, &beside.client.url];
     for n in 0..8 {

@@ -1,6 +1,6 @@
 """An A2A agent on the official SDK. Its first line of output names its address.
 
-`ask` asks for a city and goes on with it, `wait` works until it is canceled, `canceled` tells how many tasks were
+`ask` asks for a city and continues with it, `wait` works until it is canceled, `canceled` counts the tasks that were
 canceled; any other text is answered in two pieces with its number in the context.
 """
 

@@ -18,7 +18,7 @@ def text_of(message):
     return "".join(block.text for block in message.content if block.type == "text")
 
 
-whole = client.messages.create(model=model, max_tokens=64, messages=user)
+completion = client.messages.create(model=model, max_tokens=64, messages=user)
 with client.messages.stream(model=model, max_tokens=64, messages=user) as stream:
     pieces = "".join(stream.text_stream)
     streamed = stream.get_final_message()
@@ -29,7 +29,7 @@ after = asking + [
     {"role": "assistant", "content": called.content},
     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call.id, "content": "cold"}]},
 ]
-told = client.messages.create(model=model, max_tokens=64, messages=after, tools=tools)
+answer = client.messages.create(model=model, max_tokens=64, messages=after, tools=tools)
 counted = client.messages.count_tokens(model=model, messages=user, tools=tools)
 
 
@@ -43,14 +43,14 @@ def refused(model, text):
 
 json.dump(
     {
-        "whole": text_of(whole),
-        "model": whole.model,
+        "whole": text_of(completion),
+        "model": completion.model,
         "pieces": pieces,
-        "stop": [whole.stop_reason, streamed.stop_reason, called.stop_reason],
+        "stop": [completion.stop_reason, streamed.stop_reason, called.stop_reason],
         "usage": streamed.usage.output_tokens > 0 and streamed.usage.input_tokens > 0,
         "call": [call.name, call.input],
         "call_id": call.id,
-        "told": text_of(told),
+        "told": text_of(answer),
         "counted": counted.input_tokens > 0,
         "models": [model.id for model in by_bearer.models.list()],
         "model_of_id": by_bearer.models.retrieve(model).id,

@@ -1,7 +1,7 @@
 """The entities of LangBot's own SDK, field by field, for comparison with ours.
 
 `describe`: by class, its fields, examples of its JSON, and what it makes of documents with one fault each.
-`read`: stdin is [[class, JSON text]...]; the answer says for each which keys the class refuses or drops, why
+`read`: stdin is [[class, JSON text]...]; the answer lists for each the keys that the class refuses or drops, why
 it refused the rest, and what it made of it.
 """
 import enum
@@ -21,11 +21,11 @@ from langbot_plugin.api.entities.builtin.rag.context import RetrievalResultEntry
 from langbot_plugin.api.entities.builtin.resource.tool import LLMTool
 
 RUN_ID = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61"
-# Where any text would do for them and ours is a type: what every host would send.
+# Values that every host would send, for fields that are texts for LangBot and typed here.
 SAMPLES = {"run_id": RUN_ID, "claimed_run_id": RUN_ID, "agent_id": RUN_ID, "runner_id": "plugin:a/b/c",
            "status": "running", ("RunnerManifest", "id"): "plugin:a/b/c", ("RunnerManifest", "name"): "c"}
 # One of each JSON type, for fields of another.
-STRANGERS = {"a text": "text", "an integer": 7, "a fraction": 0.5, "a flag": True, "a list": [], "an object": {}}
+WRONG_TYPES = {"a text": "text", "an integer": 7, "a fraction": 0.5, "a flag": True, "a list": [], "an object": {}}
 # Their lengths and counts are checked by ours, so one too many is tried everywhere inside them.
 BOUNDED = ("InteractionRequest", "InteractionSubmission")
 
@@ -54,7 +54,7 @@ def arms(annotation):
 
 def is_nullable(annotation):
     if annotation in (typing.Any, pydantic.JsonValue):
-        return False  # said by the type
+        return False  # declared by the type
     return type(None) in typing.get_args(annotation) or any(map(is_nullable, typing.get_args(annotation)
                                                                 if len(arms(annotation)) > 1 else ()))
 
@@ -126,15 +126,15 @@ def example_of(annotation, entity, name, default=None):
 
 def full(entity, arm=0):
     """A value for every field, none of them the default; of alternatives the `arm`th."""
-    whole = {}
+    example = {}
     for name, field in fields(entity).items():
         alternatives = arms(field.annotation) or [field.annotation]
-        whole[name] = example_of(alternatives[min(arm, len(alternatives) - 1)], entity, name, field.default)
+        example[name] = example_of(alternatives[min(arm, len(alternatives) - 1)], entity, name, field.default)
         is_fixed = typing.get_origin(field.annotation) is typing.Literal and len(typing.get_args(field.annotation)) == 1
-        assert field.is_required() or is_fixed or whole[name] != field.get_default(call_default_factory=True), name
+        assert field.is_required() or is_fixed or example[name] != field.get_default(call_default_factory=True), name
     if entity.model_config.get("extra") == "allow":
-        whole["further_key"] = {"kept": [1]}
-    return whole
+        example["further_key"] = {"kept": [1]}
+    return example
 
 
 def validated(entity, text):
@@ -155,25 +155,25 @@ def takes(entity, document):
 
 def one_fault_each(entity):
     """[what was done to it, document] for every way in which one field can be wrong."""
-    whole = full(entity)
+    example = full(entity)
     for name, field in fields(entity).items():
-        yield f"{name}: left out", {key: value for key, value in whole.items() if key != name}
-        yield f"{name}: null", {**whole, name: None}
-        for kind, stranger in STRANGERS.items():
-            yield f"{name}: {kind}", {**whole, name: stranger}
+        yield f"{name}: left out", {key: value for key, value in example.items() if key != name}
+        yield f"{name}: null", {**example, name: None}
+        for kind, wrong in WRONG_TYPES.items():
+            yield f"{name}: {kind}", {**example, name: wrong}
         for limit in field.metadata:
             if isinstance(limit, annotated_types.Ge):
-                yield f"{name}: too little", {**whole, name: limit.ge - 1}
+                yield f"{name}: too little", {**example, name: limit.ge - 1}
         for arm in arms(field.annotation):
             listed = typing.get_origin(arm) is list
             inner = typing.get_args(arm)[0] if listed else arm
             if typing.get_origin(inner) is typing.Literal:
                 for value in typing.get_args(inner):
-                    yield f"{name}: {value}", {**whole, name: [value] if listed else value}
-    yield "an unknown key", {**whole, "nobody_knows": 1}
+                    yield f"{name}: {value}", {**example, name: [value] if listed else value}
+    yield "an unknown key", {**example, "nobody_knows": 1}
     if entity.__name__ in BOUNDED:
         for path, value in out_of_bounds(entity, ""):
-            yield f"{path}: {len(value)} long", replaced(whole, path.split("/")[1:], value)
+            yield f"{path}: {len(value)} long", replaced(example, path.split("/")[1:], value)
 
 
 def out_of_bounds(entity, prefix):
@@ -208,9 +208,9 @@ def replaced(document, path, value):
 
 def describe(entity):
     required = [name for name, field in fields(entity).items() if field.is_required()]
-    whole, other = full(entity), full(entity, arm=1)
-    least = {name: whole[name] for name in required}
-    examples = [whole, least] if whole == other else [whole, other, least]
+    example, other = full(entity), full(entity, arm=1)
+    least = {name: example[name] for name in required}
+    examples = [example, least] if example == other else [example, other, least]
     return {
         "fields": {name: {"required": field.is_required(), "nullable": is_nullable(field.annotation),
                           "type": described(field.annotation), "limits": limits(field)}
@@ -226,24 +226,24 @@ def describe(entity):
 def strip_unknown(value, entity, path=""):
     """The value without keys that the class does not know, and the paths of those."""
     if is_entity(entity) and isinstance(value, dict):
-        kept, unknown = {}, []
+        output, unknown = {}, []
         for name, inner in value.items():
             if name not in entity.model_fields:
                 if entity.model_config.get("extra") == "allow":
-                    kept[name] = inner
+                    output[name] = inner
                 else:
                     unknown.append(f"{path}/{name}")
                 continue
-            kept[name], below = inner, []
+            output[name], below = inner, []
             for arm in arms(entity.model_fields[name].annotation):
                 listed = typing.get_origin(arm) is list
                 if listed and isinstance(inner, list) and is_entity(typing.get_args(arm)[0]):
                     stripped = [strip_unknown(item, typing.get_args(arm)[0], f"{path}/{name}/-") for item in inner]
-                    kept[name], below = [item for item, _ in stripped], [at for _, found in stripped for at in found]
+                    output[name], below = [item for item, _ in stripped], [at for _, found in stripped for at in found]
                 elif is_entity(arm) and isinstance(inner, dict):
-                    kept[name], below = strip_unknown(inner, arm, f"{path}/{name}")
+                    output[name], below = strip_unknown(inner, arm, f"{path}/{name}")
             unknown += below
-        return kept, unknown
+        return output, unknown
     return value, []
 
 

@@ -1,6 +1,6 @@
-"""LangBot's own SDK as the far side: reads what the gateway emits, writes what runners emit.
+"""LangBot's own SDK as the peer: reads what the gateway emits, writes what runners emit.
 
-`check`: stdin is [[class, value]...]; the answer says for each why the class refused it, which of its
+`check`: stdin is [[class, value]...]; the answer lists for each why the class refused it, which of its
 fields the class does not know, and what the class made of it. `results`: the answer is a list of
 results of every type, as a runner of this SDK dumps them. `query`: the answer is a pipeline's Query with
 that id, as this SDK dumps it.

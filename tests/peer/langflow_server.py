@@ -39,16 +39,16 @@ def echo_flow():
     from lfx.components.input_output import ChatInput, ChatOutput
     from lfx.graph import Graph
 
-    asked = ChatInput(_id="in")
-    return Graph(asked, ChatOutput(_id="out").set(input_value=asked.message_response)).dump(name="echo")
+    chat_input = ChatInput(_id="in")
+    return Graph(chat_input, ChatOutput(_id="out").set(input_value=chat_input.message_response)).dump(name="echo")
 
 
 def main():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    with tempfile.TemporaryDirectory() as place:
-        variables = {"LANGFLOW_CONFIG_DIR": place, "LANGFLOW_AUTO_LOGIN": "true", "DO_NOT_TRACK": "true"}
+    with tempfile.TemporaryDirectory() as directory:
+        variables = {"LANGFLOW_CONFIG_DIR": directory, "LANGFLOW_AUTO_LOGIN": "true", "DO_NOT_TRACK": "true"}
         server = subprocess.Popen(
             [sys.executable, "-m", "langflow", "run", "--backend-only", "--host", "127.0.0.1", "--port", str(port)],
             stdin=subprocess.DEVNULL,

@@ -52,8 +52,8 @@ def main():
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     file = os.path.abspath(__file__)
-    with tempfile.TemporaryDirectory() as place:
-        os.chdir(place)
+    with tempfile.TemporaryDirectory() as directory:
+        os.chdir(directory)
         threading.Thread(target=tell, args=(f"http://127.0.0.1:{port}", output), daemon=True).start()
         run_server(
             host="127.0.0.1", port=port, reload=False, open_browser=False, graphs={"agent": f"{file}:graph"}, env={}

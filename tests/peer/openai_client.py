@@ -15,7 +15,7 @@ tools = [
     }
 ]
 
-whole = client.chat.completions.create(model="talker", messages=user)
+completion = client.chat.completions.create(model="talker", messages=user)
 stream = client.chat.completions.create(
     model="talker", messages=user, stream=True, stream_options={"include_usage": True}
 )
@@ -32,7 +32,7 @@ after = asking + [
     {"role": "assistant", "content": None, "tool_calls": [call.to_dict()]},
     {"role": "tool", "tool_call_id": call.id, "content": "cold"},
 ]
-told = client.chat.completions.create(model="talker", messages=after, tools=tools)
+answer = client.chat.completions.create(model="talker", messages=after, tools=tools)
 vectors = client.embeddings.create(model="talker", input=["one", "two"])
 
 
@@ -45,12 +45,12 @@ def refused(model, text):
 
 json.dump(
     {
-        "whole": whole.choices[0].message.content,
-        "model": whole.model,
+        "whole": completion.choices[0].message.content,
+        "model": completion.model,
         "pieces": "".join(pieces),
         "usage": usage.total_tokens > 0,
         "call": [call.function.name, json.loads(call.function.arguments), called.finish_reason],
-        "told": told.choices[0].message.content,
+        "told": answer.choices[0].message.content,
         "dimensions": [len(item.embedding) for item in vectors.data],
         "models": [model.id for model in client.models.list()],
         "model_of_id": client.models.retrieve("talker").id,

@@ -12,7 +12,7 @@ weather = {"type": "function", "name": "get_weather", "description": "d", "stric
            "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}}
 patch = {"type": "custom", "name": "apply_patch", "description": "d"}
 
-whole = client.responses.create(model=model, instructions="be kind", input="hello", store=False)
+completion = client.responses.create(model=model, instructions="be kind", input="hello", store=False)
 types, pieces, last = [], [], None
 for event in client.responses.create(model=model, input="hello", stream=True):
     types.append(event.type)
@@ -25,7 +25,7 @@ with client.responses.stream(model=model, input=asking, tools=[weather]) as stre
 call = next(item for item in called.output if item.type == "function_call")
 after = asking + [item.to_dict() for item in called.output] + [
     {"type": "function_call_output", "call_id": call.call_id, "output": "cold"}]
-told = client.responses.create(model=model, input=after, tools=[weather])
+answer = client.responses.create(model=model, input=after, tools=[weather])
 asking = [{"role": "user", "content": "a patch"}]
 patched = client.responses.create(model=model, input=asking, tools=[patch])
 custom = next(item for item in patched.output if item.type == "custom_tool_call")
@@ -41,15 +41,15 @@ def refused(**request):
 
 json.dump(
     {
-        "whole": whole.output_text,
-        "model": whole.model,
-        "stored": whole.store,
+        "whole": completion.output_text,
+        "model": completion.model,
+        "stored": completion.store,
         "types": types,
         "pieces": "".join(pieces),
         "last": last.response.output_text,
         "usage": last.response.usage.total_tokens > 0,
         "call": [call.name, json.loads(call.arguments)],
-        "told": told.output_text,
+        "told": answer.output_text,
         "custom": [custom.name, custom.input],
         "tokens": counted.input_tokens,
         "refused": [

@@ -1,6 +1,6 @@
 """Hooks of Schemathesis for tests/e2e/shapes.rs: the credential of every request, and which statuses each operation gave.
 
-RUNNEL_CREDENTIAL is an API key or a run token; RUNNEL_RENEWAL, for a token, where it is renewed while the test goes on.
+RUNNEL_CREDENTIAL is an API key or a run token; RUNNEL_RENEWAL, for a token, the URL that renews it during the test.
 RUNNEL_STATUSES is the file that the statuses are written to.
 """
 

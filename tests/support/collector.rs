@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 
 use super::{hex, within};
 
-/// How the collector answers exports.
+/// Response of the collector to exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CollectorMode {
     Takes,
@@ -163,8 +163,8 @@ fn seen(span: &Span, resource: &Value) -> ReceivedSpan {
 
 fn values(attributes: &[KeyValue]) -> Value {
     let one = |attribute: &KeyValue| {
-        let told = attribute.value.clone().and_then(|value| value.value);
-        let value = match told.unwrap() {
+        let received = attribute.value.clone().and_then(|value| value.value);
+        let value = match received.unwrap() {
             Told::StringValue(text) => json!(text),
             Told::IntValue(number) => json!(number),
             Told::BoolValue(flag) => json!(flag),

@@ -103,14 +103,14 @@ async fn create(server: Url, options: &str) -> Database {
 
 /// Name prefix of all test databases of processes in the same PID namespace.
 fn prefix() -> String {
-    let place = [
+    let location = [
         std::fs::read("/proc/sys/kernel/random/boot_id").ok(),
         std::fs::read_link("/proc/self/ns/pid")
             .ok()
             .map(|link| link.into_os_string().into_encoded_bytes()),
     ];
-    let place: Vec<u8> = place.into_iter().flatten().flatten().collect();
-    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &place);
+    let location: Vec<u8> = location.into_iter().flatten().flatten().collect();
+    let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, &location);
     format!("runnel_e2e_{}_", hex(&digest.as_ref()[..4]))
 }
 

@@ -28,8 +28,12 @@ impl Deferred {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
         Self {
             // Use the gateway's listen address; the base URL in the request may be another.
             host: Client::new(&format!("{}/host/v1", stage.client.url), &text("token")),

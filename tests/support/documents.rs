@@ -39,12 +39,12 @@ impl Block {
         self.attributes.iter().any(|attribute| attribute == word)
     }
 
-    /// Why the test does not run these commands.
+    /// Reason to skip these commands in the test.
     pub fn skip_reason(&self) -> Option<&str> {
         self.attribute("needs")
     }
 
-    pub fn place(&self) -> String {
+    pub fn location(&self) -> String {
         format!("{}:{}", self.page, self.line)
     }
 }

@@ -1,4 +1,4 @@
-//! Fake servers of all connector platforms behind one port. Each answers a text with the text, the platform's
+//! Fake servers of all connector platforms on one port. Each answers a text with the text, the platform's
 //! name, and whether it recognizes the conversation.
 
 use std::fmt::Write as _;
@@ -70,17 +70,17 @@ async fn answer(request: Request) -> Response {
 }
 
 /// The answer to a text, or to the text part of a list. `known` is the conversation id of the request, if any.
-fn text(platform: &str, asked: &Value, known: Option<&str>) -> String {
+fn text(platform: &str, input: &Value, conversation: Option<&str>) -> String {
     let part = |part: &Value| part["text"].as_str().map(str::to_owned);
-    let parts = asked
+    let parts = input
         .as_array()
         .and_then(|parts| parts.iter().find_map(part));
-    let asked = asked.as_str().map(str::to_owned).or(parts);
-    let asked = asked.unwrap_or_else(|| panic!("{platform} was asked nothing"));
-    let known = known
+    let input = input.as_str().map(str::to_owned).or(parts);
+    let input = input.unwrap_or_else(|| panic!("{platform} received no input"));
+    let conversation = conversation
         .filter(|id| !id.is_empty())
         .unwrap_or("a new conversation");
-    format!("{platform} heard {asked} in {known}")
+    format!("{platform} heard {input} in {conversation}")
 }
 
 fn sse(events: &[(Option<&str>, Value)]) -> Response {
@@ -96,13 +96,13 @@ fn sse(events: &[(Option<&str>, Value)]) -> Response {
 }
 
 fn dify(body: &Value) -> Response {
-    let said = text("dify", &body["query"], body["conversation_id"].as_str());
+    let reply = text("dify", &body["query"], body["conversation_id"].as_str());
     let id = DIFY_CONVERSATION;
     let usage = json!({"usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}});
     sse(&[
         (
             None,
-            json!({"event": "message", "task_id": "t", "conversation_id": id, "answer": said}),
+            json!({"event": "message", "task_id": "t", "conversation_id": id, "answer": reply}),
         ),
         (
             None,
@@ -115,16 +115,16 @@ fn dify(body: &Value) -> Response {
 fn openai(body: &Value) -> Response {
     let messages = body["messages"].as_array().cloned().unwrap_or_default();
     let of_user = |message: &&Value| message["role"] == "user";
-    let asked = messages
+    let question = messages
         .iter()
         .rfind(of_user)
         .map(|message| &message["content"]);
     let has_history = messages
         .iter()
         .any(|message| message["role"] == "assistant");
-    let said = text(
+    let reply = text(
         "openai",
-        asked.unwrap_or(&Value::Null),
+        question.unwrap_or(&Value::Null),
         has_history.then_some("its history"),
     );
     let chunk = |delta: Value, end: Value| {
@@ -132,17 +132,17 @@ fn openai(body: &Value) -> Response {
             "choices": [{"index": 0, "delta": delta, "finish_reason": end}]})
     };
     sse(&[
-        (None, chunk(json!({"content": said}), Value::Null)),
+        (None, chunk(json!({"content": reply}), Value::Null)),
         (None, chunk(json!({}), json!("stop"))),
     ])
 }
 
 fn n8n(body: &Value) -> Response {
     // n8n issues no conversation id; the caller's session id identifies the conversation.
-    let said = text("n8n", &body["chatInput"], Some("its session"));
+    let reply = text("n8n", &body["chatInput"], Some("its session"));
     let parts = [
         json!({"type": "begin"}),
-        json!({"type": "item", "content": said}),
+        json!({"type": "item", "content": reply}),
         json!({"type": "end"}),
     ];
     let body: String = parts.iter().map(Value::to_string).collect();
@@ -150,17 +150,21 @@ fn n8n(body: &Value) -> Response {
 }
 
 fn coze(path: &str, body: &Value) -> Response {
-    let known = path.split_once("conversation_id=").map(|(_, id)| id);
-    let said = text("coze", &body["additional_messages"][0]["content"], known);
+    let conversation = path.split_once("conversation_id=").map(|(_, id)| id);
+    let reply = text(
+        "coze",
+        &body["additional_messages"][0]["content"],
+        conversation,
+    );
     let id = "coze-1";
     sse(&[
         (
             Some("conversation.message.delta"),
-            json!({"role": "assistant", "type": "answer", "content": said, "conversation_id": id}),
+            json!({"role": "assistant", "type": "answer", "content": reply, "conversation_id": id}),
         ),
         (
             Some("conversation.message.completed"),
-            json!({"role": "assistant", "type": "answer", "content": said, "conversation_id": id}),
+            json!({"role": "assistant", "type": "answer", "content": reply, "conversation_id": id}),
         ),
         (
             Some("conversation.chat.completed"),
@@ -173,27 +177,27 @@ fn coze(path: &str, body: &Value) -> Response {
 /// A workflow whose nodes send messages.
 fn dashscope(body: &Value) -> Response {
     let input = &body["input"];
-    let said = text("dashscope", &input["prompt"], input["session_id"].as_str());
-    let node = |said: &str, end: &str| {
-        let message = json!({"message": {"role": "assistant", "content": said}});
+    let reply = text("dashscope", &input["prompt"], input["session_id"].as_str());
+    let node = |reply: &str, end: &str| {
+        let message = json!({"message": {"role": "assistant", "content": reply}});
         json!({"output": {"session_id": "dash-1", "finish_reason": end, "workflow_message": message}, "request_id": "r"})
     };
     sse(&[
-        (Some("result"), node(&said, "null")),
+        (Some("result"), node(&reply, "null")),
         (Some("result"), node("", "stop")),
     ])
 }
 
 fn langflow(body: &Value) -> Response {
-    let said = text(
+    let reply = text(
         "langflow",
         &body["input_value"],
         body["session_id"].as_str().map(|_| "its session"),
     );
-    let message = json!({"outputs": [{"outputs": [{"outputs": {"message": {"message": said}},
-        "results": {"message": {"text": said}}}]}], "session_id": body["session_id"]});
+    let message = json!({"outputs": [{"outputs": [{"outputs": {"message": {"message": reply}},
+        "results": {"message": {"text": reply}}}]}], "session_id": body["session_id"]});
     let lines = [
-        json!({"event": "token", "data": {"chunk": said}}),
+        json!({"event": "token", "data": {"chunk": reply}}),
         json!({"event": "end", "data": {"result": message}}),
     ];
     let body = format!("{}\n\n{}\n\n", lines[0], lines[1]);
@@ -201,8 +205,8 @@ fn langflow(body: &Value) -> Response {
 }
 
 fn tbox(body: &Value) -> Response {
-    let said = text("tbox", &body["query"], body["conversationId"].as_str());
-    let payload = json!({"conversationId": "tbox-1", "messageId": "m", "text": said}).to_string();
+    let reply = text("tbox", &body["query"], body["conversationId"].as_str());
+    let payload = json!({"conversationId": "tbox-1", "messageId": "m", "text": reply}).to_string();
     sse(&[
         (
             Some("message"),
@@ -217,11 +221,11 @@ fn tbox(body: &Value) -> Response {
 
 fn weknora(path: &str, body: &Value) -> Response {
     let session = path.rsplit('/').next();
-    let said = text("weknora", &body["query"], session);
+    let reply = text("weknora", &body["query"], session);
     sse(&[
         (
             Some("message"),
-            json!({"response_type": "answer", "content": said, "done": false, "id": "a"}),
+            json!({"response_type": "answer", "content": reply, "done": false, "id": "a"}),
         ),
         (
             Some("message"),
@@ -232,10 +236,10 @@ fn weknora(path: &str, body: &Value) -> Response {
 
 fn deerflow(path: &str, body: &Value) -> Response {
     let thread = path.split('/').rev().nth(2);
-    let said = text("deerflow", &body["input"]["messages"][0]["content"], thread);
+    let reply = text("deerflow", &body["input"]["messages"][0]["content"], thread);
     let messages = json!({"messages": [
         {"type": "human", "id": "h", "content": body["input"]["messages"][0]["content"]},
-        {"type": "ai", "id": "a", "content": said}]});
+        {"type": "ai", "id": "a", "content": reply}]});
     sse(&[
         (Some("metadata"), json!({"run_id": "run-1"})),
         (Some("values"), messages),

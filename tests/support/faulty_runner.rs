@@ -253,15 +253,15 @@ impl FaultyRunnerState {
     }
 
     async fn start(self: Arc<Self>, headers: &HeaderMap, body: &Bytes) -> Response {
-        let asked: Value = serde_json::from_slice(body).unwrap();
+        let request: Value = serde_json::from_slice(body).unwrap();
         let refused = match self.fault {
             InjectedFault::NeverAnswers => std::future::pending().await,
             InjectedFault::AnswersServerError => Some(StatusCode::INTERNAL_SERVER_ERROR),
             InjectedFault::AppendsNothing => Some(StatusCode::ACCEPTED),
-            InjectedFault::FailsAfterACut if self.is_blocked(&asked) => {
+            InjectedFault::FailsAfterACut if self.is_blocked(&request) => {
                 Some(StatusCode::INTERNAL_SERVER_ERROR)
             }
-            InjectedFault::RefusesUnknownFields if asked.as_object().unwrap().len() > 4 => {
+            InjectedFault::RefusesUnknownFields if request.as_object().unwrap().len() > 4 => {
                 Some(StatusCode::BAD_REQUEST)
             }
             InjectedFault::RefusesACharset if headers["content-type"] != "application/json" => {
@@ -277,17 +277,17 @@ impl FaultyRunnerState {
             self.fault,
             InjectedFault::Appends | InjectedFault::AppendsWithAGap
         ) {
-            let appending = Arc::clone(&self).append(asked["host"].clone(), inbox);
+            let appending = Arc::clone(&self).append(request["host"].clone(), inbox);
             self.runs.lock().unwrap().spawn(appending);
             let runner = Arc::clone(&self);
             self.runs.lock().unwrap().spawn(async move {
-                runner.execute(&asked, &frames).await;
+                runner.execute(&request, &frames).await;
             });
             return StatusCode::ACCEPTED.into_response();
         }
         let runner = Arc::clone(&self);
         self.runs.lock().unwrap().spawn(async move {
-            runner.execute(&asked, &frames).await;
+            runner.execute(&request, &frames).await;
             drop(frames);
         });
         let body = Body::from_stream(stream::unfold(inbox, |mut inbox| async move {
@@ -350,19 +350,19 @@ impl FaultyRunnerState {
     }
 
     /// With `FailsAfterACut`, a run whose connection was closed blocks all later runs but the concurrent ones.
-    fn is_blocked(&self, asked: &Value) -> bool {
-        let text = asked["context"]["input"]["text"].as_str();
+    fn is_blocked(&self, request: &Value) -> bool {
+        let text = request["context"]["input"]["text"].as_str();
         let is_one_of_two = text.is_some_and(|text| text.contains("conform-"));
         !is_one_of_two && self.is_busy.swap(true, Ordering::SeqCst)
     }
 
     /// Returns `None` if the gateway disconnected before the end.
-    async fn execute(&self, asked: &Value, frames: &mpsc::Sender<String>) -> Option<()> {
+    async fn execute(&self, request: &Value, frames: &mpsc::Sender<String>) -> Option<()> {
         let mut run = FaultyRun {
-            id: asked["context"]["run_id"].as_str().unwrap().to_owned(),
-            host: asked["host"]["base_url"].as_str().unwrap().to_owned(),
-            token: asked["host"]["token"].as_str().unwrap().to_owned(),
-            text: asked["context"]["input"]["text"]
+            id: request["context"]["run_id"].as_str().unwrap().to_owned(),
+            host: request["host"]["base_url"].as_str().unwrap().to_owned(),
+            token: request["host"]["token"].as_str().unwrap().to_owned(),
+            text: request["context"]["input"]["text"]
                 .as_str()
                 .unwrap_or("nothing")
                 .to_owned(),
@@ -371,11 +371,13 @@ impl FaultyRunnerState {
             frames.send(self.framed(": hi\n\n")).await.ok()?;
         }
         if self.has_fault(InjectedFault::RequiresAConversation)
-            && asked["context"]["conversation"].is_null()
+            && request["context"]["conversation"].is_null()
         {
             return Some(());
         }
-        let deadline = asked["context"]["runtime"]["deadline_at"].as_f64().unwrap();
+        let deadline = request["context"]["runtime"]["deadline_at"]
+            .as_f64()
+            .unwrap();
         let record = self.get_run(&run, deadline).await;
         let was_cut = record
             .as_ref()
@@ -408,12 +410,12 @@ impl FaultyRunnerState {
 
     /// Returns `None` if the gateway has disconnected.
     async fn send_events(&self, events: Vec<String>, frames: &mpsc::Sender<String>) -> Option<()> {
-        let mut told: Vec<_> = events.iter().map(|event| self.framed(event)).collect();
+        let mut values: Vec<_> = events.iter().map(|event| self.framed(event)).collect();
         if self.has_fault(InjectedFault::AnswersAsOneDocument) {
-            told = vec![format!("{{\"results\":[{}]}}", told.join(","))];
+            values = vec![format!("{{\"results\":[{}]}}", values.join(","))];
         }
-        let last = told.pop();
-        for frame in told {
+        let last = values.pop();
+        for frame in values {
             frames.send(frame).await.ok()?;
         }
         // Clear the flag before the gateway reads the end and starts the next run.
@@ -516,7 +518,7 @@ impl FaultyRunnerState {
         let (first, second) = text.split_at(text.find(' ').unwrap_or(text.len()));
         let first = run.frame(1, "message.delta", &chunk(first));
         let second = run.frame(2, "message.delta", &chunk(second));
-        let whole = run.frame(3, "message.completed", &message);
+        let complete = run.frame(3, "message.completed", &message);
         let end_at = |number| run.frame(number, "run.completed", &end);
         let state = |key: &str| json!({"scope": "conversation", "key": key, "value": 1});
         match self.fault {
@@ -524,72 +526,77 @@ impl FaultyRunnerState {
                 first,
                 "data: {oops\n\n".to_owned(),
                 second,
-                whole,
+                complete,
                 end_at(4),
             ],
             InjectedFault::SendsALongLine => {
                 vec![first, format!("data: {}\n\n", "x".repeat(1_100_000))]
             }
             InjectedFault::UsesAnotherRunId => {
-                vec![first, second.replace(&run.id, "another"), whole, end_at(4)]
+                vec![
+                    first,
+                    second.replace(&run.id, "another"),
+                    complete,
+                    end_at(4),
+                ]
             }
             InjectedFault::CountsBackward => {
                 let late = run.frame(1, "processor.log", &json!({"text": "late"}));
-                vec![first, second, late, whole, end_at(4)]
+                vec![first, second, late, complete, end_at(4)]
             }
-            InjectedFault::LeavesASequenceGap => vec![first, second, whole, end_at(9)],
+            InjectedFault::LeavesASequenceGap => vec![first, second, complete, end_at(9)],
             InjectedFault::SendsInvalidPayload => {
-                let bent = run.frame(4, "message.delta", &json!({"text": "hello"}));
-                vec![first, second, whole, bent, end_at(5)]
+                let malformed = run.frame(4, "message.delta", &json!({"text": "hello"}));
+                vec![first, second, complete, malformed, end_at(5)]
             }
             InjectedFault::WritesHostState => {
                 let state = run.frame(4, "state.updated", &state("host.count"));
-                vec![first, second, whole, state, end_at(5)]
+                vec![first, second, complete, state, end_at(5)]
             }
             InjectedFault::Appends => {
                 let data = json!({"scope": "runner", "key": "said", "value": run.text});
                 let state = run.frame(4, "state.updated", &data);
-                vec![first, second, whole, state, end_at(5)]
+                vec![first, second, complete, state, end_at(5)]
             }
             InjectedFault::WritesMissingConversationState => {
                 let state = run.frame(4, "state.updated", &state("said"));
-                vec![first, second, whole, state, end_at(5)]
+                vec![first, second, complete, state, end_at(5)]
             }
             InjectedFault::SendsForeignEvents => {
                 let pings = "event: ping\ndata: ping\n\nevent: ping\ndata: {}\n\n".repeat(3);
-                vec![first, pings, second, whole, end_at(4)]
+                vec![first, pings, second, complete, end_at(4)]
             }
             InjectedFault::SplitsCharacters => {
                 let half = json!({"text": "HALF"});
                 let half = run.frame(4, "processor.log", &half);
                 let half = half.replace("HALF", "\\ud83d");
-                vec![first, second, whole, half, end_at(5)]
+                vec![first, second, complete, half, end_at(5)]
             }
             InjectedFault::UsesGatewayErrorCode => {
                 let failed = json!({"code": "host.orphaned", "message": "gone"});
-                vec![first, second, whole, run.frame(4, "run.failed", &failed)]
+                vec![first, second, complete, run.frame(4, "run.failed", &failed)]
             }
-            InjectedFault::OmitsTheTerminal => vec![first, second, whole],
-            InjectedFault::SendsTwoTerminals => vec![first, second, whole, end_at(4), end_at(5)],
+            InjectedFault::OmitsTheTerminal => vec![first, second, complete],
+            InjectedFault::SendsTwoTerminals => vec![first, second, complete, end_at(4), end_at(5)],
             InjectedFault::SendsAfterTheTerminal => {
                 let more = run.frame(5, "processor.log", &json!({"text": "more"}));
-                vec![first, second, whole, end_at(4), more]
+                vec![first, second, complete, end_at(4), more]
             }
             InjectedFault::SendsNothing => vec![end_at(1)],
             InjectedFault::SendsSnapshots => {
                 let all = run.frame(2, "message.delta", &chunk(&text));
-                vec![first, all, whole, end_at(4)]
+                vec![first, all, complete, end_at(4)]
             }
             InjectedFault::SendsAllContent => {
                 let chunk = json!({"role": "assistant", "content": "!", "all_content": text});
                 let all = run.frame(2, "message.delta", &json!({"chunk": chunk}));
-                vec![first, all, whole, end_at(4)]
+                vec![first, all, complete, end_at(4)]
             }
             InjectedFault::FailsWithHostileText => {
                 let text = "\u{1b}[31m\u{1}\u{202e}\u{fffe}]]> <evil a=\"b\">&'\r\n";
                 vec![run.frame(1, "run.failed", &json!({"code": "x", "message": text}))]
             }
-            _ => vec![first, second, whole, end_at(4)],
+            _ => vec![first, second, complete, end_at(4)],
         }
     }
 }

@@ -122,8 +122,8 @@ fn open(master_key: &str, purpose: &str, sealed: &str) -> Vec<u8> {
         .map(|n| u8::from_str_radix(&master_key.trim()[2 * n..2 * n + 2], 16).unwrap())
         .collect();
     let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &key).unwrap());
-    let whole = decode(sealed.strip_prefix("v1.").unwrap());
-    let (nonce, body) = whole.split_at(NONCE_LEN);
+    let sealed_bytes = decode(sealed.strip_prefix("v1.").unwrap());
+    let (nonce, body) = sealed_bytes.split_at(NONCE_LEN);
     let mut body = body.to_vec();
     let nonce = Nonce::try_assume_unique_for_key(nonce).unwrap();
     key.open_in_place(nonce, Aad::from(purpose.as_bytes()), &mut body)

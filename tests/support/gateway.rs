@@ -223,7 +223,7 @@ impl Config {
     }
 }
 
-/// The `bus` section of the test. Without a `kind`, `RUNNEL_TEST_BUS` sets it; `none` runs the whole suite
+/// The `bus` section of the test. Without a `kind`, `RUNNEL_TEST_BUS` sets it; `none` runs the complete suite
 /// without notifications.
 fn bus_section(of_test: &str) -> String {
     match std::env::var("RUNNEL_TEST_BUS") {
@@ -352,11 +352,11 @@ impl GatewayProcess {
     }
 
     /// Starts another replica on the same database, with the same configuration and its own address.
-    pub async fn beside(&self) -> Replica {
+    pub async fn start_replica(&self) -> Replica {
         self.start_replica_with(&[]).await
     }
 
-    /// Like `beside`, with additional environment variables.
+    /// Starts a replica with additional environment variables.
     pub async fn start_replica_with(&self, variables: &[(&str, &str)]) -> Replica {
         let directory = TempDirectory::new();
         for name in ["master.key", "endpoint.secret"] {

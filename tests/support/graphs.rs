@@ -110,16 +110,18 @@ impl GraphFixture {
         })
         .await;
         let id = question["id"].as_str().unwrap();
-        let asked = &question["request"]["interaction_id"];
-        let body = json!({"interaction_id": asked, "action_id": action, "values": {}});
+        let interaction_id = &question["request"]["interaction_id"];
+        let body = json!({"interaction_id": interaction_id, "action_id": action, "values": {}});
         let path = format!("/v1/interactions/{id}/submit");
         self.client.create(&path, &body).await.run_id()
     }
 
     /// The user messages of the newest model request, as JSON texts.
     pub fn shown(&self) -> String {
-        let asked = self.model.asked();
-        let messages = asked.last().unwrap().body["messages"].as_array().unwrap();
+        let requests = self.model.requests();
+        let messages = requests.last().unwrap().body["messages"]
+            .as_array()
+            .unwrap();
         let users = messages.iter().filter(|message| message["role"] == "user");
         let texts: Vec<_> = users
             .map(|message| message["content"].to_string())

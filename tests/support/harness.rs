@@ -172,7 +172,7 @@ impl HarnessFixture {
 
     /// Posts a message in conversation `c` on a surface that shows interactions. Returns the run id.
     pub async fn post(&self, text: &str) -> String {
-        self.client.post(&said(text, true)).await.run_id()
+        self.client.post(&user_message(text, true)).await.run_id()
     }
 
     /// Posts a message and waits until its run ends.
@@ -277,7 +277,7 @@ fn processes_below(root: &Path) -> Vec<i32> {
 }
 
 /// A message in conversation `c`. With `shows`, the surface shows interactions.
-pub fn said(text: &str, shows: bool) -> Value {
+pub fn user_message(text: &str, shows: bool) -> Value {
     let mut event = json!({
         "event_type": "message.received", "input": {"text": text},
         "conversation": {"conversation_id": "c"}, "actor": {"actor_type": "user", "actor_id": "u-1"},

@@ -11,7 +11,7 @@ use super::stage::{Stage, VerifiedOutcome};
 pub struct HeldRun {
     pub run_id: String,
     /// The run request that the runner received.
-    pub asked: Value,
+    pub run_request: Value,
     pub token: String,
     pub host: Client,
     gate: Gate,
@@ -46,14 +46,18 @@ impl HeldRun {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let text = |name: &str| asked["host"][name].as_str().unwrap().to_owned();
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
         let (base_url, token) = (text("base_url"), text("token"));
         Self {
             run_id,
             host: Client::new(&base_url, &token),
             token,
-            asked,
+            run_request,
             gate,
         }
     }

@@ -72,8 +72,8 @@ impl LangbotDatabase {
         directory: &TempDirectory,
         addresses: &[(&str, String)],
     ) -> Option<Self> {
-        let place = |sql: String, (from, to): &(&str, String)| sql.replace(from, to);
-        let sql = addresses.iter().fold(sql(), place);
+        let substitute = |sql: String, (from, to): &(&str, String)| sql.replace(from, to);
+        let sql = addresses.iter().fold(sql(), substitute);
         match engine {
             Engine::Sqlite => {
                 let path = directory.file("langbot.db");

@@ -89,7 +89,7 @@ impl NatsSubscriber {
 /// A local port that forwards to the server while it is connected.
 pub struct NatsProxy {
     pub url: String,
-    is_whole: watch::Sender<bool>,
+    is_connected: watch::Sender<bool>,
     _tasks: JoinSet<()>,
 }
 
@@ -98,42 +98,42 @@ impl NatsProxy {
     pub async fn to(server: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("nats://{}", listener.local_addr().unwrap());
-        let is_whole = watch::Sender::new(false);
+        let is_connected = watch::Sender::new(false);
         let mut tasks = JoinSet::new();
         tasks.spawn(carry(
             listener,
             Arc::from(address(server)),
-            is_whole.subscribe(),
+            is_connected.subscribe(),
         ));
         Self {
             url,
-            is_whole,
+            is_connected,
             _tasks: tasks,
         }
     }
 
     pub fn mend(&self) {
-        self.is_whole.send_replace(true);
+        self.is_connected.send_replace(true);
     }
 
     pub fn cut(&self) {
-        self.is_whole.send_replace(false);
+        self.is_connected.send_replace(false);
     }
 }
 
-async fn carry(listener: TcpListener, server: Arc<str>, is_whole: watch::Receiver<bool>) {
+async fn carry(listener: TcpListener, server: Arc<str>, is_connected: watch::Receiver<bool>) {
     let mut calls = JoinSet::new();
     loop {
         let (mut near, _) = listener.accept().await.unwrap();
-        if !*is_whole.borrow() {
+        if !*is_connected.borrow() {
             continue;
         }
-        let (server, mut is_whole) = (Arc::clone(&server), is_whole.clone());
+        let (server, mut is_connected) = (Arc::clone(&server), is_connected.clone());
         calls.spawn(async move {
             let mut far = TcpStream::connect(&*server).await.unwrap();
             tokio::select! {
                 _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                _ = is_whole.wait_for(|is_whole| !is_whole) => {}
+                _ = is_connected.wait_for(|is_connected| !is_connected) => {}
             }
         });
     }

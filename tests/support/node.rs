@@ -114,9 +114,9 @@ pub fn fingerprint(files: &[(String, Vec<u8>)]) -> String {
     let digests = files.iter().flat_map(|(name, bytes)| {
         [name.as_bytes(), bytes].map(|part| digest(&SHA256, part).as_ref().to_vec())
     });
-    let whole = digest(&SHA256, &digests.collect::<Vec<_>>().concat());
+    let digest_of_all = digest(&SHA256, &digests.collect::<Vec<_>>().concat());
     let mut hex = String::new();
-    for byte in &whole.as_ref()[..8] {
+    for byte in &digest_of_all.as_ref()[..8] {
         write!(hex, "{byte:02x}").unwrap();
     }
     hex

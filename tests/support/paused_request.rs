@@ -52,12 +52,12 @@ impl PausedRequest {
         );
         socket.write_all(head.as_bytes()).await.unwrap();
         let expected = b"HTTP/1.1 100 Continue\r\n\r\n";
-        let mut told = vec![0; expected.len()];
-        within("100 Continue", socket.read_exact(&mut told))
+        let mut received = vec![0; expected.len()];
+        within("100 Continue", socket.read_exact(&mut received))
             .await
             .unwrap();
         assert_eq!(
-            String::from_utf8_lossy(&told),
+            String::from_utf8_lossy(&received),
             String::from_utf8_lossy(expected),
             "{method} {path}"
         );

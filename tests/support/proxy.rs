@@ -16,8 +16,8 @@ use uuid::Uuid;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkFault {
     #[default]
-    Whole,
-    /// Accept connections and bytes, but deliver nothing until the proxy is `Whole` again.
+    Forwarding,
+    /// Accept connections and bytes, but deliver nothing until the proxy is `Forwarding` again.
     Holding,
     /// Delay each chunk by this duration.
     Late(Duration),
@@ -32,7 +32,7 @@ pub enum SenderSide {
     Callee,
 }
 
-/// How a connection is closed.
+/// Kind of close of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseKind {
     /// FIN: a clean end.
@@ -46,9 +46,9 @@ pub enum CloseKind {
 pub enum CutTrigger {
     /// After exactly this number of bytes from one side.
     After(SenderSide, usize, CloseKind),
-    /// When a COMMIT follows this text, before it is forwarded.
+    /// At the COMMIT that follows this text, before it is forwarded.
     BeforeCommit(String),
-    /// When a COMMIT that follows this text is answered; the answer is dropped.
+    /// At the answer to the COMMIT that follows this text; the answer is dropped.
     AfterCommit(String),
 }
 
@@ -170,12 +170,12 @@ impl Proxy {
         let mut cells = line.split_whitespace().skip(1);
         let (local, remote) = (cells.next()?, cells.next()?);
         let (sending, received) = cells.nth(1)?.split_once(':')?;
-        let kept = match ours {
+        let handle = match ours {
             ours if ours == local => sending,
             ours if ours == remote => received,
             _ => return None,
         };
-        usize::from_str_radix(kept, 16).ok()
+        usize::from_str_radix(handle, 16).ok()
     }
 }
 
@@ -233,15 +233,15 @@ async fn connect(mut caller: TcpStream, shared: Arc<ProxyState>) {
         return;
     };
     let _ = (caller.set_nodelay(true), callee.set_nodelay(true));
-    let told = TriggerState::default();
+    let triggers = TriggerState::default();
     let silences = shared.silences.subscribe();
     let cut = {
         let (from_caller, to_caller) = caller.split();
         let (from_callee, to_callee) = callee.split();
         tokio::select! {
             both = async { tokio::try_join!(
-                pump(&shared, &told, SenderSide::Caller, from_caller, to_callee, silences.clone()),
-                pump(&shared, &told, SenderSide::Callee, from_callee, to_caller, silences.clone()),
+                pump(&shared, &triggers, SenderSide::Caller, from_caller, to_callee, silences.clone()),
+                pump(&shared, &triggers, SenderSide::Callee, from_callee, to_caller, silences.clone()),
             ) } => both.err(),
             _ = cuts.changed() => Some(CloseKind::Reset),
         }
@@ -263,7 +263,7 @@ struct TriggerState {
 /// Forwards bytes in one direction until the end. Returns an error when a trap fires.
 async fn pump(
     shared: &ProxyState,
-    told: &TriggerState,
+    triggers: &TriggerState,
     side: SenderSide,
     mut from: ReadHalf<'_>,
     mut to: WriteHalf<'_>,
@@ -294,19 +294,20 @@ async fn pump(
             }
             Some(CutTrigger::BeforeCommit(text))
                 if side == SenderSide::Caller
-                    && told.has_commit_after(&mut tail, bytes, &text)
+                    && triggers.has_commit_after(&mut tail, bytes, &text)
                     && shared.fire() =>
             {
                 return Err(CloseKind::Reset);
             }
             Some(CutTrigger::AfterCommit(text))
-                if side == SenderSide::Caller && told.has_commit_after(&mut tail, bytes, &text) =>
+                if side == SenderSide::Caller
+                    && triggers.has_commit_after(&mut tail, bytes, &text) =>
             {
-                told.committed.store(true, Ordering::SeqCst);
+                triggers.committed.store(true, Ordering::SeqCst);
             }
             Some(CutTrigger::AfterCommit(_))
                 if side == SenderSide::Callee
-                    && told.committed.load(Ordering::SeqCst)
+                    && triggers.committed.load(Ordering::SeqCst)
                     && shared.fire() =>
             {
                 return Err(CloseKind::Reset);
@@ -356,7 +357,7 @@ async fn carry(to: &mut WriteHalf<'_>, bytes: &[u8], wire: NetworkFault) -> std:
             tokio::time::sleep(by).await;
             to.write_all(bytes).await
         }
-        NetworkFault::Whole | NetworkFault::Holding | NetworkFault::Refusing => {
+        NetworkFault::Forwarding | NetworkFault::Holding | NetworkFault::Refusing => {
             to.write_all(bytes).await
         }
     }

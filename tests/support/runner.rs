@@ -160,7 +160,7 @@ impl StubRunner {
     }
 
     /// Waits for the first request that matches.
-    pub async fn asked(
+    pub async fn wait_for_request(
         &self,
         what: &str,
         fits: impl Fn(&RecordedRequest) -> bool,
@@ -301,15 +301,17 @@ async fn repeat(socket: &mut TcpStream, bytes: &[u8], pause: Duration) -> std::i
 impl StubState {
     fn steps(&self, request: &RecordedRequest) -> Vec<ScriptStep> {
         match (request.method.as_str(), request.path.as_str()) {
-            ("GET", "/runners") => whole("200 OK", &self.list()),
+            ("GET", "/runners") => complete_response("200 OK", &self.list()),
             ("POST", "/runs") => self.script(request),
             ("POST", "/function") => match request.json()["action"].as_str() {
-                Some("list_runners") => whole("200 OK", &self.list()),
+                Some("list_runners") => complete_response("200 OK", &self.list()),
                 Some("run") => self.script(request),
-                _ => whole("404 Not Found", &json!({})),
+                _ => complete_response("404 Not Found", &json!({})),
             },
-            ("POST", path) if path.ends_with("/cancel") => whole("202 Accepted", &json!({})),
-            _ => whole("404 Not Found", &json!({})),
+            ("POST", path) if path.ends_with("/cancel") => {
+                complete_response("202 Accepted", &json!({}))
+            }
+            _ => complete_response("404 Not Found", &json!({})),
         }
     }
 
@@ -333,11 +335,14 @@ impl StubState {
         };
         let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let script = scripts.get(event_id).or_else(|| scripts.get(""));
-        script.map_or_else(|| whole("404 Not Found", &json!({})), |script| script(&run))
+        script.map_or_else(
+            || complete_response("404 Not Found", &json!({})),
+            |script| script(&run),
+        )
     }
 }
 
-fn whole(status: &str, body: &Value) -> Vec<ScriptStep> {
+fn complete_response(status: &str, body: &Value) -> Vec<ScriptStep> {
     let body = body.to_string();
     let length = body.len();
     let head = format!(

@@ -101,7 +101,7 @@ pub fn sse_head() -> ScriptStep {
     head("200 OK", "content-type: text/event-stream\r\n")
 }
 
-/// A whole stream in one write, then a clean close.
+/// A complete stream in one write, then a clean close.
 pub fn sse(body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
     vec![sse_head(), send(body)]
 }
@@ -130,7 +130,7 @@ fn chunked_head() -> ScriptStep {
     )
 }
 
-/// A whole response with other headers.
+/// A complete response with other headers.
 pub fn answer(status: &str, headers: &str, body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
     vec![head(status, headers), send(body)]
 }

@@ -76,9 +76,9 @@ fn body(raw: &[u8]) -> Vec<u8> {
 /// Event ids of complete frames.
 fn ids(body: &[u8]) -> Vec<u64> {
     let text = String::from_utf8_lossy(body);
-    let whole = text.rfind("\n\n").map_or("", |end| &text[..end]);
+    let complete = text.rfind("\n\n").map_or("", |end| &text[..end]);
     let id = |line: &str| line.strip_prefix("id: ").map(|id| id.parse().unwrap());
-    whole.lines().filter_map(id).collect()
+    complete.lines().filter_map(id).collect()
 }
 
 /// Resident memory of a process in KiB.
@@ -97,8 +97,11 @@ pub fn open_files(pid: u32) -> usize {
 }
 
 /// Waits until a process has at most `most` open files.
-pub async fn wait_for_open_files(pid: u32, most: usize) {
-    until("the files to be closed", async || open_files(pid) <= most).await;
+pub async fn wait_for_open_files(pid: u32, max_files: usize) {
+    until("the files to be closed", async || {
+        open_files(pid) <= max_files
+    })
+    .await;
 }
 
 /// CPU time of a process in ticks, 100 per second.

@@ -153,10 +153,10 @@ impl Stage {
 
     /// The result of `/readyz`: `ok`, or the reason why the gateway is not ready.
     pub async fn readiness(&self) -> String {
-        let asked = send(self.client.anonymous(Method::GET, "/readyz"));
-        let ApiResponse { status, body, .. } = asked.await.unwrap();
+        let readiness = send(self.client.anonymous(Method::GET, "/readyz"));
+        let ApiResponse { status, body, .. } = readiness.await.unwrap();
         assert_eq!(status == 200, body["status"] == "ok", "{body}");
-        body["status"].as_str().expect("what it says").to_owned()
+        body["status"].as_str().expect("a status").to_owned()
     }
 
     /// Waits until the run ends. Asserts that event page, stream and run agree.
@@ -189,23 +189,23 @@ impl VerifiedOutcome {
 
     #[track_caller]
     pub fn assert(&self, ending: &str, types: &[&str]) {
-        let told = (self.ending(), self.ledger.types());
+        let outcome = (self.ending(), self.ledger.types());
         let expected = (
             ending.to_owned(),
             types.iter().map(ToString::to_string).collect(),
         );
-        assert_eq!(told, expected, "rejected: {:?}", self.rejections);
+        assert_eq!(outcome, expected, "rejected: {:?}", self.rejections);
     }
 
     #[track_caller]
     pub fn assert_rejected(&self, reasons: &[&str]) {
-        let told: Vec<_> = self
+        let events: Vec<_> = self
             .rejections
             .iter()
             .map(|row| row["reason"].as_str())
             .collect();
         let expected: Vec<_> = reasons.iter().copied().map(Some).collect();
-        assert_eq!(told, expected);
+        assert_eq!(events, expected);
         assert_eq!(self.run["metadata"]["rejected"], reasons.len());
     }
 }

@@ -54,12 +54,12 @@ impl ChatRequest {
     }
 
     /// The text of the system message at this index.
-    pub fn system(&self, place: usize) -> String {
+    pub fn system(&self, index: usize) -> String {
         let mut systems = self
             .messages()
             .iter()
             .filter(|message| message["role"] == "system");
-        systems.nth(place).map(text_of).unwrap_or_default()
+        systems.nth(index).map(text_of).unwrap_or_default()
     }
 
     /// The text of the last message.
@@ -107,7 +107,7 @@ fn text_of(message: &Value) -> String {
 #[derive(Clone, Default)]
 struct ProviderState {
     script: Arc<Mutex<VecDeque<AnswerPiece>>>,
-    asked: Arc<Mutex<Vec<ChatRequest>>>,
+    requests: Arc<Mutex<Vec<ChatRequest>>>,
     left: watch::Sender<bool>,
 }
 
@@ -138,8 +138,8 @@ impl ScriptedProvider {
         self.shared.script.lock().unwrap().extend(pieces);
     }
 
-    pub fn asked(&self) -> Vec<ChatRequest> {
-        self.shared.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<ChatRequest> {
+        self.shared.requests.lock().unwrap().clone()
     }
 
     /// Waits until a client has disconnected from a silent answer.
@@ -155,10 +155,10 @@ impl ScriptedProvider {
 }
 
 async fn answer(State(shared): State<ProviderState>, body: Bytes) -> Response {
-    let asked = ChatRequest(serde_json::from_slice(&body).unwrap());
-    let is_summary = asked.is_summary();
-    let streams = asked.0["stream"] == true;
-    shared.asked.lock().unwrap().push(asked);
+    let request = ChatRequest(serde_json::from_slice(&body).unwrap());
+    let is_summary = request.is_summary();
+    let streams = request.0["stream"] == true;
+    shared.requests.lock().unwrap().push(request);
     if is_summary {
         let message = json!({"role": "assistant", "content": "(none)"});
         let choices = json!([{"index": 0, "message": message, "finish_reason": "stop"}]);

@@ -44,7 +44,7 @@ struct ToolServerState {
 #[derive(Clone, Debug, Default)]
 pub struct SessionError {
     pub status: u16,
-    /// `ID` stands for the id of the request.
+    /// `ID` is replaced by the id of the request.
     pub body: String,
     pub kind: String,
 }
@@ -216,8 +216,8 @@ async fn behave(behaviour: &str, seen: &ToolRequest) -> Response {
             (StatusCode::FOUND, away).into_response()
         }
         "fail" => {
-            let told = seen.header("authorization").unwrap_or_default().to_owned();
-            (StatusCode::INTERNAL_SERVER_ERROR, told).into_response()
+            let credential = seen.header("authorization").unwrap_or_default().to_owned();
+            (StatusCode::INTERNAL_SERVER_ERROR, credential).into_response()
         }
         "refuse" => (StatusCode::BAD_REQUEST, "no such thing").into_response(),
         "busy" => (StatusCode::TOO_MANY_REQUESTS, [("retry-after", "7")]).into_response(),
@@ -292,8 +292,8 @@ async fn mcp(shared: &ToolServerState, seen: &ToolRequest) -> Response {
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
     let session = format!("s-{session}");
-    let is_known = seen.header("mcp-session-id") == Some(&session);
-    if method != "initialize" && !is_known {
+    let is_current_session = seen.header("mcp-session-id") == Some(&session);
+    if method != "initialize" && !is_current_session {
         let body = refusal.body.replace("ID", &message["id"].to_string());
         let status = StatusCode::from_u16(refusal.status).unwrap();
         return (status, [(CONTENT_TYPE, refusal.kind)], body).into_response();

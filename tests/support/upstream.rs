@@ -46,7 +46,7 @@ pub struct UpstreamRequest {
 #[derive(Clone, Default)]
 struct UpstreamState {
     replies: Arc<Mutex<VecDeque<UpstreamReply>>>,
-    asked: Arc<Mutex<Vec<UpstreamRequest>>>,
+    requests: Arc<Mutex<Vec<UpstreamRequest>>>,
     left: watch::Sender<u32>,
 }
 
@@ -78,8 +78,8 @@ impl Upstream {
     }
 
     /// All requests so far.
-    pub fn asked(&self) -> Vec<UpstreamRequest> {
-        self.shared.asked.lock().unwrap().clone()
+    pub fn requests(&self) -> Vec<UpstreamRequest> {
+        self.shared.requests.lock().unwrap().clone()
     }
 
     /// Waits until clients have disconnected from `count` held responses.
@@ -96,7 +96,7 @@ async fn answer(
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    shared.asked.lock().unwrap().push(UpstreamRequest {
+    shared.requests.lock().unwrap().push(UpstreamRequest {
         path: uri.path().to_owned(),
         headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -108,7 +108,7 @@ async fn answer(
         let frames = events.into_iter().map(|event| format!("{event}\n\n"));
         stream::iter(frames.map(Ok::<_, std::io::Error>).collect::<Vec<_>>())
     };
-    let response = match reply.expect("more was asked than told") {
+    let response = match reply.expect("more requests than scripted replies") {
         UpstreamReply::Json(status, body) => head(status)
             .header("content-type", "application/json")
             .body(Body::from(body.to_string())),

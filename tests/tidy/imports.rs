@@ -1,4 +1,4 @@
-//! Import cycles and method counts. A cycle of many files is one room: nothing in it can be read or changed alone.
+//! Import cycles and method counts. Files of a cycle cannot be read or changed separately.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,8 +6,8 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
 use crate::{assert_none, rust_files};
 
-/// Crates whose files stay apart.
-const ROOMS: [&str; 5] = [
+/// Crates with limits on import cycles.
+const LAYERED_CRATES: [&str; 5] = [
     "crates/client-api",
     "crates/host-api",
     "crates/runs",
@@ -35,17 +35,17 @@ struct Module {
 type Modules = BTreeMap<ModulePath, Module>;
 
 #[test]
-fn import_cycles_have_at_most_five_files() {
+fn import_cycles_are_limited_to_five_files() {
     let mut faults = Vec::new();
-    for (room, modules) in crates() {
-        if !ROOMS.contains(&room.as_str()) {
+    for (krate, modules) in crates() {
+        if !LAYERED_CRATES.contains(&krate.as_str()) {
             continue;
         }
         for cycle in cycles(&edges(&modules)) {
             if cycle.len() > CYCLE {
                 let files: Vec<String> = cycle.iter().map(|module| module.join("::")).collect();
                 faults.push(format!(
-                    "{room}: {} files: {}",
+                    "{krate}: {} files: {}",
                     files.len(),
                     files.join(" ")
                 ));
@@ -56,15 +56,15 @@ fn import_cycles_have_at_most_five_files() {
 }
 
 #[test]
-fn types_have_at_most_25_methods() {
+fn types_are_limited_to_25_methods() {
     let mut faults = Vec::new();
-    for (room, modules) in crates() {
+    for (krate, modules) in crates() {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for module in modules.values() {
             count_methods(&module.code, &mut counts);
         }
         let many = counts.into_iter().filter(|(_, count)| *count > METHODS);
-        faults.extend(many.map(|(name, count)| format!("{room}: {name} has {count} methods")));
+        faults.extend(many.map(|(name, count)| format!("{krate}: {name} has {count} methods")));
     }
     assert_none(faults);
 }
@@ -74,10 +74,13 @@ fn crates() -> BTreeMap<String, Modules> {
     let mut crates: BTreeMap<String, Modules> = BTreeMap::new();
     for file in rust_files() {
         let product = ["crates/", "services/"];
-        if !product.iter().any(|room| file.path.starts_with(room)) {
+        if !product
+            .iter()
+            .any(|directory| file.path.starts_with(directory))
+        {
             continue;
         }
-        let Some((room, inside)) = file.path.split_once("/src/") else {
+        let Some((directory, inside)) = file.path.split_once("/src/") else {
             continue;
         };
         let inside = inside.strip_suffix(".rs").unwrap_or(inside);
@@ -85,7 +88,7 @@ fn crates() -> BTreeMap<String, Modules> {
         if path == ["lib"] || path == ["main"] {
             path.clear();
         }
-        let modules = crates.entry(room.to_owned()).or_default();
+        let modules = crates.entry(directory.to_owned()).or_default();
         modules.entry(path).or_insert_with(|| read(&file.text));
     }
     assert!(crates.len() > 10, "most crates were not found");
@@ -162,12 +165,12 @@ fn tokens(text: &str) -> Vec<String> {
 /// The code without items under `#[cfg(test)]`.
 fn without_tests(code: &[String]) -> Vec<String> {
     const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
-    let mut kept = Vec::new();
+    let mut remaining = Vec::new();
     let mut at = 0;
     while at < code.len() {
         let is_mark = code[at..].iter().take(MARK.len()).eq(MARK.iter());
         if !is_mark {
-            kept.push(code[at].clone());
+            remaining.push(code[at].clone());
             at += 1;
             continue;
         }
@@ -175,13 +178,13 @@ fn without_tests(code: &[String]) -> Vec<String> {
         while at < code.len() && code[at] != "{" && code[at] != ";" {
             at += 1;
         }
-        at = behind_block(code, at);
+        at = after_block(code, at);
     }
-    kept
+    remaining
 }
 
-/// Index behind the block that begins at `at`, or behind the one token there.
-fn behind_block(code: &[String], mut at: usize) -> usize {
+/// Index after the block that begins at `at`, or after the one token there.
+fn after_block(code: &[String], mut at: usize) -> usize {
     let mut depth = 0_usize;
     while at < code.len() {
         match code[at].as_str() {
@@ -197,7 +200,7 @@ fn behind_block(code: &[String], mut at: usize) -> usize {
     at
 }
 
-/// Reads a tree of `use` that begins at `at`. Returns the index behind it.
+/// Reads a tree of `use` that begins at `at`. Returns the index after it.
 fn use_tree(
     code: &[String],
     mut at: usize,
@@ -316,15 +319,18 @@ fn defining(
             }
         }
         first => {
-            let known = modules.get(&here)?;
+            let existing = modules.get(&here)?;
             if !modules.contains_key(&below(&here, first)) {
-                let local = known.imported.get(first).filter(|target| *target != path);
+                let local = existing
+                    .imported
+                    .get(first)
+                    .filter(|target| *target != path);
                 if let Some(target) = local {
-                    let whole = [target, &rest[1..]].concat();
-                    return defining(modules, &here, &whole, depth + 1);
+                    let full_path = [target, &rest[1..]].concat();
+                    return defining(modules, &here, &full_path, depth + 1);
                 }
-                if !known.defined.contains(first)
-                    && !known.exported.iter().any(|(name, _)| name == first)
+                if !existing.defined.contains(first)
+                    && !existing.exported.iter().any(|(name, _)| name == first)
                 {
                     return None;
                 }
@@ -347,13 +353,13 @@ fn defining(
             .map(|(_, target)| target)
             .or_else(|| module.imported.get(part));
         if let Some(target) = named {
-            let whole = [target, &rest[1..]].concat();
-            return defining(modules, &here, &whole, depth + 1);
+            let full_path = [target, &rest[1..]].concat();
+            return defining(modules, &here, &full_path, depth + 1);
         }
         let globs = module.exported.iter().filter(|(name, _)| name == "*");
         for (_, glob) in globs {
-            let whole = [&glob[..glob.len() - 1], rest].concat();
-            if let Some(found) = defining(modules, &here, &whole, depth + 1) {
+            let full_path = [&glob[..glob.len() - 1], rest].concat();
+            if let Some(found) = defining(modules, &here, &full_path, depth + 1) {
                 return Some(found);
             }
         }
@@ -423,7 +429,7 @@ fn count_methods(code: &[String], counts: &mut BTreeMap<String, usize>) {
             .position(|token| token == "{")
             .unwrap_or(0);
         let (head, start) = (&code[at + 1..at + length], at + length);
-        let end = behind_block(code, start);
+        let end = after_block(code, start);
         if let Some(name) = own_type(head) {
             *counts.entry(name).or_default() += functions_of(&code[start..end]);
         }
@@ -431,7 +437,7 @@ fn count_methods(code: &[String], counts: &mut BTreeMap<String, usize>) {
     }
 }
 
-/// The name behind `impl` and its generics, unless the block is of a trait.
+/// The name after `impl` and its generics, unless the block is of a trait.
 fn own_type(head: &[String]) -> Option<String> {
     let mut depth = 0_i32;
     let mut outside = Vec::new();

@@ -12,7 +12,7 @@ use crate::{assert_none, root};
 const README_LINES: usize = 150;
 
 #[test]
-fn readme_has_at_most_150_lines() {
+fn readme_is_limited_to_150_lines() {
     let lines = read("README.md").lines().count();
     assert!(lines <= README_LINES, "README.md has {lines} lines");
 }
@@ -153,10 +153,10 @@ fn anchors(page: &str) -> BTreeSet<String> {
     let headings = prose(page).filter(|line| line.starts_with('#'));
     let id = |heading: &str| {
         let text = heading.trim_start_matches('#').trim().to_lowercase();
-        let kept = text
+        let letters = text
             .chars()
             .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
-        kept.collect::<String>().replace(' ', "-")
+        letters.collect::<String>().replace(' ', "-")
     };
     headings.map(id).collect()
 }

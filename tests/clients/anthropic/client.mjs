@@ -10,13 +10,13 @@ const tools = [{ name: "get_weather", description: "d", input_schema: { type: "o
 const asking = [{ role: "user", content: "the weather" }];
 const textOf = (message) => message.content.filter((block) => block.type === "text").map((block) => block.text).join("");
 
-const whole = await client.messages.create({ model, max_tokens: 64, messages: user });
+const completion = await client.messages.create({ model, max_tokens: 64, messages: user });
 let pieces = "";
 const stream = client.messages.stream({ model, max_tokens: 64, messages: user }).on("text", (text) => (pieces += text));
 const streamed = await stream.finalMessage();
 const called = await client.messages.stream({ model, max_tokens: 64, messages: asking, tools }).finalMessage();
 const call = called.content.find((block) => block.type === "tool_use");
-const told = await client.messages.create({
+const answer = await client.messages.create({
   model, max_tokens: 64, tools,
   messages: [...asking, { role: "assistant", content: called.content },
     { role: "user", content: [{ type: "tool_result", tool_use_id: call.id, content: "cold" }] }],
@@ -34,14 +34,14 @@ async function refused(model, text) {
 const models = [];
 for await (const one of byBearer.models.list()) models.push(one.id);
 process.stdout.write(JSON.stringify({
-  whole: textOf(whole),
-  model: whole.model,
+  whole: textOf(completion),
+  model: completion.model,
   pieces,
-  stop: [whole.stop_reason, streamed.stop_reason, called.stop_reason],
+  stop: [completion.stop_reason, streamed.stop_reason, called.stop_reason],
   usage: streamed.usage.output_tokens > 0 && streamed.usage.input_tokens > 0,
   call: [call.name, call.input],
   call_id: call.id,
-  told: textOf(told),
+  told: textOf(answer),
   counted: counted.input_tokens > 0,
   models,
   model_of_id: (await byBearer.models.retrieve(model)).id,

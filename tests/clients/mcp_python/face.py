@@ -9,14 +9,14 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 
 
-async def main(asked: dict) -> None:
-    headers = {"authorization": f"Bearer {asked['token']}"}
+async def main(request: dict) -> None:
+    headers = {"authorization": f"Bearer {request['token']}"}
     async with httpx2.AsyncClient(headers=headers) as http:
-        transport = streamable_http_client(asked["url"], http_client=http)
-        async with Client(transport, mode=asked["mode"]) as client:
+        transport = streamable_http_client(request["url"], http_client=http)
+        async with Client(transport, mode=request["mode"]) as client:
             listed = await client.list_tools()
             results = []
-            for name, arguments in asked["calls"]:
+            for name, arguments in request["calls"]:
                 try:
                     result = await client.call_tool(name, arguments)
                     results.append(result.model_dump(mode="json", by_alias=True, exclude_none=True))

@@ -9,7 +9,7 @@ const tools = [
   { type: "function", function: { name: "get_weather", description: "d", parameters: { type: "object" } } },
 ];
 
-const whole = await client.chat.completions.create({ model: "talker", messages: user });
+const completion = await client.chat.completions.create({ model: "talker", messages: user });
 const stream = await client.chat.completions.create({
   model: "talker", messages: user, stream: true, stream_options: { include_usage: true },
 });
@@ -23,7 +23,7 @@ const asking = [{ role: "user", content: "the weather" }];
 const runner = client.chat.completions.stream({ model: "talker", messages: asking, tools });
 const called = (await runner.finalChatCompletion()).choices[0];
 const call = called.message.tool_calls[0];
-const told = await client.chat.completions.create({
+const answer = await client.chat.completions.create({
   model: "talker", tools,
   messages: [...asking, { role: "assistant", content: null, tool_calls: [call] },
     { role: "tool", tool_call_id: call.id, content: "cold" }],
@@ -41,12 +41,12 @@ async function refused(model, text) {
 const models = [];
 for await (const model of client.models.list()) models.push(model.id);
 process.stdout.write(JSON.stringify({
-  whole: whole.choices[0].message.content,
-  model: whole.model,
+  whole: completion.choices[0].message.content,
+  model: completion.model,
   pieces,
   usage: usage.total_tokens > 0,
   call: [call.function.name, JSON.parse(call.function.arguments), called.finish_reason],
-  told: told.choices[0].message.content,
+  told: answer.choices[0].message.content,
   dimensions: vectors.data.map((item) => item.embedding.length),
   models,
   model_of_id: (await client.models.retrieve("talker")).id,

@@ -11,7 +11,7 @@ const weather = {
 };
 const patch = { type: "custom", name: "apply_patch", description: "d" };
 
-const whole = await client.responses.create({ model, instructions: "be kind", input: "hello", store: false });
+const completion = await client.responses.create({ model, instructions: "be kind", input: "hello", store: false });
 const types = [];
 let pieces = "";
 let last = null;
@@ -24,7 +24,7 @@ const asking = [{ role: "user", content: "the weather" }];
 const called = await client.responses.stream({ model, input: asking, tools: [weather] }).finalResponse();
 const call = called.output.find((item) => item.type === "function_call");
 const output = called.output.map(({ parsed_arguments, ...item }) => item);
-const told = await client.responses.create({
+const answer = await client.responses.create({
   model, tools: [weather],
   input: [...asking, ...output, { type: "function_call_output", call_id: call.call_id, output: "cold" }],
 });
@@ -44,15 +44,15 @@ const text = (response) =>
   response.output.flatMap((item) => item.content ?? []).filter((part) => part.type === "output_text")
     .map((part) => part.text).join("");
 process.stdout.write(JSON.stringify({
-  whole: whole.output_text,
-  model: whole.model,
-  stored: whole.store,
+  whole: completion.output_text,
+  model: completion.model,
+  stored: completion.store,
   types,
   pieces,
   last: text(last.response),
   usage: last.response.usage.total_tokens > 0,
   call: [call.name, JSON.parse(call.arguments)],
-  told: told.output_text,
+  told: answer.output_text,
   custom: [custom.name, custom.input],
   tokens: counted.input_tokens,
   refused: [

@@ -1,5 +1,5 @@
-// A client with types from the API document (openapi-typescript) and openapi-fetch, against a gateway: prints what it
-// was told, typed.
+// A client with types from the API document (openapi-typescript) and openapi-fetch, against a gateway: prints the
+// typed responses.
 import { ok, strictEqual } from "node:assert/strict";
 import { EventSourceParserStream } from "eventsource-parser/stream";
 import createClient from "openapi-fetch";
@@ -54,7 +54,7 @@ ok(run_id);
 const { data: accepted } = await client.POST("/v1/events", { body: { ...body, event_id: "openapi-fetch-2" } });
 ok(accepted?.run_id);
 
-// Goes on after the second event.
+// Resumes after the second event.
 const resumed = await client.GET("/v1/runs/{run_id}/stream", {
   params: { path: { run_id }, header: { "Last-Event-ID": "2" } },
   parseAs: "stream",

@@ -1,4 +1,4 @@
-"""A client generated from the API document by openapi-python-client, against a gateway: prints what it was told, typed."""
+"""A client generated from the API document by openapi-python-client, against a gateway: prints the typed responses."""
 import json
 import os
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ run_id = events[0]["run_id"]
 accepted = post_event.sync(client=client, body=envelope("python-2"))
 assert isinstance(accepted, EventAccepted), accepted
 
-# Goes on after the second event, and reads all of them as a page.
+# Resumes after the second event, and reads all of them as a page.
 rest = list(stream(stream_run_events._get_kwargs(run_id, last_event_id="2")))
 page = list_run_events.sync(run_id, client=client)
 assert isinstance(page, PageAgentRunEvent), page

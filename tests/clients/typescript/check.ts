@@ -1,4 +1,4 @@
-// A client generated from the API document by @hey-api/openapi-ts, against a gateway: prints what it was told, typed.
+// A client generated from the API document by @hey-api/openapi-ts, against a gateway: prints the typed responses.
 import { ok, strictEqual } from "node:assert/strict";
 import { getRun, listRunEvents, listRuns, postEvent, streamEvent, streamRunEvents } from "./generated";
 import type { AgentRun, AgentRunEvent, ErrorBody, EventAccepted, EventEnvelope } from "./generated";
@@ -8,7 +8,7 @@ const { RUNNEL_URL: baseUrl, RUNNEL_API_KEY: auth } = process.env;
 ok(baseUrl && auth);
 client.setConfig({ baseUrl, auth });
 
-/** Without it the client tries a refused request again and again, and a stream that it gives up is empty. */
+/** Without it the client retries a refused request forever and returns an empty stream. */
 const onSseError = (error: unknown) => {
   throw error;
 };
@@ -50,7 +50,7 @@ const answer = await postEvent({ body: { ...body, event_id: "typescript-2" } });
 const accepted: EventAccepted | undefined = answer.data;
 ok(accepted?.run_id);
 
-// Goes on after the second event.
+// Resumes after the second event.
 const resumed = await streamRunEvents({ path: { run_id }, headers: { "Last-Event-ID": "2" }, onSseError });
 const rest = await read(resumed.stream);
 const page = await listRunEvents({ path: { run_id } });

@@ -16,25 +16,25 @@ use crate::support::tool_server::{ToolServer, listed};
 use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, until, within};
 
-/// A credential, its environment variable, and the only place where it is allowed.
+/// A credential, its environment variable, and the only store or peer that may receive it.
 struct Credential {
     what: &'static str,
     variable: &'static str,
     value: &'static str,
-    place: &'static [&'static str],
+    allowed_in: &'static [&'static str],
 }
 
 const fn credential(
     what: &'static str,
     variable: &'static str,
     value: &'static str,
-    place: &'static [&'static str],
+    allowed_in: &'static [&'static str],
 ) -> Credential {
     Credential {
         what,
         variable,
         value,
-        place,
+        allowed_in,
     }
 }
 
@@ -136,24 +136,24 @@ impl Upstreams {
 
     /// Adds the requests of all upstreams, by place.
     fn tell(&self, all: &mut Haystack) {
-        for (place, upstream) in [
+        for (allowed_in, upstream) in [
             (OPENAI, &self.openai),
             (ANTHROPIC, &self.anthropic),
             (BASE, &self.base),
         ] {
-            for asked in upstream.asked() {
-                all.add(place[0], asked.path.clone(), format!("{asked:?}"));
+            for request in upstream.requests() {
+                all.add(allowed_in[0], request.path.clone(), format!("{request:?}"));
             }
         }
-        for (place, server) in [(TOOL, &self.tool), (SERVER, &self.server)] {
+        for (allowed_in, server) in [(TOOL, &self.tool), (SERVER, &self.server)] {
             for seen in server.seen("/") {
-                all.add(place[0], seen.path.clone(), format!("{seen:?}"));
+                all.add(allowed_in[0], seen.path.clone(), format!("{seen:?}"));
             }
         }
         for (headers, spans) in self.collector.requests() {
-            let mut told = format!("{headers:?}\n").into_bytes();
-            told.extend_from_slice(&spans);
-            all.add(COLLECTOR[0], "/v1/traces", told);
+            let mut bytes = format!("{headers:?}\n").into_bytes();
+            bytes.extend_from_slice(&spans);
+            all.add(COLLECTOR[0], "/v1/traces", bytes);
         }
     }
 }
@@ -188,8 +188,10 @@ struct UpstreamCall<'a> {
 }
 
 /// An upstream response that echoes every credential it received.
-fn repeating(place: &[&str]) -> Value {
-    let shown = CREDENTIALS.iter().filter(|one| one.place == place);
+fn repeating(allowed_in: &[&str]) -> Value {
+    let shown = CREDENTIALS
+        .iter()
+        .filter(|one| one.allowed_in == allowed_in);
     let shown: Vec<_> = shown.map(|one| one.value).collect();
     let text = format!("you have shown me {}", shown.join(" and "));
     json!({"error": {"message": text}, "error_msg": text})
@@ -205,7 +207,7 @@ fn calls(far: &Upstreams) -> Vec<UpstreamCall<'_>> {
         reply: None,
         status,
     };
-    let said = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
+    let completion = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
     let written = json!({"id": "m", "type": "message", "role": "assistant", "model": "c",
         "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn",
         "usage": {"input_tokens": 1, "output_tokens": 1}});
@@ -217,8 +219,14 @@ fn calls(far: &Upstreams) -> Vec<UpstreamCall<'_>> {
         called("/tools/m_fail/call", 502),
     ];
     let query = json!({"query_text": "q"});
-    for (path, place, upstream, good, body) in [
-        ("/models/gpt/invoke", OPENAI, &far.openai, said, says()),
+    for (path, allowed_in, upstream, good, body) in [
+        (
+            "/models/gpt/invoke",
+            OPENAI,
+            &far.openai,
+            completion,
+            says(),
+        ),
         (
             "/models/claude/invoke",
             ANTHROPIC,
@@ -234,7 +242,7 @@ fn calls(far: &Upstreams) -> Vec<UpstreamCall<'_>> {
             query,
         ),
     ] {
-        let failed = repeating(place);
+        let failed = repeating(allowed_in);
         // 401 comes last, because the gateway suspends a key after it.
         for (upstream_status, status) in [(200, 200), (400, 400), (500, 502), (401, 502)] {
             let reply = if upstream_status == 200 {
@@ -324,7 +332,7 @@ async fn upstream_credentials_reach_only_their_own_upstream(
 
     let canaries: Vec<Canary> = CREDENTIALS
         .iter()
-        .map(|one| canary(one.what, one.value, one.place))
+        .map(|one| canary(one.what, one.value, one.allowed_in))
         .collect();
     let hits = all.hits(&canaries);
     assert!(hits.is_empty(), "{} hits:\n{}", hits.len(), hits.join("\n"));
@@ -332,7 +340,7 @@ async fn upstream_credentials_reach_only_their_own_upstream(
     for one in &CREDENTIALS {
         let hits = all.hits(&[canary("it", one.value, &[])]);
         assert!(
-            hits.iter().any(|hit| hit.contains(one.place[0])),
+            hits.iter().any(|hit| hit.contains(one.allowed_in[0])),
             "{}",
             one.what
         );

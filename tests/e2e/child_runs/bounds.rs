@@ -20,7 +20,10 @@ async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine
     let third = second.child(&stage, "k", &gate).await;
     let refused = third.spawn("k", &json!({})).await;
     assert_eq!(refused.status, 403, "{}", refused.body);
-    assert_eq!(third.asked["context"]["resources"].get("agents"), None);
+    assert_eq!(
+        third.run_request["context"]["resources"].get("agents"),
+        None
+    );
     let path = format!("/v1/runs/{}/authorization", third.run_id);
     let explained = stage.client.get(&path).await.body;
     let decisions = explained["decisions"].as_array().unwrap();

@@ -94,19 +94,19 @@ async fn unrelated_runs_see_no_child(#[values(Sqlite, Postgres)] engine: Engine)
         event
     };
     for event in [in_other_conversation, of_other_agent, without_conversation] {
-        let stranger = PausedRun::start(&stage, &event, "stop").await;
+        let foreign = PausedRun::start(&stage, &event, "stop").await;
         let path = format!("/child-runs/{}", child.run_id);
-        let seen = stranger.host.get(&path).await;
+        let seen = foreign.host.get(&path).await;
         assert_eq!(seen.status, 404, "{event}: {}", seen.body);
-        let events = stranger.host.get(&format!("{path}/events")).await;
+        let events = foreign.host.get(&format!("{path}/events")).await;
         assert_eq!(events.status, 404, "{event}");
         let cancel = format!("{path}/cancel");
-        let cancel = stranger.host.create(&cancel, &json!({})).await;
+        let cancel = foreign.host.create(&cancel, &json!({})).await;
         assert_eq!(cancel.status, 404, "{event}");
         // A run without a parent is no child run.
-        let path = format!("/child-runs/{}", stranger.run_id);
-        assert_eq!(stranger.host.get(&path).await.status, 404);
-        stranger.end(&stage).await;
+        let path = format!("/child-runs/{}", foreign.run_id);
+        assert_eq!(foreign.host.get(&path).await.status, 404);
+        foreign.end(&stage).await;
     }
     assert_eq!(child.host.get("/run").await.body["status"], "running");
     child.end(&stage).await;

@@ -21,7 +21,7 @@ async fn stage(engine: Engine) -> Option<Stage> {
 }
 
 fn tools_of(held: &PausedRun) -> Vec<&str> {
-    let tools = held.asked["context"]["resources"]["tools"].as_array();
+    let tools = held.run_request["context"]["resources"]["tools"].as_array();
     let tools = tools.unwrap().iter();
     tools
         .map(|tool| tool["tool_name"].as_str().unwrap())

@@ -66,7 +66,7 @@ pub async fn langflow() -> Option<Langflow> {
     let mut command = script_of(&installed, "langflow_server.py");
     let server = ChildServer::spawn_slow(&mut command).await.unwrap();
     let [key, flow] = &server.details[..] else {
-        panic!("the server tells its key and its flow");
+        panic!("the server prints its key and its flow");
     };
     let (key, flow) = (key.clone(), flow.clone());
     Some(Langflow { server, key, flow })

@@ -24,10 +24,10 @@ const CONCURRENT_CHECKS: usize = 6;
 #[derive(Default)]
 pub struct ConversationLog {
     open: Vec<(ClientConversation, Instant)>,
-    pub asked: RunnerRequests,
+    pub runner_requests: RunnerRequests,
     pub figures: CrashStatistics,
     /// Run ids of checked events.
-    known: BTreeMap<String, String>,
+    run_ids: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Default)]
@@ -83,21 +83,23 @@ impl ConversationLog {
             .collect()
             .await;
         // Take the requests last, so that they include the requests of all ended runs.
-        self.asked.take(runner);
+        self.runner_requests.take(runner);
         let (ended, open): (Vec<_>, Vec<_>) = looked
             .into_iter()
             .partition(|(_, _, runs)| runs.iter().all(has_ended));
         for (mut talk, since, _) in open {
-            self.asked.append_deferred_results(client, &mut talk).await;
+            self.runner_requests
+                .append_deferred_results(client, &mut talk)
+                .await;
             self.open.push((talk, since));
         }
-        let asked = &self.asked;
+        let runner_requests = &self.runner_requests;
         let checked: Vec<_> = futures_util::stream::iter(ended)
             .map(|(talk, _, runs)| async move {
                 let check = ConversationCheck {
                     client,
                     talk: &talk,
-                    asked,
+                    runner_requests,
                 };
                 (check.all(&runs).await, runs)
             })
@@ -108,7 +110,7 @@ impl ConversationLog {
             self.figures.add(&checked, &runs);
             for run in &runs {
                 let (event, run) = (text(run, "event_id"), text(run, "run_id"));
-                let twice = self.known.insert(event.to_owned(), run.to_owned());
+                let twice = self.run_ids.insert(event.to_owned(), run.to_owned());
                 assert_eq!(twice, None, "{event} has two runs");
             }
         }
@@ -141,11 +143,11 @@ impl ConversationLog {
             cursor = format!("&cursor={next}");
         }
         assert_eq!(
-            stored, self.known,
-            "the ledger holds the runs that were told, and no other"
+            stored, self.run_ids,
+            "the ledger contains exactly the acknowledged runs"
         );
-        self.asked.take(runner);
-        self.asked.assert_at_most_once();
+        self.runner_requests.take(runner);
+        self.runner_requests.assert_no_duplicate_posts();
     }
 }
 
@@ -178,18 +180,21 @@ async fn reconcile(client: &Client, mut talk: ClientConversation) -> (ClientConv
         };
         let answer = within("the event to be taken", taken).await;
         let run_id = answer.run_id();
-        match &post.told {
-            Some(told) => {
-                assert!(answer.is_replay(), "{told} was acknowledged and is gone");
-                assert_eq!(*told, run_id, "{}", answer.body);
+        match &post.acknowledged_run_id {
+            Some(acknowledged) => {
+                assert!(
+                    answer.is_replay(),
+                    "{acknowledged} was acknowledged and is gone"
+                );
+                assert_eq!(*acknowledged, run_id, "{}", answer.body);
             }
             None => untold += usize::from(answer.is_replay()),
         }
         post.answer = answer.body;
     }
     for later in &mut talk.later {
-        let said = async { while later.append_rest(client).await.is_err() {} };
-        within("the runner to be heard", said).await;
+        let delivery = async { while later.append_rest(client).await.is_err() {} };
+        within("the results to be accepted", delivery).await;
     }
     (talk, untold)
 }
@@ -203,13 +208,13 @@ async fn runs_of(client: &Client, talk: &ClientConversation) -> Vec<Value> {
 
 /// Details of runs that do not end.
 async fn dump(client: &Client, runs: &[Value]) -> String {
-    let mut told = Vec::new();
+    let mut details = Vec::new();
     for run in runs {
         let ledger = client.ledger(text(run, "run_id")).await;
         let (count, last) = (ledger.0.len(), ledger.last());
-        told.push(format!("{run}\n  {count} events, the last: {last}"));
+        details.push(format!("{run}\n  {count} events, the last: {last}"));
     }
-    told.join("\n")
+    details.join("\n")
 }
 
 fn text<'a>(object: &'a Value, name: &str) -> &'a str {
@@ -233,7 +238,7 @@ fn ending(run: &Value) -> String {
 struct ConversationCheck<'a> {
     client: &'a Client,
     talk: &'a ClientConversation,
-    asked: &'a RunnerRequests,
+    runner_requests: &'a RunnerRequests,
 }
 
 #[derive(Default)]
@@ -276,7 +281,8 @@ impl ConversationCheck<'_> {
         for run in runs {
             let ledger = self.run(run).await;
             checked.events += ledger.0.len();
-            checked.never_posted += usize::from(self.asked.posts(text(run, "run_id")) == 0);
+            checked.never_posted +=
+                usize::from(self.runner_requests.posts(text(run, "run_id")) == 0);
             ledgers.insert(text(run, "run_id"), ledger);
         }
         checked.seen = self.talk.seen.values().map(Vec::len).sum();
@@ -356,22 +362,22 @@ impl ConversationCheck<'_> {
         assert_eq!(
             resumed,
             ledger.0[begin + seen.len()..],
-            "{run_id} goes on otherwise"
+            "{run_id} has different events"
         );
 
         if self.talk.cancelled.contains(run_id) {
             assert!(run["cancel_requested_at"].is_i64(), "forgotten: {run}");
         }
-        let posts = self.asked.posts(run_id);
-        assert!(posts <= 1, "the runner was asked {posts} times for {run}");
+        let posts = self.runner_requests.posts(run_id);
+        assert!(posts <= 1, "the runner received {posts} posts of {run}");
         let later = self.talk.later.iter().find(|later| later.run_id == run_id);
         let is_acknowledged = later.is_some_and(PendingResults::is_acknowledged);
         match ending(run).as_str() {
-            "completed" => self.whole(run, &ledger).await,
+            "completed" => self.check_completed(run, &ledger).await,
             // Only a dispatched run has an unknown start.
             "failed host.orphaned" => {
                 assert!(run["dispatch_attempts"] != 0, "{run}");
-                assert!(!is_acknowledged, "its runner goes on: {run}");
+                assert!(!is_acknowledged, "its runner continues: {run}");
             }
             "cancelled cancelled" | "failed host.internal" => {}
             other => panic!("{other}: {run}"),
@@ -387,12 +393,12 @@ impl ConversationCheck<'_> {
     }
 
     /// A completed run has all results of its runner, and a row for each rejected one.
-    async fn whole(&self, run: &Value, ledger: &Ledger) {
+    async fn check_completed(&self, run: &Value, ledger: &Ledger) {
         let (run_id, event_id) = (text(run, "run_id"), text(run, "event_id"));
-        assert_eq!(self.asked.posts(run_id), 1, "{run}");
+        assert_eq!(self.runner_requests.posts(run_id), 1, "{run}");
         let deltas = deltas_of(event_id);
-        let said: Vec<_> = (1..=deltas).map(|n| format!("{n} ")).collect();
-        assert_eq!(ledger.text(), said.concat(), "{run}");
+        let chunks: Vec<_> = (1..=deltas).map(|n| format!("{n} ")).collect();
+        assert_eq!(ledger.text(), chunks.concat(), "{run}");
         let states = ledger
             .types()
             .iter()
@@ -416,7 +422,7 @@ impl ConversationCheck<'_> {
         let last = next.filter(|run_id| !self.talk.chain.iter().any(|one| one == run_id));
         let in_order = self.talk.chain.iter().map(String::as_str).chain(last);
         for run_id in in_order.filter(|_| !self.talk.chain.is_empty()) {
-            if let Some(state) = self.asked.state(run_id) {
+            if let Some(state) = self.runner_requests.state(run_id) {
                 assert_eq!(state["conversation"]["progress"], progress, "{run_id}");
             }
             let written = ledgers[run_id].events().into_iter().rev();
@@ -440,30 +446,33 @@ impl ConversationCheck<'_> {
         );
         let page = self.client.get(&path).await.body;
         let items = page["items"].as_array().unwrap();
-        let places: Vec<_> = items
+        let positions: Vec<_> = items
             .iter()
             .map(|item| item["seq"].as_u64().unwrap())
             .collect();
         assert!(
-            places.iter().copied().eq(1..=places.len() as u64),
-            "{places:?}"
+            positions.iter().copied().eq(1..=positions.len() as u64),
+            "{positions:?}"
         );
-        let mut said = BTreeSet::new();
+        let mut messages = BTreeSet::new();
         for item in items {
             let (role, event_id) = (text(item, "role"), text(item, "event_id"));
-            assert!(said.insert((role, event_id)), "stands there twice: {item}");
+            assert!(messages.insert((role, event_id)), "is listed twice: {item}");
         }
         for event_id in self.talk.posts.keys() {
-            assert!(said.remove(&("user", event_id)), "{event_id} is missing");
+            assert!(
+                messages.remove(&("user", event_id)),
+                "{event_id} is missing"
+            );
         }
         for run in runs {
-            let answered = said.remove(&("assistant", text(run, "event_id")));
+            let answered = messages.remove(&("assistant", text(run, "event_id")));
             assert!(
                 answered || run["status"] != "completed",
                 "no answer of {run}"
             );
         }
-        assert!(said.is_empty(), "nobody said {said:?}");
+        assert!(messages.is_empty(), "unexpected messages: {messages:?}");
     }
 }
 

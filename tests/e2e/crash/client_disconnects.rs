@@ -53,14 +53,16 @@ async fn disconnected_requests_take_effect_fully_or_never(
             if number + 1 == CLIENTS {
                 // This client disconnects while its response is in flight.
                 let of_event = |request: &RecordedRequest| is_of(request, id_of(event));
-                runner.asked("the last event's run", of_event).await;
+                runner
+                    .wait_for_request("the last event's run", of_event)
+                    .await;
             }
         };
         disconnect(client, &event.to_string(), cut, moment).await;
         (id_of(event), cut == 0)
     });
-    let whole = join_all(clients).await;
-    for (event_id, _) in whole.iter().filter(|(_, whole)| !whole) {
+    let deliveries = join_all(clients).await;
+    for (event_id, _) in deliveries.iter().filter(|(_, deliveries)| !deliveries) {
         let found = client.get(&format!("/v1/events/{event_id}")).await;
         assert_eq!(
             found.status, 404,

@@ -42,15 +42,21 @@ async fn idle_conversation_dispatches_within_event_commit(
     let is_of = |request: &RecordedRequest, id: &str| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == *id
     };
-    let told = stage.runner.asked("m-2", |one| is_of(one, "m-2")).await;
-    let context = &told.json()["context"];
+    let run_request = stage
+        .runner
+        .wait_for_request("m-2", |one| is_of(one, "m-2"))
+        .await;
+    let context = &run_request.json()["context"];
     assert_eq!(context["state"]["conversation"]["progress"], "m-1:20");
     assert_eq!(context["context"]["event_seq"], json!(2));
     assert_eq!(context["context"]["transcript_seq"], json!(2));
 
     // With another live run in the conversation, the dispatch takes a separate commit.
     stage.client.post(&event("held")).await.run_id();
-    stage.runner.asked("held", |one| is_of(one, "held")).await;
+    stage
+        .runner
+        .wait_for_request("held", |one| is_of(one, "held"))
+        .await;
     let _ = send(stage.client.posting(&event("m-3"))).await;
     assert_eq!(stage.gateway.exited().await.signal(), ABORTED);
 }

@@ -83,7 +83,7 @@ async fn abort_at_failpoint(stage: &mut OwnStage, book: &mut ConversationLog, na
         let run_id = client.post(&event).await.run_id();
         talk.acknowledged(&event, &run_id);
         let is_held = |request: &RecordedRequest| request.is_run() && is_of(request, &run_id);
-        runner.asked("the run", is_held).await;
+        runner.wait_for_request("the run", is_held).await;
         gateway.kill().await;
     }
     let listens = gateway.start_with_failpoints(&once(name, "abort")).await;

@@ -33,14 +33,14 @@ async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
     stage.gateway.kill().await;
     let broken = format!("lease.before_renew=return(error);{late}");
     assert!(stage.gateway.start_with_failpoints(&broken).await);
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     stage.runner.answer("m-1", endless);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
 
     let there = beside.client.follow(&run_id, 0).await.rest().await;
     let ledger = beside.client.ledger(&run_id).await;
-    let told: Vec<_> = there.into_iter().map(|frame| frame.data).collect();
-    assert_eq!(told, ledger.0);
+    let streamed: Vec<_> = there.into_iter().map(|frame| frame.data).collect();
+    assert_eq!(streamed, ledger.0);
     let run = beside.client.run(&run_id).await;
     assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
     assert_eq!(run["error"]["retryable"], json!(true), "{run}");
@@ -56,13 +56,13 @@ async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
     let here = stage.client.follow(&run_id, 0).await.rest().await;
     let here: Vec<_> = here.into_iter().map(|frame| frame.data).collect();
     let ledger = stage.client.ledger(&run_id).await;
-    assert_eq!(here, told, "nothing after the terminal");
-    assert_eq!(ledger.0, told, "nothing after the terminal");
+    assert_eq!(here, streamed, "nothing after the terminal");
+    assert_eq!(ledger.0, streamed, "nothing after the terminal");
     ledger.assert_valid(&run_id);
     assert!(ledger.is_ended());
-    let most = usize::from(!late.starts_with("post.after_intent"));
+    let max_posts = usize::from(!late.starts_with("post.after_intent"));
     assert!(
-        stage.runner.posts(&run_id) <= most,
+        stage.runner.posts(&run_id) <= max_posts,
         "nothing is posted past the lease"
     );
 }

@@ -34,7 +34,7 @@ pub struct ClientConversation {
 pub struct Post {
     pub event: Value,
     /// Run id of the first acknowledgement.
-    pub told: Option<String>,
+    pub acknowledged_run_id: Option<String>,
     /// The complete response of the reconciliation.
     pub answer: Value,
 }
@@ -68,7 +68,7 @@ impl ClientConversation {
         }
         let post = Post {
             event: event.clone(),
-            told: None,
+            acknowledged_run_id: None,
             answer: Value::Null,
         };
         self.posts.insert(event_id, post);
@@ -78,8 +78,10 @@ impl ClientConversation {
     /// Records an acknowledgement. All acknowledgements of an event must be equal.
     pub fn acknowledged(&mut self, event: &Value, run_id: &str) {
         let post = self.posts.get_mut(id_of(event)).unwrap();
-        let told = post.told.get_or_insert_with(|| run_id.to_owned());
-        assert_eq!(told, run_id, "one key has one run: {event}");
+        let acknowledged_run_id = post
+            .acknowledged_run_id
+            .get_or_insert_with(|| run_id.to_owned());
+        assert_eq!(acknowledged_run_id, run_id, "one key has one run: {event}");
     }
 }
 
@@ -122,9 +124,10 @@ impl RunnerRequests {
             assert!(request.is_signed(), "{request:?}");
             let [run_id, attempt] = ["runnel-run-id", "runnel-attempt"]
                 .map(|name| request.header(name).unwrap().to_owned());
-            let mut asked = request.json();
-            let state = asked["context"]["state"].take();
-            self.hosts.insert(run_id.clone(), asked["host"].take());
+            let mut run_request = request.json();
+            let state = run_request["context"]["state"].take();
+            self.hosts
+                .insert(run_id.clone(), run_request["host"].take());
             self.posts.entry(run_id).or_default().push((attempt, state));
         }
     }
@@ -157,10 +160,10 @@ impl RunnerRequests {
     }
 
     /// Asserts that no attempt of a run was posted twice.
-    pub fn assert_at_most_once(&self) {
-        for (run_id, asked) in &self.posts {
-            let attempts: BTreeSet<_> = asked.iter().map(|(attempt, _)| attempt).collect();
-            assert_eq!(attempts.len(), asked.len(), "{run_id} was posted twice");
+    pub fn assert_no_duplicate_posts(&self) {
+        for (run_id, posts) in &self.posts {
+            let attempts: BTreeSet<_> = posts.iter().map(|(attempt, _)| attempt).collect();
+            assert_eq!(attempts.len(), posts.len(), "{run_id} was posted twice");
         }
     }
 }

@@ -56,11 +56,11 @@ async fn gateway_killed_at_any_moment_keeps_acknowledgements(
         book.reconcile(client, talks).await;
         book.check_ended(client, runner).await;
         if cycle % 50 == 0 {
-            eprintln!("{engine:?} {cycle} of {cycles}: {}", tally.told(&book));
+            eprintln!("{engine:?} {cycle} of {cycles}: {}", tally.report(&book));
         }
     }
     book.close(&stage.client, &stage.runner).await;
-    eprintln!("{engine:?}: {cycles} cycles, {}", tally.told(&book));
+    eprintln!("{engine:?}: {cycles} cycles, {}", tally.report(&book));
     assert!(book.figures.runs >= cycles, "hardly a run was started");
 }
 
@@ -82,7 +82,7 @@ impl Default for KillStatistics {
 }
 
 impl KillStatistics {
-    fn told(&self, book: &ConversationLog) -> String {
+    fn report(&self, book: &ConversationLog) -> String {
         let mut tenths = [0; 10];
         for moment in &self.moments {
             let tenth = moment.as_micros() * 10 / LONGEST.as_micros();

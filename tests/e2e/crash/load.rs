@@ -199,7 +199,7 @@ impl Load<'_> {
         self.post(talk, &first).await?;
         let second = talk.lock().event("stop");
         let run_id = self.post(talk, &second).await?;
-        self.asked(&run_id).await?;
+        self.wait_for_request(&run_id).await?;
         self.cancel(talk, &run_id).await?;
         self.read(talk, &run_id).await
     }
@@ -208,11 +208,11 @@ impl Load<'_> {
     async fn later(&self, talk: &SharedConversation) -> ClientResult {
         let event = talk.lock().event("later");
         let run_id = self.post(talk, &event).await?;
-        let asked = self.asked(&run_id).await?.json();
-        let mut later = PendingResults::new(&run_id, id_of(&event), &asked["host"]);
-        let told = tokio::try_join!(later.append_rest(self.client), self.read(talk, &run_id));
+        let run_request = self.wait_for_request(&run_id).await?.json();
+        let mut later = PendingResults::new(&run_id, id_of(&event), &run_request["host"]);
+        let outcome = tokio::try_join!(later.append_rest(self.client), self.read(talk, &run_id));
         talk.lock().later.push(later);
-        told.map(drop)
+        outcome.map(drop)
     }
 
     async fn post(&self, talk: &SharedConversation, event: &Value) -> Result<String, GatewayGone> {
@@ -285,7 +285,7 @@ impl Load<'_> {
 
     /// Pulls one steering message as the runner, if the run is still live.
     async fn pull(&self, talk: &SharedConversation, run_id: &str) -> ClientResult {
-        let host = self.asked(run_id).await?.json()["host"].take();
+        let host = self.wait_for_request(run_id).await?.json()["host"].take();
         let [url, token] = ["base_url", "token"].map(|name| host[name].as_str().unwrap());
         let pulling = Client::new(url, token).request(Method::POST, "/steering/pull");
         let pulling = pulling.json(&json!({"mode": "one-at-a-time"}));
@@ -304,7 +304,7 @@ impl Load<'_> {
     }
 
     /// Waits for the run request, unless the run ends without one.
-    async fn asked(&self, run_id: &str) -> Result<RecordedRequest, GatewayGone> {
+    async fn wait_for_request(&self, run_id: &str) -> Result<RecordedRequest, GatewayGone> {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id)
         };
@@ -315,7 +315,7 @@ impl Load<'_> {
         };
         tokio::select! {
             biased;
-            request = self.runner.asked("the run or its end", of_run) => Ok(request),
+            request = self.runner.wait_for_request("the run or its end", of_run) => Ok(request),
             () = self.gone.cancelled() => Err(GatewayGone),
             () = ended => Err(GatewayGone),
         }

@@ -1,6 +1,6 @@
 //! Permission requests of a harness as interactions.
 
-use crate::support::harness::{HarnessFixture, fake, said};
+use crate::support::harness::{HarnessFixture, fake, user_message};
 
 #[tokio::test]
 async fn allowed_permission_covers_one_request() {
@@ -88,7 +88,7 @@ async fn surface_without_interactions_rejects_permissions_at_once() {
     let house = HarnessFixture::open(fake("good")).await;
     let run = house
         .client
-        .post(&said("permit made.txt", false))
+        .post(&user_message("permit made.txt", false))
         .await
         .run_id();
     let ended = house.ended(&run).await;

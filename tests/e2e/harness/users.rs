@@ -6,7 +6,7 @@ use std::sync::Once;
 
 use serde_json::json;
 
-use crate::support::harness::{HarnessFixture, SYSTEM_PYTHON, fake_for_all, said};
+use crate::support::harness::{HarnessFixture, SYSTEM_PYTHON, fake_for_all, user_message};
 use crate::support::skipped;
 
 static NO_ROOT: Once = Once::new();
@@ -40,7 +40,7 @@ async fn workspaces_homes_and_sessions_belong_to_the_user() {
     setup.settings = "user = \"nobody\"";
     setup.config = "mode = \"full\"";
     let house = HarnessFixture::open(setup).await;
-    let mut event = said("permit made.txt", true);
+    let mut event = user_message("permit made.txt", true);
     event["input"]["contents"] = json!([
         {"type": "file_base64", "file_base64": "aGVsbG8=", "file_name": "note.txt"},
     ]);

@@ -1,4 +1,4 @@
-//! A base behind the External Knowledge API, with a remote server that misbehaves.
+//! A knowledge base over the External Knowledge API, with a remote server that misbehaves.
 
 use std::sync::{Arc, Mutex};
 
@@ -15,10 +15,10 @@ use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
 use crate::support::{OwnStage, Sqlite, until, within};
 
-/// A remote server that answers as the query says, and records its requests.
+/// A remote server whose response depends on the query. It records its requests.
 struct RemoteBaseServer {
     url: String,
-    asked: Arc<Mutex<Vec<(String, Value)>>>,
+    requests: Arc<Mutex<Vec<(String, Value)>>>,
     _task: JoinSet<()>,
 }
 
@@ -26,8 +26,8 @@ impl RemoteBaseServer {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}/knowledge", listener.local_addr().unwrap());
-        let asked = Arc::new(Mutex::new(Vec::new()));
-        let all = Arc::clone(&asked);
+        let requests = Arc::new(Mutex::new(Vec::new()));
+        let all = Arc::clone(&requests);
         let mut task = JoinSet::new();
         task.spawn(async move {
             let mut connections = JoinSet::new();
@@ -37,13 +37,13 @@ impl RemoteBaseServer {
         });
         Self {
             url,
-            asked,
+            requests,
             _task: task,
         }
     }
 }
 
-async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
+async fn serve(mut socket: TcpStream, requests: Arc<Mutex<Vec<(String, Value)>>>) {
     let mut bytes = Vec::new();
     let (head, body) = loop {
         let mut buffer = [0; 4096];
@@ -59,7 +59,7 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
         }
     };
     let query = body["query"].as_str().unwrap().to_owned();
-    asked.lock().unwrap().push((head, body));
+    requests.lock().unwrap().push((head, body));
     let (status, body) = match query.as_str() {
         "good" => (
             "200 OK",
@@ -71,8 +71,8 @@ async fn serve(mut socket: TcpStream, asked: Arc<Mutex<Vec<(String, Value)>>>) {
             .to_string(),
         ),
         "echo" => {
-            let told = json!({"k": "of opens-sesame", "opens-sesame": 1});
-            let echo = json!({"content": "Bearer opens-sesame", "score": 1.0, "title": "opens-sesame.md", "metadata": told});
+            let metadata = json!({"k": "of opens-sesame", "opens-sesame": 1});
+            let echo = json!({"content": "Bearer opens-sesame", "score": 1.0, "title": "opens-sesame.md", "metadata": metadata});
             ("200 OK", json!({"records": [echo]}).to_string())
         }
         "shape" => ("200 OK", json!({"records": [{"text": 1}]}).to_string()),
@@ -125,7 +125,7 @@ async fn translates_queries_for_remote_base() {
     let found = run.call(path, &body).await;
     assert_eq!(found.status, 200, "{}", found.body);
     let results = found.body["results"].as_array().unwrap();
-    let told: Vec<_> = results
+    let passages: Vec<_> = results
         .iter()
         .map(|one| {
             (
@@ -134,12 +134,12 @@ async fn translates_queries_for_remote_base() {
             )
         })
         .collect();
-    assert_eq!(told, [("first", 0.98), ("second", 0.5)]);
+    assert_eq!(passages, [("first", 0.98), ("second", 0.5)]);
     assert_eq!(
         results[1]["metadata"],
         json!({"path": "x/b.md", "name": "b.md", "source": "b.md"})
     );
-    let (head, asked) = far.asked.lock().unwrap()[0].clone();
+    let (head, request) = far.requests.lock().unwrap()[0].clone();
     assert!(
         head.starts_with("POST /knowledge/retrieval HTTP/1.1"),
         "{head}"
@@ -150,7 +150,7 @@ async fn translates_queries_for_remote_base() {
         "{head}"
     );
     assert_eq!(
-        asked,
+        request,
         json!({
             "knowledge_id": "kb-1", "query": "good",
             "retrieval_setting": {"top_k": 2, "score_threshold": 0.25},
@@ -194,9 +194,9 @@ async fn reports_remote_base_faults_without_secrets() {
         ("cut", 502, "runtime_error", "upstream_broken"),
     ] {
         let answer = run.call(path, &json!({"query_text": query})).await;
-        let told = (answer.status, answer.error("code"), answer.detail("reason"));
+        let outcome = (answer.status, answer.error("code"), answer.detail("reason"));
         assert_eq!(
-            told,
+            outcome,
             (status, &json!(code), &json!(reason)),
             "{query}: {}",
             answer.body
@@ -225,8 +225,8 @@ async fn reports_remote_base_faults_without_secrets() {
         .json(&json!({"query_text": "silence"}));
     let hanging = hanging.send();
     let cancelling = async {
-        until("the far side is asked", async || {
-            far.asked
+        until("the remote server to be called", async || {
+            far.requests
                 .lock()
                 .unwrap()
                 .iter()
@@ -268,8 +268,8 @@ async fn limits_concurrent_searches_per_run() {
         let asking = run.request(Method::POST, path).json(&silent);
         searches.spawn(async move { asking.send().await.map(|answer| answer.status()) });
     }
-    let asked = async || far.asked.lock().unwrap().len() == 8;
-    until("the searches", asked).await;
+    let all_received = async || far.requests.lock().unwrap().len() == 8;
+    until("the searches", all_received).await;
     let refused = run.call(path, &good).await;
     let why = (refused.status, refused.detail("reason"));
     assert_eq!(why, (429, &json!("retrievals")), "{}", refused.body);

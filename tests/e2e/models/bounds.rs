@@ -9,12 +9,12 @@ use crate::support::upstream::{Upstream, UpstreamReply};
 const CHAT: &str = "/openai/v1/chat/completions";
 
 /// The provider's request for a run's call with these members.
-async fn asked_by(run: &HeldRun, upstream: &Upstream, model: &str, more: &Value) -> Value {
+async fn provider_request(run: &HeldRun, upstream: &Upstream, model: &str, more: &Value) -> Value {
     let completion = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
     upstream.reply(UpstreamReply::Json(200, completion));
     let answered = run.call(CHAT, &asking(model, more)).await;
     assert_eq!(answered.status, 200, "{more}: {}", answered.body);
-    upstream.asked().pop().unwrap().body
+    upstream.requests().pop().unwrap().body
 }
 
 fn asking(model: &str, more: &Value) -> Value {
@@ -38,7 +38,7 @@ async fn sends_output_limit_under_configured_name() {
             (json!({other: 4000}), 50),
             (json!({other: null}), 50),
         ] {
-            let request = asked_by(&run, &upstream, "remote", &more).await;
+            let request = provider_request(&run, &upstream, "remote", &more).await;
             assert_eq!(request[read], bound, "{more}: {request}");
             assert_eq!(request.get(other), None, "{more}: {request}");
         }
@@ -46,7 +46,7 @@ async fn sends_output_limit_under_configured_name() {
     }
 }
 
-/// Reasoning tokens and minimum output, in each form beside the output limit.
+/// Reasoning tokens and minimum output, in each form, with the output limit.
 fn reasoning_parameters(tokens: u64) -> [(&'static str, Value); 4] {
     let thinking = json!({"type": "enabled", "budget_tokens": tokens});
     [
@@ -80,14 +80,17 @@ async fn bounds_reasoning_and_minimum_output() {
         let over = run.call("/models/free/invoke", &native).await;
         assert_eq!(over.status, 429, "{pointer}: {}", over.body);
     }
-    assert!(upstream.asked().is_empty(), "the provider gets no request");
+    assert!(
+        upstream.requests().is_empty(),
+        "the provider gets no request"
+    );
     for (pointer, more) in reasoning_parameters(38_000) {
-        let request = asked_by(&run, &upstream, "remote", &bounded(more, 16)).await;
+        let request = provider_request(&run, &upstream, "remote", &bounded(more, 16)).await;
         assert_eq!(request.pointer(pointer), Some(&json!(50)), "{request}");
         assert_eq!(request["max_tokens"], 16, "{request}");
     }
     for (pointer, more) in reasoning_parameters(40) {
-        let request = asked_by(&run, &upstream, "free", &bounded(more, 16)).await;
+        let request = provider_request(&run, &upstream, "free", &bounded(more, 16)).await;
         assert_eq!(request.pointer(pointer), Some(&json!(40)), "{request}");
     }
     for pointer in ["/thinking_budget", "/min_tokens"] {
@@ -113,7 +116,7 @@ async fn reserves_reasoning_only_once_within_limit() {
         more["max_completion_tokens"] = json!(400);
         let answered = run.call(CHAT, &asking("claude", &more)).await;
         assert_eq!(answered.status, 200, "{pointer}: {}", answered.body);
-        let request = upstream.asked().pop().unwrap().body;
+        let request = upstream.requests().pop().unwrap().body;
         assert_eq!(request["max_tokens"], 300, "{request}");
         assert_eq!(request.pointer(pointer), None, "{request}");
     }

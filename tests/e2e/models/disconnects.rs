@@ -30,7 +30,7 @@ async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
 /// Sends a request and disconnects once the provider has it.
 async fn disconnect(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<String>) {
     upstream.reply(UpstreamReply::Hold(held));
-    let before = upstream.asked().len();
+    let before = upstream.requests().len();
     let mut body = chat_request("hello");
     if path == CHAT {
         body["model"] = json!("remote");
@@ -39,13 +39,13 @@ async fn disconnect(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<St
     tokio::select! {
         biased;
         answered = asking => assert_eq!(answered.unwrap().status(), 200),
-        () = until("the provider to be asked", async || upstream.asked().len() > before) => {}
+        () = until("the provider request", async || upstream.requests().len() > before) => {}
     }
 }
 
 /// The provider continues and bills the request.
 #[tokio::test]
-async fn client_disconnect_charges_whole_reservation() {
+async fn client_disconnect_charges_full_reservation() {
     let (stage, run, upstream) = remote("").await;
     for (n, path) in (1..).zip([CHAT, INVOKE, STREAM]) {
         disconnect(&run, &upstream, path, Vec::new()).await;
@@ -77,7 +77,7 @@ async fn partial_answer_charges_delivered_tokens() {
 }
 
 #[tokio::test]
-async fn provider_timeout_charges_whole_reservation() {
+async fn provider_timeout_charges_full_reservation() {
     let (stage, run, upstream) = remote("idle_seconds = 0.3").await;
     upstream.reply(UpstreamReply::Hold(Vec::new()));
     let silent = run.call(INVOKE, &chat_request("hello")).await;
@@ -90,12 +90,12 @@ async fn provider_timeout_charges_whole_reservation() {
 }
 
 #[tokio::test]
-async fn cancelled_call_charges_whole_reservation() {
+async fn cancelled_call_charges_full_reservation() {
     let (stage, run, upstream) = remote("").await;
     upstream.reply(UpstreamReply::Hold(Vec::new()));
     let cancelling = async {
-        until("the provider to be asked", async || {
-            !upstream.asked().is_empty()
+        until("the provider request", async || {
+            !upstream.requests().is_empty()
         })
         .await;
         stage.client.cancel(&run.run_id).await;
@@ -110,7 +110,7 @@ async fn cancelled_call_charges_whole_reservation() {
 }
 
 #[tokio::test]
-async fn deadline_charges_whole_reservation() {
+async fn deadline_charges_full_reservation() {
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
     let (stage, run, upstream) = remote_of("", short).await;
     upstream.reply(UpstreamReply::Hold(Vec::new()));

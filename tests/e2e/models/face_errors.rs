@@ -128,7 +128,7 @@ async fn answer_schemas_reach_claude_models() {
         upstream.reply(UpstreamReply::Json(200, message));
         let answer = run.call(path, &body).await;
         assert_eq!(answer.status, 200, "{path}: {}", answer.body);
-        let request = upstream.asked().pop().unwrap().body;
+        let request = upstream.requests().pop().unwrap().body;
         let expected = json!({"type": "json_schema", "schema": schema});
         assert_eq!(request["output_config"]["format"], expected, "{path}");
     }
@@ -152,7 +152,7 @@ async fn refused_effort_levels_are_sent_once() {
         let answer = run.call(MESSAGES, &body).await;
         assert_eq!(answer.status, 200, "{}", answer.body);
     }
-    let requests = upstream.asked();
+    let requests = upstream.requests();
     let levels: Vec<_> = requests
         .iter()
         .map(|request| &request.body["reasoning_effort"])
@@ -185,6 +185,6 @@ async fn rejects_urls_of_other_schemes_and_stored_files() {
         let refused = run.call(path, &body).await;
         assert_eq!(refused.status, 400, "{body}: {}", refused.body);
     }
-    assert!(upstream.asked().is_empty());
+    assert!(upstream.requests().is_empty());
     run.end(&stage).await;
 }

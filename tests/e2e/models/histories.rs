@@ -1,4 +1,4 @@
-//! Histories that clients send back: no part that a model or tool said makes one unacceptable.
+//! Histories that clients send back: no part from a model or tool makes one unacceptable.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -90,7 +90,7 @@ async fn codex_tools_of_items_reach_the_provider() {
     let item = &first["output"][0];
     let names = ["type", "namespace", "name", "input"].map(|name| &item[name]);
     assert_eq!(names, ["custom_tool_call", "functions", "exec", "ls"]);
-    let request = upstream.asked().remove(0).body;
+    let request = upstream.requests().remove(0).body;
     let offered: Vec<_> = request["tools"].as_array().unwrap().iter().collect();
     let offered: Vec<_> = offered
         .iter()
@@ -105,7 +105,7 @@ async fn codex_tools_of_items_reach_the_provider() {
     input.push(item.clone());
     input.push(json!({"type": "custom_tool_call_output", "call_id": "call_1", "output": "a.txt"}));
     answered(&run, RESPONSES, &body).await;
-    let request = upstream.asked().pop().unwrap().body;
+    let request = upstream.requests().pop().unwrap().body;
     assert_eq!(
         request["messages"][2]["tool_calls"][0]["function"],
         call["function"]
@@ -148,7 +148,7 @@ async fn references_resolve_to_items_of_the_run() {
     input.push(output.clone());
     let second = json!({"model": "remote", "input": input, "tools": tools});
     answered(&run, RESPONSES, &second).await;
-    let by_reference = upstream.asked().pop().unwrap().body["messages"].clone();
+    let by_reference = upstream.requests().pop().unwrap().body["messages"].clone();
     assert_eq!(by_reference[1], calls);
     assert_eq!(
         by_reference[2],
@@ -158,7 +158,7 @@ async fn references_resolve_to_items_of_the_run() {
     let third = json!({"model": "remote", "previous_response_id": first["id"], "input": [output], "tools": tools});
     let third = answered(&run, RESPONSES, &third).await;
     assert_eq!(third["previous_response_id"], first["id"]);
-    let by_response = upstream.asked().pop().unwrap().body["messages"].clone();
+    let by_response = upstream.requests().pop().unwrap().body["messages"].clone();
     assert_eq!(by_response, by_reference);
 
     let other = HeldRun::start(&stage, &message("m-2")).await;
@@ -203,7 +203,7 @@ async fn signed_reasoning_returns_before_its_call() {
     input.extend(first["output"].as_array().unwrap().iter().cloned());
     input.push(json!({"type": "function_call_output", "call_id": "toolu_1", "output": "blue"}));
     answered(&run, RESPONSES, &body).await;
-    let request = upstream.asked().pop().unwrap().body;
+    let request = upstream.requests().pop().unwrap().body;
     assert_eq!(
         request["messages"][1]["content"],
         json!([signed, call]),
@@ -231,7 +231,7 @@ async fn reasoning_with_invalid_signatures_is_left_out() {
     upstream.reply(done());
     let unsigned = json!([thinks(""), {"type": "redacted_thinking"}, call]);
     answered(&run, MESSAGES, &body(unsigned)).await;
-    let passed = upstream.asked().pop().unwrap().body;
+    let passed = upstream.requests().pop().unwrap().body;
     assert_eq!(passed["messages"][1]["content"], json!([call]));
 
     let error = "messages.1.content.0: Invalid `signature` in `thinking` block";
@@ -245,7 +245,7 @@ async fn reasoning_with_invalid_signatures_is_left_out() {
         &body(json!([thinks("of another account"), call])),
     )
     .await;
-    let requests = upstream.asked();
+    let requests = upstream.requests();
     assert_eq!(requests.len(), 3);
     let contents = [1, 2].map(|n: usize| requests[n].body["messages"][1]["content"].clone());
     assert_eq!(contents[0], json!([thinks("of another account"), call]));

@@ -87,7 +87,7 @@ async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] en
     );
     event["input"]["contents"] = json!([{"type": "image_base64", "image_base64": inline}]);
     let run = HeldRun::start(&stage, &event).await;
-    let of_event = &run.asked["context"]["input"]["contents"][0]["image_url"]["url"];
+    let of_event = &run.run_request["context"]["input"]["contents"][0]["image_url"]["url"];
     let of_event = of_event.as_str().unwrap();
     assert!(of_event.starts_with("artifact:"), "{of_event}");
     let own = picture(10);
@@ -116,12 +116,12 @@ async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] en
         });
         let (status, text) = text_of(run.request(Method::POST, path).json(body)).await;
         assert!(status == 200 && text.contains("a cat"), "{path}: {text}");
-        let request = upstream.asked().pop().unwrap().body;
+        let request = upstream.requests().pop().unwrap().body;
         let parts = &request["messages"][0]["content"];
-        for (place, url) in urls.iter().enumerate() {
+        for (index, url) in urls.iter().enumerate() {
             assert!(
-                parts[place + 1]["image_url"]["url"] == json!(url),
-                "{path} {place}"
+                parts[index + 1]["image_url"]["url"] == json!(url),
+                "{path} {index}"
             );
         }
         assert_eq!(parts[3]["image_url"]["url"], "https://example.com/a.png");
@@ -133,7 +133,7 @@ async fn sends_artifact_images_unchanged_to_model(#[values(Sqlite, Postgres)] en
     ));
     let claude = run.call("/models/claude/invoke", &asks(&[&of_run])).await;
     assert_eq!(claude.status, 200, "{}", claude.body);
-    let request = upstream.asked().pop().unwrap().body;
+    let request = upstream.requests().pop().unwrap().body;
     assert_eq!(
         request["messages"][0]["content"][1]["source"],
         json!({"type": "base64", "media_type": "image/png", "data": encoded[1]})
@@ -160,7 +160,7 @@ async fn rejects_unreadable_or_non_image_artifacts_by_pointer() {
     let blinds = upload(&blind, picture(10)).await;
     let nobodys = format!("artifact:{}", uuid::Uuid::now_v7());
     let many = vec![own.as_str(); 33];
-    for (run, urls, expected, place) in [
+    for (run, urls, expected, index) in [
         (
             &run,
             vec![own.as_str(), &text],
@@ -179,7 +179,7 @@ async fn rejects_unreadable_or_non_image_artifacts_by_pointer() {
         (&run, many, (400, "invalid_argument"), 33),
         (&blind, vec![&blinds], (403, "unauthorized"), 1),
     ] {
-        let pointer = format!("/messages/0/content/{place}/image_url/url");
+        let pointer = format!("/messages/0/content/{index}/image_url/url");
         let mut body = asks(&urls);
         let native = run.call("/models/remote/invoke", &body).await;
         body["model"] = json!("remote");
@@ -195,7 +195,7 @@ async fn rejects_unreadable_or_non_image_artifacts_by_pointer() {
             assert_eq!(refused.error("details")["pointer"], json!(pointer));
         }
     }
-    assert!(upstream.asked().is_empty(), "a provider was asked");
+    assert!(upstream.requests().is_empty(), "a provider was called");
     let denied = |row: &Value| row["action"] == "artifact_read" && row["decision"] == "deny";
     until("the denial to be on record", async || {
         audit(&stage, &blind).await.iter().any(denied)

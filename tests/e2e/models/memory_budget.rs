@@ -14,15 +14,15 @@ const MIB: usize = 1024 * 1024;
 
 /// Announces a body and sends nothing of it.
 async fn announce(run: &HeldRun, path: &str, bytes: usize) -> TcpStream {
-    let (place, prefix) = run
+    let (pointer, prefix) = run
         .host
         .url
         .trim_start_matches("http://")
         .split_once('/')
         .unwrap();
-    let mut socket = TcpStream::connect(place).await.unwrap();
+    let mut socket = TcpStream::connect(pointer).await.unwrap();
     let head = format!(
-        "POST /{prefix}{path} HTTP/1.1\r\nhost: {place}\r\nauthorization: Bearer {}\r\n\
+        "POST /{prefix}{path} HTTP/1.1\r\nhost: {pointer}\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
         run.token, bytes
     );
@@ -99,7 +99,7 @@ async fn memory_budget_rejects_only_large_model_requests() {
     assert_eq!(send(chunked).await.unwrap().status, 429);
 
     drop(held);
-    until("the room to be free again", async || {
+    until("the memory to be released", async || {
         run.call(invoke, &large).await.status == 400
     })
     .await;
@@ -129,7 +129,7 @@ async fn vectors_count_against_memory_budget() {
     assert_eq!(refused.detail("reason"), &json!("model_bytes_of_run"));
     drop(held);
     let mut all = None;
-    until("the room to be free again", async || {
+    until("the memory to be released", async || {
         let answer = run.call(path, &body).await;
         all = (answer.status == 200).then_some(answer.body);
         all.is_some()

@@ -87,9 +87,9 @@ fn anonymous(run: &HeldRun, body: &Value) -> RequestBuilder {
 #[tokio::test]
 async fn answers_messages_plain_and_streamed() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
-    let whole = run.call(MESSAGES, &asks("talker", "hello")).await;
-    assert_eq!(whole.status, 200, "{}", whole.body);
-    let body = &whole.body;
+    let full_response = run.call(MESSAGES, &asks("talker", "hello")).await;
+    assert_eq!(full_response.status, 200, "{}", full_response.body);
+    let body = &full_response.body;
     assert_eq!(
         [
             &body["type"],
@@ -105,7 +105,7 @@ async fn answers_messages_plain_and_streamed() {
         body["usage"]["output_tokens"].as_u64().unwrap() > 0,
         "{body}"
     );
-    assert!(whole.headers.contains_key("request-id"));
+    assert!(full_response.headers.contains_key("request-id"));
 
     let events = stream_events(&run, &streams(asks("talker", "hello"))).await;
     assert_eq!(pieces(&events, "text"), "You said: hello");
@@ -155,8 +155,11 @@ async fn streams_tool_arguments_and_accepts_results() {
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": [call]}));
     messages.push(json!({"role": "user", "content": result}));
-    let whole = run.call(MESSAGES, &body).await.body;
-    assert_eq!(whole["content"][0]["text"], "It is cold.", "{whole}");
+    let full_response = run.call(MESSAGES, &body).await.body;
+    assert_eq!(
+        full_response["content"][0]["text"], "It is cold.",
+        "{full_response}"
+    );
 }
 
 #[tokio::test]
@@ -256,8 +259,8 @@ async fn lists_granted_models_in_anthropic_format() {
 
 /// Waits until the provider has this many requests.
 async fn wait_for_requests(upstream: &Upstream, count: usize) {
-    until("the provider to be asked", async || {
-        upstream.asked().len() >= count
+    until("the provider request", async || {
+        upstream.requests().len() >= count
     })
     .await;
 }

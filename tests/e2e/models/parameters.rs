@@ -16,28 +16,28 @@ fn with(mut body: Value, more: &Value) -> Value {
 }
 
 /// Both APIs reject the member at its own pointer, and the provider gets no request.
-async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, place: &str) {
+async fn check_refused(run: &HeldRun, upstream: &Upstream, more: &Value, pointer: &str) {
     let of_openai = with(
         with(chat_request("hello"), more),
         &json!({"model": "remote"}),
     );
     let refused = run.call(CHAT, &of_openai).await;
     assert_eq!(refused.status, 400, "{more}: {}", refused.body);
-    assert_eq!(refused.detail("pointer"), place, "{more}");
-    let (native, place) = if more.get("messages").is_some() {
-        (more.clone(), place.to_owned())
+    assert_eq!(refused.detail("pointer"), pointer, "{more}");
+    let (native, pointer) = if more.get("messages").is_some() {
+        (more.clone(), pointer.to_owned())
     } else {
         (
             with(chat_request("hello"), &json!({"extra_args": more})),
-            format!("/extra_args{place}"),
+            format!("/extra_args{pointer}"),
         )
     };
     for path in ["/models/remote/invoke", "/models/remote/stream"] {
         let refused = run.call(path, &native).await;
         assert_eq!(refused.status, 400, "{more}: {}", refused.body);
-        assert_eq!(refused.detail("pointer"), place.as_str(), "{more}");
+        assert_eq!(refused.detail("pointer"), pointer.as_str(), "{more}");
     }
-    assert!(upstream.asked().is_empty(), "{more}");
+    assert!(upstream.requests().is_empty(), "{more}");
 }
 
 #[tokio::test]
@@ -64,8 +64,8 @@ async fn passes_only_allowed_parameters_to_providers() {
     ] {
         let image = json!({"type": "image_url", "image_url": {"url": url}});
         let more = json!({"messages": [{"role": "user", "content": [image]}]});
-        let place = "/messages/0/content/0/image_url/url";
-        check_refused(&run, &upstream, &more, place).await;
+        let pointer = "/messages/0/content/0/image_url/url";
+        check_refused(&run, &upstream, &more, pointer).await;
     }
     let search = json!({"model": "remote", "tools": [{"type": "web_search"}]});
     let refused = run.call(CHAT, &with(chat_request("hello"), &search)).await;
@@ -79,7 +79,7 @@ async fn passes_only_allowed_parameters_to_providers() {
     let more = json!({"model": "remote", "guided_json": {"type": "object"}, "temperature": 0.5, "store": null});
     let answered = run.call(CHAT, &with(chat_request("hello"), &more)).await;
     assert_eq!(answered.status, 200, "{}", answered.body);
-    let request = upstream.asked().pop().unwrap().body;
+    let request = upstream.requests().pop().unwrap().body;
     assert_eq!(request["guided_json"], json!({"type": "object"}));
     assert_eq!(request["temperature"], 0.5);
     run.end(&stage).await;
@@ -98,7 +98,7 @@ async fn counts_image_tokens_equally_on_every_api() {
         upstream.reply(UpstreamReply::Json(200, completion));
         let answered = run.call(path, body).await;
         assert_eq!(answered.status, 200, "{path}: {}", answered.body);
-        let request = upstream.asked().pop().unwrap().body;
+        let request = upstream.requests().pop().unwrap().body;
         assert!(
             request["messages"] == body["messages"],
             "{path}: it is sent"
@@ -119,16 +119,16 @@ async fn counts_image_tokens_equally_on_every_api() {
 async fn redacts_provider_keys_in_answers() {
     let (stage, run, upstream) = remote("").await;
     let text = "your key is first-secret-key";
-    let whole = json!({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]});
+    let completion = json!({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]});
     let chunk =
         json!({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": "stop"}]});
     let body = with(chat_request("hello"), &json!({"model": "remote"}));
     for (path, body, reply) in [
-        (CHAT, &body, UpstreamReply::Json(200, whole.clone())),
+        (CHAT, &body, UpstreamReply::Json(200, completion.clone())),
         (
             "/models/remote/invoke",
             &chat_request("hello"),
-            UpstreamReply::Json(200, whole),
+            UpstreamReply::Json(200, completion),
         ),
         (
             "/models/remote/stream",

@@ -48,6 +48,6 @@ async fn cached_tokens_cost_less_and_unpriced_calls_fail() {
     assert_eq!(refused.status, 403, "{}", refused.body);
     assert_eq!(refused.error("details")["reason"], "unpriced");
     assert_eq!(refused.error("details")["budget"], "run-cost");
-    assert_eq!(upstream.asked().len(), 1, "the provider gets no request");
+    assert_eq!(upstream.requests().len(), 1, "the provider gets no request");
     run.end(&stage).await;
 }

@@ -72,7 +72,7 @@ async fn run_end_releases_reservations_of_killed_gateway(
     assert!(!slow.await.unwrap(), "the call was answered");
     stage.gateway.restart().await;
 
-    until("the budget to be whole again", async || {
+    until("the reservation to be released", async || {
         used(&admin).await == (1, tokens)
     })
     .await;
@@ -103,7 +103,7 @@ async fn deferred_run_regains_reservations_of_killed_gateway(
     assert!(!slow.await.unwrap(), "the call was answered");
     stage.gateway.restart().await;
 
-    until("the budget to be whole again", async || {
+    until("the reservation to be released", async || {
         used(&admin).await == (1, tokens)
     })
     .await;

@@ -121,7 +121,7 @@ async fn translates_requests_to_chat_completions() {
         answered.body["incomplete_details"]["reason"],
         "max_output_tokens"
     );
-    let request = upstream.asked().pop().unwrap();
+    let request = upstream.requests().pop().unwrap();
     assert_eq!(request.path, "/v1/chat/completions");
     let body = &request.body;
     assert_eq!(
@@ -189,7 +189,7 @@ async fn rejects_requests_by_pointer_before_calling_provider() {
         (response.status, response.error("param")),
         (400, &json!("/response_id"))
     );
-    assert!(upstream.asked().is_empty());
+    assert!(upstream.requests().is_empty());
     run.end(&stage).await;
 }
 
@@ -220,8 +220,8 @@ async fn cancelled_runs_end_streams_and_reject_calls() {
     let (stage, run, upstream) = remote("").await;
     upstream.reply(UpstreamReply::Hold(vec![chunk(&json!({"content": "hi"}))]));
     let cancelling = async {
-        until("the provider to be asked", async || {
-            !upstream.asked().is_empty()
+        until("the provider request", async || {
+            !upstream.requests().is_empty()
         })
         .await;
         stage.client.cancel(&run.run_id).await;
@@ -325,7 +325,7 @@ async fn returns_reasoning_to_chat_providers() {
     let mut next = asks("remote", &more);
     next["input"] = json!(input);
     stream(&run, next).await;
-    let back = upstream.asked().pop().unwrap().body["messages"][0].clone();
+    let back = upstream.requests().pop().unwrap().body["messages"][0].clone();
     assert_eq!(back["reasoning_content"], "T", "{back}");
     assert_eq!(
         back["tool_calls"][0]["extra_content"],

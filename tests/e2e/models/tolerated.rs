@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{END, chat_request, chunk, events_in, remote, said, text_of};
+use super::{END, chat_request, chunk, events_in, remote, streamed_text, text_of};
 use crate::support::OwnStage;
 use crate::support::held::HeldRun;
 use crate::support::upstream::{Upstream, UpstreamReply};
@@ -54,21 +54,21 @@ impl DeviationStage {
     async fn native(&self, model: &str, reply: UpstreamReply) -> ApiOutcome {
         let path = format!("/models/{model}/stream");
         let (status, text) = self.ask(&path, &chat_request("hi"), reply).await;
-        let mut heard = ApiOutcome::nothing();
+        let mut outcome = ApiOutcome::nothing();
         if status != 200 {
-            heard.fail(&serde_json::from_str(&text).unwrap());
-            return heard;
+            outcome.fail(&serde_json::from_str(&text).unwrap());
+            return outcome;
         }
         let events = events_in(&text);
-        heard.text = said(&events);
+        outcome.text = streamed_text(&events);
         for (name, data) in &events {
             match name.as_str() {
-                "error" => heard.fail(data),
-                "usage" => heard.usage = data["usage"].clone(),
-                _ => heard.add_calls(&data["chunk"]["tool_calls"], "id"),
+                "error" => outcome.fail(data),
+                "usage" => outcome.usage = data["usage"].clone(),
+                _ => outcome.add_calls(&data["chunk"]["tool_calls"], "id"),
             }
         }
-        heard
+        outcome
     }
 
     /// Reads the stream of the OpenAI API.
@@ -77,10 +77,10 @@ impl DeviationStage {
         (body["model"], body["stream"]) = (json!(model), json!(true));
         body["stream_options"] = json!({"include_usage": true});
         let (status, text) = self.ask("/openai/v1/chat/completions", &body, reply).await;
-        let mut heard = ApiOutcome::nothing();
+        let mut outcome = ApiOutcome::nothing();
         if status != 200 {
-            heard.fail(&serde_json::from_str(&text).unwrap());
-            return heard;
+            outcome.fail(&serde_json::from_str(&text).unwrap());
+            return outcome;
         }
         let frames: Vec<_> = text.split_terminator("\n\n").collect();
         for frame in &frames {
@@ -90,29 +90,29 @@ impl DeviationStage {
             }
             let data: Value = serde_json::from_str(data).unwrap();
             if !data["error"].is_null() {
-                heard.fail(&data);
+                outcome.fail(&data);
                 continue;
             }
             if !data["usage"].is_null() {
-                heard.usage = data["usage"].clone();
+                outcome.usage = data["usage"].clone();
             }
             let delta = &data["choices"][0]["delta"];
-            heard.text += delta["content"].as_str().unwrap_or_default();
-            heard.reasoning += delta["reasoning_content"].as_str().unwrap_or_default();
-            heard.add_calls(&delta["tool_calls"], "index");
+            outcome.text += delta["content"].as_str().unwrap_or_default();
+            outcome.reasoning += delta["reasoning_content"].as_str().unwrap_or_default();
+            outcome.add_calls(&delta["tool_calls"], "index");
         }
-        assert_eq!(heard.failed.is_none(), frames.contains(&DONE), "{text}");
-        heard
+        assert_eq!(outcome.failed.is_none(), frames.contains(&DONE), "{text}");
+        outcome
     }
 
     /// Checks on both APIs that the response is complete with this text. `reply` makes the provider's response.
     async fn check(&self, model: &str, reply: impl Fn() -> UpstreamReply, text: &str) {
-        for heard in [
+        for outcome in [
             self.native(model, reply()).await,
             self.openai(model, reply()).await,
         ] {
-            assert_eq!(heard.failed, None, "{heard:?}");
-            assert_eq!(heard.text, text, "{heard:?}");
+            assert_eq!(outcome.failed, None, "{outcome:?}");
+            assert_eq!(outcome.text, text, "{outcome:?}");
         }
     }
 
@@ -146,20 +146,20 @@ impl ApiOutcome {
                     .unwrap_or_default()
                     .to_owned()
             };
-            let place = match key {
+            let position = match key {
                 "id" => self.calls.iter().position(|(id, ..)| *id == of("/id")),
                 _ => call["index"]
                     .as_u64()
                     .map(|index| usize::try_from(index).unwrap()),
             };
-            let place = place.unwrap_or(self.calls.len());
-            if place >= self.calls.len() {
+            let position = position.unwrap_or(self.calls.len());
+            if position >= self.calls.len() {
                 self.calls.push((of("/id"), String::new(), String::new()));
             }
-            if self.calls[place].1.is_empty() {
-                self.calls[place].1 = of("/function/name");
+            if self.calls[position].1.is_empty() {
+                self.calls[position].1 = of("/function/name");
             }
-            self.calls[place].2 += &of("/function/arguments");
+            self.calls[position].2 += &of("/function/arguments");
         }
     }
 }
@@ -176,7 +176,7 @@ fn with(events: &[&str]) -> Vec<String> {
 async fn faults_after_complete_response_are_ignored() {
     let asking = DeviationStage::start().await;
     let usage = r#"data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":2}}"#;
-    let whole = with(&[&hi(), END, usage]);
+    let complete = with(&[&hi(), END, usage]);
     for tail in [
         "data: [DONE] ",
         "data:",
@@ -186,21 +186,21 @@ async fn faults_after_complete_response_are_ignored() {
         "event: error\ndata: {\"message\":\"late\"}",
         "data: {\"choices\":[{\"index\":0,\"delta\":{\"content\":\"more\"}}]}",
     ] {
-        let reply = || UpstreamReply::Events([whole.clone(), with(&[tail])].concat());
+        let reply = || UpstreamReply::Events([complete.clone(), with(&[tail])].concat());
         asking.check("remote", reply, "hi").await;
     }
     asking
-        .check("remote", || UpstreamReply::Cut(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Cut(complete.clone()), "hi")
         .await;
     asking
-        .check("remote", || UpstreamReply::Hold(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Hold(complete.clone()), "hi")
         .await;
     asking
-        .check("remote", || UpstreamReply::Beats(whole.clone()), "hi")
+        .check("remote", || UpstreamReply::Beats(complete.clone()), "hi")
         .await;
     let late = with(&[&hi(), END, "data: bye", usage]);
-    let heard = asking.native("remote", UpstreamReply::Events(late)).await;
-    assert_eq!(heard.usage["prompt_tokens"], 9, "{heard:?}");
+    let outcome = asking.native("remote", UpstreamReply::Events(late)).await;
+    assert_eq!(outcome.usage["prompt_tokens"], 9, "{outcome:?}");
     asking.end().await;
 }
 
@@ -271,7 +271,7 @@ async fn requires_finish_reason_or_done_marker() {
     };
     for reason in [json!(""), json!("null"), json!(null)] {
         let half = with(&[&of(reason.clone())]);
-        for heard in [
+        for outcome in [
             asking
                 .native("remote", UpstreamReply::Events(half.clone()))
                 .await,
@@ -279,7 +279,7 @@ async fn requires_finish_reason_or_done_marker() {
                 .openai("remote", UpstreamReply::Events(half.clone()))
                 .await,
         ] {
-            let message = heard.failed.unwrap().1;
+            let message = outcome.failed.unwrap().1;
             assert!(
                 message.contains("the stream ended before the answer did"),
                 "{message}"
@@ -299,13 +299,13 @@ async fn maps_errors_in_200_responses_to_codes() {
     let limited = json!({"error": {"message": "slow down", "code": 429}});
     let unknown = json!({"error": {"message": "who are you", "code": 401}});
     for (error, code) in [(&limited, "rate_limited"), (&unknown, "runtime_error")] {
-        let whole = || UpstreamReply::Json(200, error.clone());
+        let complete = || UpstreamReply::Json(200, error.clone());
         let streamed = || UpstreamReply::Events(with(&[&format!("data: {error}")]));
         let bare = || UpstreamReply::Raw(error.to_string().into_bytes());
-        for reply in [whole(), streamed(), bare()] {
+        for reply in [complete(), streamed(), bare()] {
             assert_eq!(asking.native("remote", reply).await.code(), code);
         }
-        for reply in [whole(), streamed(), bare()] {
+        for reply in [complete(), streamed(), bare()] {
             assert_eq!(asking.openai("remote", reply).await.code(), code);
         }
         let mut body = chat_request("hi");
@@ -314,7 +314,7 @@ async fn maps_errors_in_200_responses_to_codes() {
             ("/models/remote/invoke", &chat_request("hi")),
             ("/openai/v1/chat/completions", &body),
         ] {
-            let (status, text) = asking.ask(path, body, whole()).await;
+            let (status, text) = asking.ask(path, body, complete()).await;
             let body: Value = serde_json::from_str(&text).unwrap();
             assert_ne!(status, 200);
             assert_eq!(body["error"]["code"], code, "{text}");
@@ -337,20 +337,20 @@ async fn accepts_completion_for_stream_and_vice_versa() {
             "event" => UpstreamReply::Events(vec![format!("data: {completion}")]),
             _ => UpstreamReply::Raw(completion.to_string().into_bytes()),
         };
-        for heard in [
+        for outcome in [
             asking.native("remote", reply()).await,
             asking.openai("remote", reply()).await,
         ] {
             assert_eq!(
-                (heard.failed.as_ref(), heard.text.as_str()),
+                (outcome.failed.as_ref(), outcome.text.as_str()),
                 (None, "hi"),
-                "{heard:?}"
+                "{outcome:?}"
             );
             assert_eq!(
-                heard.calls,
+                outcome.calls,
                 [("c".to_owned(), "f".to_owned(), "{}".to_owned())]
             );
-            assert_eq!(heard.usage["prompt_tokens"], 3);
+            assert_eq!(outcome.usage["prompt_tokens"], 3);
         }
     }
     let stream =
@@ -468,7 +468,7 @@ async fn invalid_utf8_does_not_end_streams() {
         &call(r#"\ude00\u0000\"}"#),
         END,
     ]);
-    for heard in [
+    for outcome in [
         asking
             .native("remote", UpstreamReply::Events(events.clone()))
             .await,
@@ -476,8 +476,8 @@ async fn invalid_utf8_does_not_end_streams() {
             .openai("remote", UpstreamReply::Events(events.clone()))
             .await,
     ] {
-        assert_eq!(heard.failed, None);
-        assert_eq!(heard.calls[0].2, "{\"q\":\"😀\u{FFFD}\"}");
+        assert_eq!(outcome.failed, None);
+        assert_eq!(outcome.calls[0].2, "{\"q\":\"😀\u{FFFD}\"}");
     }
     let half = json!({"choices": [{"message": {"role": "assistant", "content": "a#"}, "finish_reason": "stop"}]});
     let body = half.to_string().replace('#', "\\ud83d\\u0000");
@@ -505,7 +505,7 @@ async fn separates_tool_calls_with_equal_ids() {
     };
     let objects = ["{\"q\":1}", "{\"q\":2}", "{\"q\":3}"];
     let events = [objects.map(delta).to_vec(), with(&[END])].concat();
-    for heard in [
+    for outcome in [
         asking
             .native("remote", UpstreamReply::Events(events.clone()))
             .await,
@@ -513,15 +513,18 @@ async fn separates_tool_calls_with_equal_ids() {
             .openai("remote", UpstreamReply::Events(events.clone()))
             .await,
     ] {
-        let arguments: Vec<_> = heard.calls.iter().map(|call| call.2.as_str()).collect();
-        assert_eq!(arguments, objects, "{heard:?}");
-        assert!(heard.calls.iter().all(|call| call.1 == "look"), "{heard:?}");
+        let arguments: Vec<_> = outcome.calls.iter().map(|call| call.2.as_str()).collect();
+        assert_eq!(arguments, objects, "{outcome:?}");
+        assert!(
+            outcome.calls.iter().all(|call| call.1 == "look"),
+            "{outcome:?}"
+        );
     }
     let calls = objects.map(|object| json!({"id": "call_0", "type": "function", "function": {"name": "look", "arguments": object}}));
     let completion = json!({"choices": [{"message": {"role": "assistant", "tool_calls": calls}, "finish_reason": "tool_calls"}]});
     let mut body = chat_request("hi");
     body["model"] = json!("remote");
-    for (path, body, place) in [
+    for (path, body, pointer) in [
         (
             "/models/remote/invoke",
             &chat_request("hi"),
@@ -537,7 +540,7 @@ async fn separates_tool_calls_with_equal_ids() {
             .ask(path, body, UpstreamReply::Json(200, completion.clone()))
             .await;
         let body: Value = serde_json::from_str(&text).unwrap();
-        let calls = body.pointer(place).unwrap().as_array().unwrap().clone();
+        let calls = body.pointer(pointer).unwrap().as_array().unwrap().clone();
         let mut ids: Vec<_> = calls
             .iter()
             .map(|call| call["id"].as_str().unwrap())
@@ -567,7 +570,7 @@ async fn keeps_usage_from_any_position() {
         vec![hi(), in_choice, zeros.to_owned()],
         vec![hi(), END.to_owned(), named.to_owned(), zeros.to_owned()],
     ] {
-        for heard in [
+        for outcome in [
             asking
                 .native("remote", UpstreamReply::Events(events.clone()))
                 .await,
@@ -575,7 +578,7 @@ async fn keeps_usage_from_any_position() {
                 .openai("remote", UpstreamReply::Events(events.clone()))
                 .await,
         ] {
-            let usage = &heard.usage;
+            let usage = &outcome.usage;
             assert_eq!(
                 (&usage["prompt_tokens"], &usage["completion_tokens"]),
                 (&json!(1200), &json!(30)),
@@ -636,7 +639,7 @@ async fn halves_oversized_batches() {
     }
     let sizes: Vec<_> = asking
         .upstream
-        .asked()
+        .requests()
         .iter()
         .map(|request| request.body["input"].as_array().unwrap().len())
         .collect();

@@ -144,19 +144,19 @@ impl AuthorityStage {
     }
 
     /// Requests to the model server and to the tool server.
-    fn asked(&self) -> [usize; 2] {
-        [self.model.asked().len(), self.tools.seen("/").len()]
+    fn requests(&self) -> [usize; 2] {
+        [self.model.requests().len(), self.tools.seen("/").len()]
     }
 
     /// This replica grants every request; the model and the tool each get one request.
     async fn assert_open(&self, replica: &Client) {
         let done = json!({"choices": [{"message": {"content": "hi"}, "finish_reason": "stop"}]});
         self.model.reply(UpstreamReply::Json(200, done));
-        let before = self.asked();
+        let before = self.requests();
         for (what, answer) in answers(self.everything(replica)).await {
             assert_eq!(answer.status, 200, "{what}: {}", answer.body);
         }
-        assert_eq!(self.asked(), before.map(|count| count + 1));
+        assert_eq!(self.requests(), before.map(|count| count + 1));
     }
 }
 
@@ -176,13 +176,13 @@ async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
             assert_eq!(answer.error("type"), &json!("overloaded_error"), "{what}");
             continue;
         }
-        let told = (
+        let outcome = (
             answer.status,
             answer.error("code"),
             answer.error("retryable"),
         );
         let expected = (503, &json!("runtime_error"), &json!(true));
-        assert_eq!(told, expected, "{what}: {}", answer.body);
+        assert_eq!(outcome, expected, "{what}: {}", answer.body);
         assert!(answer.headers.contains_key("retry-after"), "{what}");
     }
 }
@@ -198,20 +198,20 @@ async fn fails_closed_when_authority_is_unreadable(#[case] wire: NetworkFault) {
     };
     let (owner, beside) = (
         house.stage.client.clone(),
-        house.stage.gateway.beside().await,
+        house.stage.gateway.start_replica().await,
     );
     assert!(house.reads.len() > 20, "{}", house.reads.len());
     house.assert_open(&owner).await;
     house.assert_open(&beside.client).await;
-    let asked = house.asked();
+    let request = house.requests();
 
     house.proxy.set(wire);
     let mut requests = house.everything(&beside.client);
     requests.extend(house.calls(&owner));
     assert_denied(requests).await;
-    assert_eq!(house.asked(), asked, "no upstream gets a request");
+    assert_eq!(house.requests(), request, "no upstream gets a request");
 
-    house.proxy.set(NetworkFault::Whole);
+    house.proxy.set(NetworkFault::Forwarding);
     for replica in [&owner, &beside.client] {
         until("the replica to be ready", async || {
             replica.get("/readyz").await.status == 200
@@ -232,7 +232,7 @@ async fn denies_run_whose_lease_expired_in_outage(#[case] wire: NetworkFault) {
     };
     let owner = house.stage.client.clone();
     house.assert_open(&owner).await;
-    let asked = house.asked();
+    let requests = house.requests();
 
     house.proxy.set(wire);
     until("the run to be let go", async || {
@@ -241,11 +241,11 @@ async fn denies_run_whose_lease_expired_in_outage(#[case] wire: NetworkFault) {
     .await;
     assert_denied(house.everything(&owner)).await;
 
-    house.proxy.set(NetworkFault::Whole);
+    house.proxy.set(NetworkFault::Forwarding);
     let outcome = house.stage.outcome(&house.run.run_id).await;
     assert_eq!(outcome.ending(), "failed host.orphaned");
     for (what, answer) in answers(house.everything(&owner)).await {
         assert_eq!(answer.status, 401, "{what}: {}", answer.body);
     }
-    assert_eq!(house.asked(), asked, "no upstream gets a request");
+    assert_eq!(house.requests(), requests, "no upstream gets a request");
 }

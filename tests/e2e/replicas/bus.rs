@@ -21,7 +21,7 @@ fn without_lease_renewal(config: &mut Config) {
 
 async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
     let stage = stage_on(bus, without_lease_renewal).await?;
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     bus.ready(|| beside.log()).await;
     Some((stage, beside))
 }
@@ -42,14 +42,14 @@ async fn streams_run_through_another_replica(
     let mut there = beside.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     gate.cancel();
-    let told: Vec<_> = there
+    let streamed: Vec<_> = there
         .rest()
         .await
         .into_iter()
         .map(|frame| frame.data)
         .collect();
     let stored = stage.client.ledger(&run_id).await;
-    assert_eq!(told, stored.0[1..]);
+    assert_eq!(streamed, stored.0[1..]);
     stored.assert_valid(&run_id);
 }
 
@@ -67,7 +67,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
     else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
@@ -79,7 +79,10 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
         }
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage.runner.asked("the run", RecordedRequest::is_run).await;
+    stage
+        .runner
+        .wait_for_request("the run", RecordedRequest::is_run)
+        .await;
     let mut expected = vec!["run.failed"];
     if has_answered {
         let mut here = stage.client.follow(&run_id, 0).await;
@@ -113,11 +116,11 @@ async fn cancel_through_another_replica_closes_runner_socket(
             .run_id();
         let mut here = stage.client.follow(&run_id, 0).await;
         assert_eq!(here.event().await.unwrap().id, Some(1));
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let answer = beside.client.cancel(&run_id).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         stage.runner.closed(n).await;
-        took.push(asked.elapsed());
+        took.push(requested_at.elapsed());
         here.rest().await;
         let run = beside.client.run(&run_id).await;
         assert_eq!(run["status"], json!("cancelled"), "{run}");
@@ -125,8 +128,8 @@ async fn cancel_through_another_replica_closes_runner_socket(
     }
     took.sort_unstable();
     let at = |part: usize| took[(took.len() - 1) * part / 100];
-    let (median, p99, most): (Duration, _, _) = (at(50), at(99), at(100));
-    eprintln!("{bus:?}: cancel to closed socket: p50 {median:?}, p99 {p99:?}, most {most:?}");
+    let (median, p99, max): (Duration, _, _) = (at(50), at(99), at(100));
+    eprintln!("{bus:?}: cancel to closed socket: p50 {median:?}, p99 {p99:?}, most {max:?}");
 }
 
 #[rstest]
@@ -142,7 +145,7 @@ async fn pulls_follow_up_through_another_replica(
     let Some(stage) = stage_on(bus, steering).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let active = HeldRun::start(&stage, &message("m-1")).await;
     for (client, event_id) in [(&beside.client, "m-2"), (&stage.client, "m-3")] {
         let answer = client.post(&message(event_id)).await;

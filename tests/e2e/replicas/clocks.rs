@@ -15,13 +15,13 @@ static SKIPPED: Once = Once::new();
 
 /// The faketime library; `None` with a printed notice if it is not installed.
 fn faketime() -> Option<String> {
-    let places = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
-    let inside = |place: &str| {
-        let below = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let directories = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
+    let inside = |directory: &str| {
+        let below = std::fs::read_dir(directory).into_iter().flatten().flatten();
         let below: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
-        below.into_iter().chain([PathBuf::from(place)])
+        below.into_iter().chain([PathBuf::from(directory)])
     };
-    let libraries = places.iter().flat_map(|place| inside(place));
+    let libraries = directories.iter().flat_map(|directory| inside(directory));
     let mut libraries = libraries.map(|path| path.join("faketime/libfaketimeMT.so.1"));
     let found = libraries.find(|library| library.exists());
     if found.is_none() {
@@ -30,7 +30,7 @@ fn faketime() -> Option<String> {
     found.map(|library| library.display().to_string())
 }
 
-/// One clock is ahead by the queue timeout of an hour, one behind by slightly less. Only the time in the queue
+/// One clock is ahead by the queue timeout of an hour, one is late by slightly less. Only the time in the queue
 /// is measured by the replica's own clock.
 #[tokio::test]
 async fn clock_skew_of_an_hour_ends_no_run() {
@@ -63,14 +63,14 @@ async fn clock_skew_of_an_hour_ends_no_run() {
         event
     };
     let (ahead, behind) = (wrong("+1h").await, wrong("-50m").await);
-    let mut victim = stage.gateway.beside().await;
-    let told = async || {
+    let mut victim = stage.gateway.start_replica().await;
+    let statuses = async || {
         let says = |log: String| log.contains("this clock differs from the database's");
         says(ahead.log()) && says(behind.log()) && !says(stage.gateway.log())
     };
-    until("the clock skew to be logged", told).await;
+    until("the clock skew to be logged", statuses).await;
 
-    // On each replica one live run, with one queued behind it.
+    // On each replica one live run, and one queued after it.
     let mut held = Vec::new();
     for (client, name) in [
         (&stage.client, "here"),

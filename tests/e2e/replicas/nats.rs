@@ -51,7 +51,7 @@ async fn logs_each_nats_outage_once() {
     let Some(stage) = stage_by(&line.url, 0.2, "").await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
     until("the outage to be logged", async || {
@@ -85,7 +85,7 @@ async fn resumes_notifications_after_nats_outage() {
     let Some(stage) = stage_by(&line.url, 60.0, "").await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let logged =
         |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
     until("NATS to be found", async || logged(CONNECTED_LOG) == [1, 1]).await;
@@ -118,7 +118,7 @@ async fn ignores_forged_notifications() {
     let Some(stage) = stage_by(&server, 60.0, &named).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     for log in [stage.gateway.log(), beside.log()] {
         assert!(!log.contains(LOST_LOG), "{log}");
     }
@@ -182,8 +182,8 @@ async fn separates_installations_on_one_nats_server() {
         let mut everything = NatsSubscriber::to(&nats_server().unwrap(), "runnel.>").await;
         gated(&stage, event_id).cancel();
         let run_id = stage.client.post(&message(event_id)).await.run_id();
-        let ring = format!("a{}", run_id.replace('-', ""));
-        subjects.push(everything.subject_of(&ring).await);
+        let notification = format!("a{}", run_id.replace('-', ""));
+        subjects.push(everything.subject_of(&notification).await);
     }
     assert_ne!(subjects[0], subjects[1]);
 }

@@ -14,7 +14,7 @@ async fn concurrent_duplicates_on_two_replicas_start_one_run() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let keys = number("RUNNEL_TEST_KEYS", 50);
     let senders = number("RUNNEL_TEST_SENDERS", 10);
@@ -47,7 +47,7 @@ async fn concurrent_duplicates_on_two_replicas_start_one_run() {
         let run = beside.client.finished(run_id).await;
         assert_eq!(run["status"], "completed", "{run}");
     }
-    let asked = stage.runner.requests();
-    let asked = asked.iter().filter(|request| request.is_run()).count();
-    assert_eq!(asked, keys, "each run was posted once");
+    let requests = stage.runner.requests();
+    let requests = requests.iter().filter(|request| request.is_run()).count();
+    assert_eq!(requests, keys, "each run was posted once");
 }

@@ -25,8 +25,8 @@ async fn ends_runs_of_killed_replica_once_in_time() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
-    let mut victim = stage.gateway.beside().await;
-    let sweeper = stage.gateway.beside().await;
+    let mut victim = stage.gateway.start_replica().await;
+    let sweeper = stage.gateway.start_replica().await;
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "one")));
@@ -91,8 +91,12 @@ async fn send_pending_requests(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
     let of_run = |request: &RecordedRequest| {
         request.is_run() && request.header("runnel-run-id") == Some(run_id)
     };
-    let asked = stage.runner.asked("the run", of_run).await.json();
-    let token = asked["host"]["token"].as_str().unwrap();
+    let run_request = stage
+        .runner
+        .wait_for_request("the run", of_run)
+        .await
+        .json();
+    let token = run_request["host"]["token"].as_str().unwrap();
     let head = format!(
         "GET /host/v1/run HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n"
     );
@@ -113,7 +117,7 @@ async fn replica_with_expired_lease_writes_nothing() {
     let Some(stage) = OwnStage::on(Postgres, short).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     for n in 1..=number("RUNNEL_TEST_ZOMBIES", 1) {
         let (event_id, gate) = (format!("m-{n}"), Gate::new());
         let hold = gate.clone();
@@ -134,9 +138,9 @@ async fn replica_with_expired_lease_writes_nothing() {
         assert_eq!(there.event().await.unwrap().id, Some(1));
 
         stage.gateway.pause().await;
-        let told = there.rest().await;
+        let frames = there.rest().await;
         assert_eq!(
-            told.last().unwrap().event,
+            frames.last().unwrap().event,
             "run.failed",
             "another took over"
         );
@@ -160,7 +164,7 @@ async fn replica_with_expired_lease_writes_nothing() {
         until("the zombie to notice", lost).await;
 
         // Its own reader gets the terminal event that the other replica wrote.
-        assert_eq!(here.rest().await.last(), told.last());
+        assert_eq!(here.rest().await.last(), frames.last());
         for client in [&stage.client, &beside.client] {
             assert_eq!(client.ledger(&run_id).await, before);
             let run = client.run(&run_id).await;

@@ -37,7 +37,7 @@ async fn revocation_takes_effect_on_every_replica(
     let Some(stage) = stage_on(bus, configure).await else {
         return;
     };
-    let beside = stage.gateway.beside().await;
+    let beside = stage.gateway.start_replica().await;
     let admin = stage.admin.clone();
     let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "concurrency": "enqueue"});

@@ -41,14 +41,14 @@ async fn rolling_restart_loses_no_run_or_event() {
         return;
     };
     stage.runner.answer_all(steady);
-    let mut beside = stage.gateway.beside().await;
-    let places = watch::Sender::new([stage.client.clone(), beside.client.clone()]);
+    let mut beside = stage.gateway.start_replica().await;
+    let replicas = watch::Sender::new([stage.client.clone(), beside.client.clone()]);
     let enough = CancellationToken::new();
     let gaps = Arc::<AtomicUsize>::default();
     let mut load = JoinSet::new();
     for worker in 0..WORKERS {
         let gaps = Arc::clone(&gaps);
-        load.spawn(work(places.subscribe(), worker, enough.clone(), gaps));
+        load.spawn(work(replicas.subscribe(), worker, enough.clone(), gaps));
     }
     let mut rolls = 0;
     while rolls < number("RUNNEL_TEST_ROLLS", 2) || gaps.load(Ordering::Relaxed) == 0 {
@@ -58,7 +58,7 @@ async fn rolling_restart_loses_no_run_or_event() {
         stage.gateway.restart().await;
         beside.stop().await;
         beside.restart().await;
-        places.send_replace([stage.client.clone(), beside.client.clone()]);
+        replicas.send_replace([stage.client.clone(), beside.client.clone()]);
     }
     enough.cancel();
     let done = within("the clients to finish", load.join_all()).await;
@@ -76,9 +76,9 @@ async fn rolling_restart_loses_no_run_or_event() {
         assert_eq!(ledger.types().last().unwrap(), "run.completed");
         assert_eq!(stage.runner.posts(run_id), 1);
     }
-    let asked = stage.runner.requests();
-    let asked = asked.iter().filter(|request| request.is_run()).count();
-    assert_eq!(asked, runs.len(), "and there are no others");
+    let requests = stage.runner.requests();
+    let requests = requests.iter().filter(|request| request.is_run()).count();
+    assert_eq!(requests, runs.len(), "and there are no others");
 }
 
 /// Runs with all events read from them. Counts interrupted streams.

@@ -19,7 +19,7 @@ async fn replicas_start_concurrently_on_empty_database() {
     sqlx::raw_sql(nothing).execute(&mut database).await.unwrap();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
 
-    let replicas = join_all((0..4).map(|_| stage.gateway.beside())).await;
+    let replicas = join_all((0..4).map(|_| stage.gateway.start_replica())).await;
     for (number, replica) in replicas.iter().enumerate() {
         let client = replica.client().await;
         let posted = client.post(&message(&format!("m-{number}"))).await;
@@ -30,7 +30,7 @@ async fn replicas_start_concurrently_on_empty_database() {
         let log = replica.log();
         assert!(!log.contains("already exists"), "{log}");
     }
-    let asked = stage.runner.requests();
-    let asked = asked.iter().filter(|request| request.is_run()).count();
-    assert_eq!(asked, replicas.len(), "each run was posted once");
+    let requests = stage.runner.requests();
+    let requests = requests.iter().filter(|request| request.is_run()).count();
+    assert_eq!(requests, replicas.len(), "each run was posted once");
 }

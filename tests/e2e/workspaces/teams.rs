@@ -136,8 +136,12 @@ impl Team {
         let of_run = |request: &RecordedRequest| {
             request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
         };
-        let asked = stage.runner.asked("the run", of_run).await.json();
-        let token = asked["host"]["token"].as_str().unwrap();
+        let run_request = stage
+            .runner
+            .wait_for_request("the run", of_run)
+            .await
+            .json();
+        let token = run_request["host"]["token"].as_str().unwrap();
         Deferred {
             host: Client::new(&format!("{}/host/v1", stage.client.url), token),
             run_id,

@@ -50,7 +50,7 @@ async fn passes_bodies_and_answers_unchanged() {
     expected["model"] = json!("claude");
     assert_eq!(answer.json::<Value>().await.unwrap(), expected);
 
-    let request = upstream.asked().remove(0);
+    let request = upstream.requests().remove(0);
     assert_eq!(request.path, "/v1/messages");
     let beta = request.headers.get_all("anthropic-beta").iter();
     assert_eq!(
@@ -112,7 +112,7 @@ async fn pings_while_the_provider_is_silent() {
             .count()
             < 2
         {
-            let piece = answer.chunk().await.unwrap().expect("it goes on");
+            let piece = answer.chunk().await.unwrap().expect("the next piece");
             text.push_str(std::str::from_utf8(&piece).unwrap());
         }
         assert!(text.contains("event: message_start"), "{text}");
@@ -133,7 +133,7 @@ async fn withholds_reasoning_of_other_models() {
     upstream.reply(UpstreamReply::Json(200, message()));
     let answer = run.call(MESSAGES, &body).await;
     assert_eq!(answer.status, 200, "{}", answer.body);
-    let back = &upstream.asked()[0].body["messages"][1]["content"];
+    let back = &upstream.requests()[0].body["messages"][1]["content"];
     assert_eq!(*back, json!([block]));
     run.end(&stage).await;
 }

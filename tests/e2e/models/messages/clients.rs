@@ -15,8 +15,8 @@ use crate::support::upstream::{Upstream, UpstreamReply};
 
 static NODE: NodeProject = NodeProject::at("tests/clients/anthropic");
 
-const SAID: &str = "You said: hello";
-const TOLD: &str = "It is cold.";
+const EXPECTED_TEXT: &str = "You said: hello";
+const EXPECTED_FORECAST: &str = "It is cold.";
 const CALL_ID: &str = "toolu_01-Ab_9";
 
 async fn python(run: &HeldRun, model: &str) -> Option<Value> {
@@ -39,13 +39,13 @@ fn given(run: &HeldRun, model: &str) -> Value {
 
 /// The expected results of a client, for every provider.
 fn check(got: &Value, model: &str, models: &Value) {
-    assert_eq!(got["whole"], SAID, "{got}");
-    assert_eq!(got["pieces"], SAID);
+    assert_eq!(got["whole"], EXPECTED_TEXT, "{got}");
+    assert_eq!(got["pieces"], EXPECTED_TEXT);
     assert_eq!(got["model"], model);
     assert_eq!(got["stop"], json!(["end_turn", "end_turn", "tool_use"]));
     assert_eq!([&got["usage"], &got["counted"]], [true, true]);
     assert_eq!(got["call"], json!(["get_weather", {"city": "Oslo"}]));
-    assert_eq!(got["told"], TOLD);
+    assert_eq!(got["told"], EXPECTED_FORECAST);
     assert_eq!(&got["models"], models);
     assert_eq!(got["model_of_id"], model);
     assert_eq!(
@@ -70,7 +70,7 @@ fn script_openai(upstream: &Upstream) {
     let call = |call: Value| chunk(&json!({"tool_calls": [call]}));
     let ended = END.replace("stop", "tool_calls");
     let done = || "data: [DONE]".to_owned();
-    upstream.reply(UpstreamReply::Json(200, completion(SAID)));
+    upstream.reply(UpstreamReply::Json(200, completion(EXPECTED_TEXT)));
     upstream.reply(UpstreamReply::Events(vec![
         chunk(&json!({"role": "assistant", "content": "You said: "})),
         chunk(&json!({"content": "hello"})),
@@ -87,7 +87,7 @@ fn script_openai(upstream: &Upstream) {
         usage,
         done(),
     ]));
-    upstream.reply(UpstreamReply::Json(200, completion(TOLD)));
+    upstream.reply(UpstreamReply::Json(200, completion(EXPECTED_FORECAST)));
     for _ in 0..2 {
         upstream.reply(UpstreamReply::Json(
             429,
@@ -102,7 +102,7 @@ fn script_anthropic(upstream: &Upstream) {
         json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-up", "content": content,
             "stop_reason": "end_turn", "stop_sequence": null, "usage": {"input_tokens": 5, "output_tokens": 4}})
     };
-    let whole = |text: &str| message(json!([{"type": "text", "text": text}]));
+    let complete = |text: &str| message(json!([{"type": "text", "text": text}]));
     let streamed = |block: Value, deltas: Vec<Value>, reason: &str| {
         let mut begun = message(json!([]));
         begun["stop_reason"] = json!(null);
@@ -127,14 +127,14 @@ fn script_anthropic(upstream: &Upstream) {
     let input = ["{\"city\":", "\"Oslo\"}"];
     let input = input.map(|piece| json!({"type": "input_json_delta", "partial_json": piece}));
     let call = json!({"type": "tool_use", "id": CALL_ID, "name": "get_weather", "input": {}});
-    upstream.reply(UpstreamReply::Json(200, whole(SAID)));
+    upstream.reply(UpstreamReply::Json(200, complete(EXPECTED_TEXT)));
     upstream.reply(streamed(
         json!({"type": "text", "text": ""}),
         texts.to_vec(),
         "end_turn",
     ));
     upstream.reply(streamed(call, input.to_vec(), "tool_use"));
-    upstream.reply(UpstreamReply::Json(200, whole(TOLD)));
+    upstream.reply(UpstreamReply::Json(200, complete(EXPECTED_FORECAST)));
     let busy = json!({"type": "error", "error": {"type": "rate_limit_error", "message": "busy"}});
     upstream.reply(UpstreamReply::Json(429, busy));
 }
@@ -143,7 +143,7 @@ fn script_anthropic(upstream: &Upstream) {
 fn check_provider(got: &Value, model: &str, upstream: &Upstream) {
     check(got, model, &json!(["remote", "claude"]));
     assert_eq!(got["call_id"], CALL_ID);
-    let requests = upstream.asked();
+    let requests = upstream.requests();
     let id = format!("{CALL_ID:?}");
     let back = requests[3].body["messages"].to_string();
     assert_eq!(back.matches(&id).count(), 2, "{back}");

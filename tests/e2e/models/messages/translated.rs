@@ -35,7 +35,7 @@ async fn sends_chat_completions_with_limits_and_names() {
     let usage = json!({"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4,
         "output_tokens": 2});
     assert_eq!(answer.body["usage"], usage);
-    let request = upstream.asked().remove(0);
+    let request = upstream.requests().remove(0);
     assert_eq!(request.path, "/v1/chat/completions");
     let function = json!({"name": "f", "description": "d", "parameters": {"type": "object"}});
     assert_eq!(
@@ -65,7 +65,7 @@ async fn requests_usage_in_every_stream() {
     assert_eq!(pieces(&events, "text"), "hello");
     let end = &events[events.len() - 2]["usage"];
     assert_eq!([&end["input_tokens"], &end["output_tokens"]], [7, 3]);
-    let request = &upstream.asked()[0].body;
+    let request = &upstream.requests()[0].body;
     assert_eq!(request["stream_options"], json!({"include_usage": true}));
     run.end(&stage).await;
 }
@@ -85,7 +85,7 @@ async fn rejects_content_unsupported_by_provider() {
         "{message}"
     );
     assert!(message.contains("provider of remote"), "{message}");
-    assert!(upstream.asked().is_empty());
+    assert!(upstream.requests().is_empty());
 }
 
 #[tokio::test]
@@ -126,7 +126,7 @@ async fn sends_artifacts_as_image_bytes() {
     let message = json!({"type": "message", "content": [], "usage": {}});
     upstream.reply(UpstreamReply::Json(200, message));
     assert_eq!(run.call(MESSAGES, &asking("claude")).await.status, 200);
-    let requests = upstream.asked();
+    let requests = upstream.requests();
     let parts = |n: usize| requests[n].body["messages"][0]["content"][0].clone();
     assert_eq!(
         parts(0)["image_url"]["url"],

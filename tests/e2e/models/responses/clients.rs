@@ -67,7 +67,7 @@ impl ProviderKind {
 
 fn of_chat() -> Vec<UpstreamReply> {
     let usage = json!({"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7});
-    let whole = |message: Value, reason: &str| {
+    let completion = |message: Value, reason: &str| {
         let choice = json!({"index": 0, "message": message, "finish_reason": reason});
         UpstreamReply::Json(200, json!({"id": "c", "choices": [choice], "usage": usage}))
     };
@@ -88,7 +88,7 @@ fn of_chat() -> Vec<UpstreamReply> {
     let weather = call("get_weather", &json!({"city": "Oslo"}));
     let patch = call("apply_patch", &json!({"input": "*** Begin Patch"}));
     vec![
-        whole(json!({"content": "You said: hello"}), "stop"),
+        completion(json!({"content": "You said: hello"}), "stop"),
         stream(
             &[
                 json!({"content": "You said"}),
@@ -103,14 +103,14 @@ fn of_chat() -> Vec<UpstreamReply> {
             ],
             "tool_calls",
         ),
-        whole(json!({"content": "It is cold."}), "stop"),
-        whole(json!({"content": null, "tool_calls": patch}), "tool_calls"),
+        completion(json!({"content": "It is cold."}), "stop"),
+        completion(json!({"content": null, "tool_calls": patch}), "tool_calls"),
     ]
 }
 
 fn of_messages() -> Vec<UpstreamReply> {
     let usage = json!({"input_tokens": 5, "output_tokens": 2});
-    let whole = |block: Value, reason: &str| {
+    let completion = |block: Value, reason: &str| {
         UpstreamReply::Json(
             200,
             json!({"id": "m", "model": "c", "content": [block], "stop_reason": reason, "usage": usage}),
@@ -143,15 +143,15 @@ fn of_messages() -> Vec<UpstreamReply> {
     let patch = json!({"type": "tool_use", "id": "toolu_2", "name": "apply_patch",
         "input": {"input": "*** Begin Patch"}});
     vec![
-        whole(text("You said: hello"), "end_turn"),
+        completion(text("You said: hello"), "end_turn"),
         stream(text(""), &[piece("You said"), piece(": hello")], "end_turn"),
         stream(
             weather,
             &[json_piece("{\"city\":"), json_piece("\"Oslo\"}")],
             "tool_use",
         ),
-        whole(text("It is cold."), "end_turn"),
-        whole(patch, "tool_use"),
+        completion(text("It is cold."), "end_turn"),
+        completion(patch, "tool_use"),
     ]
 }
 

@@ -49,7 +49,7 @@ async fn forwards_requests_to_responses_providers_unchanged() {
     let mut expected = response("completed");
     (expected["model"], expected["store"]) = (json!("remote"), json!(false));
     assert_eq!(answered.body, expected);
-    let sent = upstream.asked().pop().unwrap();
+    let sent = upstream.requests().pop().unwrap();
     assert_eq!(sent.path, "/v1/responses");
     assert_eq!(
         sent.body,
@@ -158,6 +158,6 @@ async fn rejects_provider_side_tools_state_and_files() {
             "{more}"
         );
     }
-    assert!(upstream.asked().is_empty());
+    assert!(upstream.requests().is_empty());
     run.end(&stage).await;
 }
