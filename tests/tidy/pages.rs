@@ -10,6 +10,8 @@ use crate::{assert_none, root};
 
 /// Maximum lines of README.
 const README_LINES: usize = 150;
+/// Maximum characters of a line of a paragraph.
+const COLUMNS: usize = 120;
 
 #[test]
 fn readme_is_limited_to_150_lines() {
@@ -35,6 +37,25 @@ fn summary_lists_every_page_once() {
         let name = page.strip_prefix("docs/").unwrap_or_default();
         if !name.is_empty() && name != "SUMMARY.md" && !unique.contains(name) {
             faults.push(format!("docs/SUMMARY.md does not list {name}"));
+        }
+    }
+    assert_none(faults);
+}
+
+#[test]
+fn paragraphs_wrap_at_120_characters() {
+    let mut faults = Vec::new();
+    for page in pages() {
+        let mut is_code = false;
+        for (number, line) in (1..).zip(read(&page).lines()) {
+            let start = line.trim_start();
+            is_code ^= start.starts_with("```");
+            let is_paragraph = !is_code && !start.starts_with(['|', '<', '#', '`']);
+            if is_paragraph && line.chars().count() > COLUMNS {
+                faults.push(format!(
+                    "{page}:{number} has more than {COLUMNS} characters"
+                ));
+            }
         }
     }
     assert_none(faults);
