@@ -148,7 +148,7 @@ async fn refuses_to_revoke_last_admin_key() {
         assert_eq!(answer.status, 409, "{}", answer.body);
         assert_eq!(answer.detail("reason"), "last_admin_key");
         let message = answer.error("message").as_str().unwrap();
-        assert!(message.contains("make another one first"), "{message}");
+        assert!(message.contains("create another one first"), "{message}");
     }
     assert_eq!(first.delete(&path(&client_id)).await.status, 204);
 

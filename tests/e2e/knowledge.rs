@@ -587,7 +587,7 @@ async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] e
         ("text/plain", b"\x80abc".to_vec(), "UTF-8"),
         ("text/plain", b" \n\n ".to_vec(), "no text"),
         ("application/zip", b"PK".to_vec(), "kind"),
-        ("application/octet-stream", b"x".to_vec(), "ending"),
+        ("application/octet-stream", b"x".to_vec(), "extension"),
         ("text/plain; charset=klingon", b"x".to_vec(), "charset"),
         ("text/html", nested.into_bytes(), ""),
         ("text/html", bomb.into_bytes(), ""),
