@@ -1,7 +1,7 @@
 //! Relay: runner's bytes → events → ledger → clients.
 //!
 //! The commit in flight is the batching window: the next events gather in the buffer meanwhile. A full buffer
-//! stops reads from the runner's socket. Clients see committed events only.
+//! stops reads from the runner's socket. Clients see committed events only. The design is in `source`.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;

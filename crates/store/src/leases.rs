@@ -1,4 +1,73 @@
 //! Leases: ownership of a run for a limited time. Expiry uses the database clock.
+//!
+//! A running run has one owner, a gateway process. Three columns of `runs` record it: the name of the owner, the expiry
+//! of its lease, and the fencing token (column `lease_epoch`). The lease lets another process act after a crash. The
+//! fencing token makes that safe: a write of a former owner changes no row.
+//!
+//! # Sequence
+//!
+//! 1. Dispatch commits the intent of an attempt, the owner, a lease and the next fencing token together. The POST
+//!    follows only while the lease holds.
+//! 2. `LeaseRenewal` in `runs` renews all leases of a process five times per lease (`LeaseKeeper::renew`).
+//! 3. `LiveRegistry::mark_lapsed` in `runs` looks twenty times per lease for leases that ended here, and stops those
+//!    runs. It works without the database.
+//! 4. Recovery of every replica looks for expired leases at least every second (`BETWEEN_SWEEPS`). `TakeOverBatch`
+//!    sets itself as owner, adds one to the fencing token and starts a new lease, in one transaction.
+//! 5. The new owner resumes an async run. It ends any other run as `host.orphaned`, or as cancelled on request,
+//!    because the connection to the runner was lost with the former owner.
+//!
+//! A gateway that stops releases its async runs: their lease ends at once, and the next owner resumes them. `SQLite`
+//! has one process, so at boot all running runs are orphans (`LeaseFilter::All`).
+//!
+//! # Clocks
+//!
+//! Expiry is written and compared by the database clock only, so a replica with a wrong clock takes no run from others.
+//! The owner keeps its own end of the lease on the monotonic clock. It counts from before the request, so the lease
+//! ends in the process before it ends in the database.
+//!
+//! # Fencing
+//!
+//! The fencing token increases with each dispatch attempt and each take-over. Appends and ends of runs are a
+//! compare-and-set of fencing token, last sequence and status. Renewals match the owner, and a release matches the
+//! token. A write that matches no row reports `Lost`, and the task of the run stops without a terminal event.
+//!
+//! A process that was paused for longer than its lease:
+//!
+//! * cannot append, end, release or renew a run that another process has taken over;
+//! * cannot use the rights of the run from memory: it reads the row, which grants nothing after the end;
+//! * starts no new attempt: it checks its local lease before the POST, and the fencing token for a retry;
+//! * keeps its socket to the runner until it resumes, and a POST in flight is not recalled;
+//! * may continue if no process has taken the run: a renewal needs the same owner, not an unexpired lease.
+//!
+//! # Invariants
+//!
+//! * At most one process can append events to a run or end it, even if two of them assume that they own it.
+//! * A renewal waits for no other work: on `PostgreSQL` `LeaseKeeper` has its own connection, on `SQLite` the writer
+//!   has an urgent lane. `LeaseRenewal` has its own thread.
+//! * Take-overs skip locked rows. Renewals skip them at first, then lock them in the order of their ids.
+//!
+//! # Faults
+//!
+//! | fault | consequence |
+//! |---|---|
+//! | owner crashes | its leases expire; one replica takes each run over |
+//! | database away for less than two thirds of a lease | a later renewal succeeds; no run is lost |
+//! | database away for longer | the owner stops its runs; recovery ends or resumes them after the outage |
+//! | row locked by a transaction | the run is in `Renewed::busy`: still held, renewed in a second pass or next time |
+//! | renewal fails or its reply is lost | the local lease keeps its end until the next renewal |
+//! | reply of a take-over lost | the retry finds the own owner and fencing token (`is_held`) |
+//! | two replicas take over at once | the second skips the locked row, or finds the lease renewed |
+//!
+//! # Bounds
+//!
+//! * `runs.lease_seconds` is the length of a lease. A renewal takes at most half of it, and a quarter for locked rows,
+//!   with a lock timeout of a fifth.
+//! * One statement has at most `IDS` ids. Recovery reads `BATCH` runs and ends `AT_ONCE` of them concurrently.
+//!
+//! # Rejected alternatives
+//!
+//! * Renewal on the shared workers: long computations delayed it, and live runs ended as orphans.
+//! * Renewal without locked rows: on a slow database results lock a row most of the time, and the lease expired.
 
 mod renewal;
 

@@ -1,9 +1,71 @@
 //! The writer task: group commit.
 //!
-//! The writer drains a bounded queue, urgent items first, and commits the gathered items in one transaction. The
-//! previous commit is the batching window. On `SQLite` it owns the only write connection. When a batch fails, the
-//! writer retries its items one by one, so a bad item fails by itself. A commit with a lost reply may have succeeded,
-//! so each item checks for its earlier result before a retry.
+//! One task per process writes. It drains a bounded queue and commits the gathered items in one transaction. An item
+//! is a [`Mutation`] with the channel for its result. A caller gets its result after the commit, never before.
+//! On `SQLite` the writer owns the write connections and runs on a thread of its own, because commits block there.
+//!
+//! # Sequence
+//!
+//! 1. `Writer::send` takes permits for the bytes of an item and queues it. Urgent items take their own lane.
+//! 2. `WriteQueue::gather` takes all queued items, urgent ones first. The commit in flight is the batching window.
+//!    A batch without a waiting caller lingers up to `LINGER`, because many rows cost little more than one.
+//! 3. `commit` sorts by run id and splits the batch. Urgent items commit first, in their own transaction. On
+//!    `PostgreSQL` events, plain items and items with a named advisory lock follow in separate transactions.
+//!    Only one of these three runs before the next urgent items; `Commits::defer` keeps the others.
+//! 4. `SQLite` only: `DirectCommits` runs batch operations on a connection of the writer's own thread. The pool costs
+//!    a round trip to another thread per statement. It gets the remaining items, and the full batch after an error.
+//! 5. `transact` takes the locks, applies events first, and applies items of one kind in few statements (`batch`).
+//!    A second item of the same kind and run comes after these, so it sees the changes of its predecessor.
+//! 6. After the commit each item reports its result. Then the writer retries due items of the lock-wait queue.
+//!
+//! # Lock order
+//!
+//! All replicas lock in one order: named advisory locks by name, `AdvisoryKey`s by number, conversations by key, runs
+//! by id. `LockSet` takes only the locks that the statements of a batch do not take in this order themselves.
+//! Events learn their rows in their own transaction, so none is locked in advance. `SQLite` has one writer and
+//! needs no locks. `BEGIN IMMEDIATE` takes its write lock first: an upgrade after a read would fail as busy.
+//!
+//! # Invariants
+//!
+//! * A deferred item commits before newer ones. Only urgent items overtake it.
+//! * Items of one run or conversation keep their order in the lock-wait queue (`RowKeys::must_follow`).
+//! * Urgent items (lease renewals) never enter the lock-wait queue. They commit before the next part of a batch.
+//! * An item with a result of an earlier try calls `Mutation::is_committed` before it is applied again.
+//! * A transaction runs SQL only, and no call to another service.
+//!
+//! # Faults
+//!
+//! | fault | consequence |
+//! |---|---|
+//! | an item fails in its savepoint | only this item fails; the transaction continues |
+//! | another error of a batch | rollback, then one transaction per item, so a bad item fails by itself |
+//! | deadlock or serialization conflict | one more try of the batch, then up to `TRIES` of each item in one `silence` |
+//! | lock timeout | items are tried with `BATCH_LOCK_TIMEOUT`; a blocked one moves to the lock-wait queue |
+//! | commit reply lost | the outcome is unknown; each item checks for its earlier commit and is applied if absent |
+//! | silence, or no connection | `StoreError::Unreachable` for all items, without a timeout for each |
+//! | panic of an item | handled like an error of this item, as `StoreError::Panicked` |
+//! | panic elsewhere | callers of the gathered items get an error; the writer continues (`keep_running`) |
+//!
+//! A caller that waits decides on retries itself. Items without a caller are retained through an outage, up to
+//! `MAX_RETAINED`, and precede newer ones. `Writer::close` commits the queued items, tries those of the lock-wait
+//! queue once more and fails the rest.
+//!
+//! # Bounds
+//!
+//! * Queue: `MAX_QUEUED_ITEMS`, `MAX_QUEUED_BYTES`, `MAX_URGENT_ITEMS`. A full queue makes senders wait, so a relay
+//!   stops its reads from the runner's socket.
+//! * One commit: `BATCH` items, about `BATCH_BYTES`.
+//! * One transaction: `TxTimeout::silence` without a reply (a third of a lease, 1 to 15 s), or 1.5 times that in
+//!   total. After a share of it (`SILENCE_DIVISOR`) no further item starts; the rest is deferred.
+//! * Lock-wait queue: `MAX_ITEMS`, `MAX_BYTES`, and one `silence` per item. A retry follows after `RETRY_PAUSE` with
+//!   `FIRST_LOCK_TIMEOUT`, doubled up to `MAX_LOCK_TIMEOUT`. After its deadline the item fails. Writes of the same
+//!   key then move to this queue at once, without a try, for `FAIL_FAST_FOR`. Items beyond a full queue fail.
+//!
+//! # Rejected alternatives
+//!
+//! * A fixed transaction timeout: a slow database still replies, so each reply extends the wait up to the total.
+//! * A check of each pooled connection before its use costs a round trip; silence detects a dead connection.
+//! * A wait for locks within the batch delays all its items, so blocked items leave the batch.
 
 mod batch_plan;
 mod commits;

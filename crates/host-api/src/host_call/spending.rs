@@ -1,4 +1,67 @@
 //! Budget use of one call: reserved before it, settled after it.
+//!
+//! A budget limits calls, tokens, cost or duration of a subject in a window. The subject is a run, an agent, an
+//! endpoint or a workspace. A row of sums per budget, subject and window has settled use plus all reservations.
+//! Calls of all replicas count in the same rows.
+//!
+//! # Sequence
+//!
+//! 1. `CallUsage::budgets_of` finds the budgets of the call, in the order of the configuration. A call of a child run
+//!    counts for the runs above it as well, and once per subject.
+//! 2. [`Spending::reserve`] computes the upper bound ([`Spend`]): one call, the prompt's tokens, the maximum completion
+//!    tokens, and their price. The duration is unknown, so 0 ms are reserved.
+//! 3. `CallUsage::hold_reservation` registers the call for keep-alive. This precedes the write, because a commit may
+//!    succeed although its reply is late.
+//! 4. [`ReserveBudget`] adds the bound to each sum, checks each limit, and stores a row per budget with a lease. If one
+//!    budget is exceeded, it reverts all sums and the call is rejected. No provider was called then.
+//! 5. The provider is called.
+//! 6. [`SettleUsage`] deletes the reservation, replaces the bound by the actual use, and records the call. It runs in
+//!    the background, also if the caller has disconnected ([`Spending::settle`]).
+//!
+//! Both use the window in which the call began.
+//!
+//! # Actual use
+//!
+//! The provider's count comes first, limited to `MAX_COUNTED`. Without one, the use is an estimate: the prompt's bound,
+//! and one completion token per `TOKEN_BYTES` of text. A rejected call used no tokens. An answer that broke before its
+//! first text counts as the full reservation, because the provider may bill it.
+//!
+//! # Parallel calls
+//!
+//! Agents share budgets, and their calls run in parallel. On `PostgreSQL` an advisory lock (`LOCK` in `store::usage`)
+//! lets one transaction at a time change sums; `SQLite` has one writer. The reservation comes before the check within
+//! the transaction, so the rows are locked. Parallel calls therefore cannot spend the same remainder twice. No lock is
+//! held during the provider's call.
+//!
+//! # Keep-alive
+//!
+//! A reservation has the lease of a run. Each process renews those of its calls five times per lease, then releases
+//! expired ones. A loop of its own does this, because leases of runs must not wait for it. [`Reservation`] ends the
+//! keep-alive on drop.
+//!
+//! # Faults
+//!
+//! | fault | consequence |
+//! |---|---|
+//! | gateway crashes | its reservations expire with their lease and another process, or the next start, releases them |
+//! | run ends during the call | the reservation is released; the call still settles in full |
+//! | call settles after its release | `SettleUsage` subtracts only reservations that it found; no sum is too low |
+//! | reply of the reservation lost | the retry finds its row; without a retry the lease expires |
+//! | reply of the settlement lost | the retry finds the record of the call and adds nothing |
+//! | database away | no reservation, no call; settlements are retained by the writer within its limits |
+//! | crash before the settlement commits | its reservation is released, and the call counts nothing |
+//!
+//! # Bounds
+//!
+//! * Tokens and cost exceed a limit only if a provider counts more than the bound, or after an early release.
+//!   Durations may exceed it by the calls in flight: a call needs only 1 ms of the remainder.
+//! * A call without a price is rejected if a budget of cost applies: it would count nothing.
+//! * A release handles `BATCH` rows per transaction, a renewal `IDS` calls per statement (both in `usage::reserved`).
+//!
+//! # Rejected alternatives
+//!
+//! * Reservations without a lease, as older gateways wrote them, last until the run ends, even after a crash.
+//! * A check before the reservation locks no rows until the sums change.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};

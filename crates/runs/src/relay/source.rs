@@ -1,4 +1,70 @@
 //! Sources of results: the answer to the POST, or later appends of the runner.
+//!
+//! A source is the first step of the relay: bytes → results → events → ledger → viewers. The relay drives one run in
+//! one task, from the start of its runner to the cause of its end.
+//!
+//! # Sequence
+//!
+//! 1. `ResultInput::next` reads a chunk of the runner's response, or stored appends of an async run.
+//! 2. `ResultReader` finds JSON documents in the bytes, whatever the framing. `RelayState::take` queues them.
+//! 3. `validate_waiting` validates each one (`ResultValidator`). An accepted result gets the next sequence in the
+//!    `EventBuffer`; a rejected one becomes a stored rejection; a terminal ends the loop.
+//! 4. `start_commit` drains the buffer into one `Append`. At most one commit per run is in flight.
+//! 5. `show` publishes the frames after the commit: to `RunLog` for clients of this process, and as a notification
+//!    for other replicas, whose clients read the table.
+//! 6. After the end, `Finisher` commits the rest of the buffer and the terminal event in one transaction.
+//!
+//! # Batching and backpressure
+//!
+//! The commit in flight is the batching window: further events gather in the buffer. Without a commit in flight, the
+//! task yields once, so that data in the socket joins the commit. After `READS_IN_A_ROW` reads of a steady stream a
+//! commit starts if none is in flight, and signals are polled.
+//!
+//! A full buffer stops validation and reads. The socket fills, TCP slows the runner down, and memory stays bounded. The
+//! writer's queue has the same effect: the commit waits in it. A slow client has no effect on the run. It falls out of
+//! `RunLog` and reads pages of the table.
+//!
+//! # Invariants
+//!
+//! * Clients see committed events only, in the order of their sequences.
+//! * An append names the fencing token and the last sequence; it changes no row after a take-over or an end.
+//! * The terminal event follows all accepted results of the buffer, and nothing follows it.
+//! * An appended result was confirmed to its runner, so it is validated before a gateway failure ends the run
+//!   (`end_after_backlog`). A terminal result drops the results after it.
+//!
+//! # End and late results
+//!
+//! After a terminal, the results of the same read are validated too; rejected ones are stored, and none becomes an
+//! event. The relay then reads no more, and the drop of the response closes the socket. A cancel leaves
+//! the runner its grace period; silence or a closed stream within it ends the run as cancelled.
+//!
+//! # Faults
+//!
+//! | fault | consequence |
+//! |---|---|
+//! | response ends or breaks without a terminal | `runner.stream_truncated`; a complete terminal still counts |
+//! | no bytes for `limits.silence_seconds` | `runner.idle_timeout`; time with a full buffer does not count |
+//! | no append or heartbeat for the append lease | appends are closed, the rest is read, then `runner.orphaned` |
+//! | limit of bytes exceeded | `runner.output_limit`, and a rejection with the reason |
+//! | database away | `LedgerWriter` retries for one lease; then `RelayStop::Unwritable`, and recovery takes over |
+//! | commit reply lost | the next try matches no row; fencing token and sequence of the row prove the commit |
+//! | lease lost | `RelayStop::Lost`: no terminal, nothing shown of the commit that matched no row |
+//! | gateway stops | an async run is released after its commit in flight; the next owner resumes it |
+//!
+//! # Bounds
+//!
+//! * `EventBuffer`: `MAX_BYTES`, `MAX_EVENTS`, `MAX_REJECTIONS`, checked before each result. A commit in flight holds a
+//!   second buffer. A run stores `MAX_STORED_REJECTIONS`; further rejections are counted.
+//! * `ResultReader`: `limits.line_bytes`, `limits.event_bytes`, `DOCUMENT_BYTES`; bytes that are no result are limited
+//!   to `OTHER_BYTES_RATIO` times `limits.run_bytes`.
+//! * Results that wait for validation come from one read: a chunk, or `CALLS_PER_READ` append calls.
+//! * `RunLog`: `BUFFER_BYTES` of the newest frames, shared by all clients of the run.
+//!
+//! # Rejected alternatives
+//!
+//! * A timer per event for silence is expensive. The timer is armed again only after it has expired.
+//! * `select!` over all signals would poll each of them for every chunk, so `RunSignals` is a set of its own.
+//! * A timeout around a ledger write leaves the write in the queue, and it would commit unseen.
 
 use std::time::Duration;
 
