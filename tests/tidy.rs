@@ -614,8 +614,8 @@ fn documented_python_agents_are_the_tested_ones() {
     assert!(shown.len() >= 3, "{} are left", shown.len());
     for rest in shown {
         let (part, _) = rest.split_once("```").expect("its end");
-        let stands = examples.iter().any(|example| example.contains(part));
-        assert!(stands, "this is in no example:\n{part}");
+        let is_shown = examples.iter().any(|example| example.contains(part));
+        assert!(is_shown, "this is in no example:\n{part}");
     }
 }
 
@@ -898,19 +898,23 @@ fn skips_only_engine_independent_twins() {
             faults.push(format!("tests/e2e/{twin}.rs has no test on both databases"));
         }
     }
-    let apart: Vec<_> = files
+    let engine_specific: Vec<_> = files
         .iter()
         .filter(|file| file.text.contains("Postgres"))
         .filter_map(|file| file.path.strip_prefix("crates/store/src/"))
         .collect();
-    for file in &apart {
+    for file in &engine_specific {
         if !ENGINE_SPECIFIC_FILES.contains(file) {
             faults.push(format!(
                 "crates/store/src/{file} distinguishes the databases: add a test of tests/support/twins.rs and list the file"
             ));
         }
     }
-    assert_eq!(apart.len(), ENGINE_SPECIFIC_FILES.len(), "{apart:?}");
+    assert_eq!(
+        engine_specific.len(),
+        ENGINE_SPECIFIC_FILES.len(),
+        "{engine_specific:?}"
+    );
     assert_none(faults);
 }
 

@@ -258,12 +258,12 @@ async fn limits_artifacts_to_their_run_and_conversation(
         format!("/artifacts/{id}/content"),
     ];
 
-    let beside = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
+    let other_run = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
     let nowhere = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
-    let absent = beside.get(&format!("/artifacts/{nowhere}")).await;
+    let absent = other_run.get(&format!("/artifacts/{nowhere}")).await;
     assert_eq!(absent.status, 404);
     for path in &paths {
-        let answer = beside.get(path).await;
+        let answer = other_run.get(path).await;
         assert_eq!(answer.status, 404, "{path}");
         assert_eq!(answer.body_without(&id), absent.body_without(nowhere));
     }
@@ -273,11 +273,11 @@ async fn limits_artifacts_to_their_run_and_conversation(
         &id.to_uppercase(),
         &id.replace('-', ""),
     ] {
-        let answer = beside.get(&format!("/artifacts/{strange}")).await;
+        let answer = other_run.get(&format!("/artifacts/{strange}")).await;
         assert_eq!(answer.status, 404, "{strange}");
         assert_eq!(answer.error("code"), "not_found", "{strange}");
     }
-    beside.end(&stage).await;
+    other_run.end(&stage).await;
     run.end(&stage).await;
 
     // A later run of the same runner in the same conversation.
@@ -575,9 +575,9 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
     assert_eq!(contents[1]["image_url"]["url"], format!("artifact:{id}"));
 
     // A run of another conversation cannot read it; a later run of the same conversation can.
-    let beside = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
-    assert_eq!(beside.get(&format!("/artifacts/{id}")).await.status, 404);
-    beside.end(&stage).await;
+    let other_run = HeldRun::start(&stage, &in_conversation("c-8", "m-2")).await;
+    assert_eq!(other_run.get(&format!("/artifacts/{id}")).await.status, 404);
+    other_run.end(&stage).await;
     let later = HeldRun::start(&stage, &message("m-3")).await;
     let metadata = later.get(&format!("/artifacts/{id}")).await;
     assert_eq!(

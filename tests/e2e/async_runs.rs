@@ -176,14 +176,14 @@ async fn state_calls_see_previously_appended_results(#[values(Sqlite, Postgres)]
     let Some(stage) = OwnStage::on(engine, named).await else {
         return;
     };
-    let beside = match engine {
+    let replica = match engine {
         Sqlite => None,
         Postgres => Some(stage.gateway.start_replica().await),
     };
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let url = beside
+    let url = replica
         .as_ref()
-        .map_or(&stage.client.url, |beside| &beside.client.url);
+        .map_or(&stage.client.url, |replica| &replica.client.url);
     let elsewhere = Client::new(&format!("{url}/host/v1"), &run.host.key);
     let state = |method, version: Option<&Value>| {
         let request = elsewhere.request(method, "/state/conversation/k");
@@ -264,9 +264,9 @@ async fn owner_writes_results_accepted_by_another_replica() {
     let Some(stage) = OwnStage::on(Postgres, rings).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let elsewhere = Client::new(&format!("{}/host/v1", replica.client.url), &run.host.key);
     let mut sequence = 0;
     for (turn, host) in [&elsewhere, &run.host, &elsewhere, &elsewhere]
         .into_iter()
@@ -314,7 +314,7 @@ async fn checks_accepted_results_before_deadline_ends_run(#[case] is_complete: b
     let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     // The owner has polled, and polls again in a minute.
     run.accepted(&[run.delta(1, "one ")], 1).await;
@@ -322,7 +322,7 @@ async fn checks_accepted_results_before_deadline_ends_run(#[case] is_complete: b
         stage.client.run(&run.run_id).await["last_sequence"] == 1
     })
     .await;
-    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let elsewhere = Client::new(&format!("{}/host/v1", replica.client.url), &run.host.key);
     let mut results = vec![run.delta(2, "two")];
     if is_complete {
         results.push(run.completed(3));

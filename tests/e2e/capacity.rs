@@ -79,12 +79,12 @@ async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] limit: us
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let posts = (0..60).map(|n| {
         let client = if n % 2 == 0 {
             &stage.client
         } else {
-            &beside.client
+            &replica.client
         };
         let event = in_own_conversation(&format!("m-{n}"));
         async move { client.post(&event).await }

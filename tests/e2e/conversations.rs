@@ -189,11 +189,11 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
     );
     // A live run keeps its conversation.
     age().await;
-    let beside = held(&stage, "message 2").await;
+    let second = held(&stage, "message 2").await;
     let old = json!([true, {"key": "old"}, {"key": "kept"}, null]);
-    assert_eq!(facts(&beside), old);
+    assert_eq!(facts(&second), old);
     run.end(&stage).await;
-    beside.end(&stage).await;
+    second.end(&stage).await;
     let run = held(&stage, "message 3").await;
     assert_eq!(facts(&run), old);
     run.end(&stage).await;

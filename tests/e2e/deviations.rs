@@ -173,7 +173,7 @@ async fn limits_bytes_without_results() {
         }),
         ("application/x-ndjson", || " \n".repeat(2000)),
     ];
-    for (content_type, beside) in rows {
+    for (content_type, filler) in rows {
         let talk = move |run: &Run, pieces: usize| {
             let head = format!("content-type: {content_type}\r\n");
             let begin = if content_type == "text/event-stream" {
@@ -182,7 +182,7 @@ async fn limits_bytes_without_results() {
                 run.json(1, DELTA, &chunk("a")) + "\n"
             };
             let mut steps = answer("200 OK", &head, begin);
-            steps.extend(std::iter::repeat_with(|| send(beside())).take(pieces));
+            steps.extend(std::iter::repeat_with(|| send(filler())).take(pieces));
             steps
         };
         let outcome = stage.play(move |run| talk(run, 60)).await;

@@ -412,9 +412,9 @@ async fn answers_waiting_run_across_replicas() {
     let Some(stage) = stage.await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
-    let host = Client::new(&format!("{}/host/v1", beside.client.url), &asking.host.key);
+    let host = Client::new(&format!("{}/host/v1", replica.client.url), &asking.host.key);
     let (resolution, taken) = tokio::join!(wait(&host, "q", 30), asking.submit(&stage.client, "a"));
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(
@@ -424,7 +424,7 @@ async fn answers_waiting_run_across_replicas() {
     );
 
     let asking = WaitingInteraction::start(&stage, "m-2", &json!({})).await;
-    let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&beside.client, "b"));
+    let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&replica.client, "b"));
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(
         resolution.body["values"],

@@ -274,13 +274,13 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
         );
     }
 
-    let beside = match engine {
+    let replica = match engine {
         Postgres => Some(stage.gateway.start_replica().await),
         Sqlite => None,
     };
-    let other = beside
+    let other = replica
         .as_ref()
-        .map_or(&stage.client, |beside| &beside.client);
+        .map_or(&stage.client, |replica| &replica.client);
     let choices = (0..20).map(|number| (number, if number % 2 == 0 { "a" } else { "b" }));
     let answers = join_all(choices.map(async |(number, choice)| {
         let client = if number < 10 { &stage.client } else { other };

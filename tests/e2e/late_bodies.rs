@@ -229,9 +229,9 @@ async fn rejects_late_bodies_on_another_replica(
     let Some(stage) = stage.await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let url = &beside.client.url;
+    let url = &replica.client.url;
     let all = half_sent_to_all(&stage.client, url, &[Face::Host], &run.token, &run.run_id).await;
     let expected = match loss {
         ReplicaLoss::Ended => {

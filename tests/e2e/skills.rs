@@ -385,12 +385,12 @@ async fn serializes_concurrent_skill_registrations() {
     let Some(stage) = stage(Postgres, REGISTER_GRANTS).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let mut runs = Vec::new();
     for number in 0..8 {
         let mut event = message(&format!("m-{number}"));
         event["conversation"]["conversation_id"] = json!(number.to_string());
-        let client = [&stage.client, &beside.client][number % 2];
+        let client = [&stage.client, &replica.client][number % 2];
         runs.push(HeldRun::start_as(&stage, client, &event).await);
     }
     let at_once = async |skills: Vec<Value>| {

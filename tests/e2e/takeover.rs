@@ -128,28 +128,28 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
     let Some(mut stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;
-    let watching = beside.client.follow(&run.run_id, 0).await;
+    let watching = replica.client.follow(&run.run_id, 0).await;
 
     stage.gateway.stop().await;
-    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let elsewhere = Client::new(&format!("{}/host/v1", replica.client.url), &run.host.key);
     let request = elsewhere.request(Method::GET, "/run").send().await.unwrap();
     assert_eq!(request.status(), 200);
     let rest = [run.delta(2, "two"), run.completed(3)];
     assert_eq!(run.append_as(&elsewhere, &rest).await.status, 200);
     let frames = watching.rest().await;
     let streamed: Vec<_> = frames.into_iter().map(|frame| frame.data).collect();
-    let ledger = beside.client.ledger(&run.run_id).await;
+    let ledger = replica.client.ledger(&run.run_id).await;
     assert_eq!(streamed, ledger.0);
     ledger.assert_valid(&run.run_id);
     assert_eq!(ledger.text(), "one two");
     assert!(
-        beside.log().contains("this replica continues run"),
+        replica.log().contains("this replica continues run"),
         "{}",
-        beside.log()
+        replica.log()
     );
     stage.gateway.restart().await;
 }
@@ -164,13 +164,13 @@ async fn frozen_replica_judges_nothing_after_takeover(#[values(true, false)] is_
     let Some(stage) = OwnStage::on(Postgres, configure).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;
 
     stage.gateway.pause().await;
-    let elsewhere = Client::new(&format!("{}/host/v1", beside.client.url), &run.host.key);
+    let elsewhere = Client::new(&format!("{}/host/v1", replica.client.url), &run.host.key);
     let more = [run.delta(2, "two ")];
     // The frozen process may hold a row lock.
     until("the results to be taken", async || {
@@ -180,12 +180,12 @@ async fn frozen_replica_judges_nothing_after_takeover(#[values(true, false)] is_
     })
     .await;
     until("the other owner to continue", async || {
-        beside.client.run(&run.run_id).await["last_sequence"] == 2
+        replica.client.run(&run.run_id).await["last_sequence"] == 2
     })
     .await;
     stage.gateway.unfreeze().await;
     if is_canceled {
-        assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
+        assert_eq!(replica.client.cancel(&run.run_id).await.status, 202);
         let outcome = stage.outcome(&run.run_id).await;
         let types = ["message.delta", "message.delta", "run.failed"];
         return outcome.assert("cancelled cancelled", &types);

@@ -185,9 +185,9 @@ async fn concurrent_creations_yield_one_workspace() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let owner = stage.gateway.owner();
-    let urls = [&stage.client.url, &beside.client.url];
+    let urls = [&stage.client.url, &replica.client.url];
     for n in 0..8 {
         let spec = json!({"id": format!("team-{n}")});
         let creations = urls.map(async |url| {

@@ -55,14 +55,14 @@ pub fn protocol_agent() -> &'static Path {
 
 fn program(name: &str) -> &'static Path {
     let programs = PROGRAMS.get_or_init(|| match std::env::var_os("RUNNEL_BIN") {
-        Some(runnel) => beside(Path::new(&runnel)),
+        Some(runnel) => programs_next_to(Path::new(&runnel)),
         None => build(),
     });
     &programs[name]
 }
 
 /// The programs in the directory of `RUNNEL_BIN`, which names a `runnel` with failpoints.
-fn beside(runnel: &Path) -> BTreeMap<String, PathBuf> {
+fn programs_next_to(runnel: &Path) -> BTreeMap<String, PathBuf> {
     let path = |name: &str| match name {
         "runnel" => runnel.to_owned(),
         _ => runnel.with_file_name(name),

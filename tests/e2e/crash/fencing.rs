@@ -33,15 +33,15 @@ async fn taken_over_run_has_one_terminal_event(#[case] late: &str) {
     stage.gateway.kill().await;
     let broken = format!("lease.before_renew=return(error);{late}");
     assert!(stage.gateway.start_with_failpoints(&broken).await);
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     stage.runner.answer("m-1", endless);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
 
-    let there = beside.client.follow(&run_id, 0).await.rest().await;
-    let ledger = beside.client.ledger(&run_id).await;
+    let there = replica.client.follow(&run_id, 0).await.rest().await;
+    let ledger = replica.client.ledger(&run_id).await;
     let streamed: Vec<_> = there.into_iter().map(|frame| frame.data).collect();
     assert_eq!(streamed, ledger.0);
-    let run = beside.client.run(&run_id).await;
+    let run = replica.client.run(&run_id).await;
     assert_eq!(run["error"]["code"], json!("host.orphaned"), "{run}");
     assert_eq!(run["error"]["retryable"], json!(true), "{run}");
 

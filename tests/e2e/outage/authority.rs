@@ -196,23 +196,23 @@ async fn fails_closed_when_authority_is_unreadable(#[case] wire: NetworkFault) {
     let Some(house) = AuthorityStage::new(60).await else {
         return;
     };
-    let (owner, beside) = (
+    let (owner, second) = (
         house.stage.client.clone(),
         house.stage.gateway.start_replica().await,
     );
     assert!(house.reads.len() > 20, "{}", house.reads.len());
     house.assert_open(&owner).await;
-    house.assert_open(&beside.client).await;
+    house.assert_open(&second.client).await;
     let request = house.requests();
 
     house.proxy.set(wire);
-    let mut requests = house.everything(&beside.client);
+    let mut requests = house.everything(&second.client);
     requests.extend(house.calls(&owner));
     assert_denied(requests).await;
     assert_eq!(house.requests(), request, "no upstream gets a request");
 
     house.proxy.set(NetworkFault::Forwarding);
-    for replica in [&owner, &beside.client] {
+    for replica in [&owner, &second.client] {
         until("the replica to be ready", async || {
             replica.get("/readyz").await.status == 200
         })

@@ -21,9 +21,9 @@ fn without_lease_renewal(config: &mut Config) {
 
 async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
     let stage = stage_on(bus, without_lease_renewal).await?;
-    let beside = stage.gateway.start_replica().await;
-    bus.ready(|| beside.log()).await;
-    Some((stage, beside))
+    let replica = stage.gateway.start_replica().await;
+    bus.ready(|| replica.log()).await;
+    Some((stage, replica))
 }
 
 #[rstest]
@@ -31,7 +31,7 @@ async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
 async fn streams_run_through_another_replica(
     #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
-    let Some((stage, beside)) = two(bus).await else {
+    let Some((stage, replica)) = two(bus).await else {
         return;
     };
     let gate = gated(&stage, "m-1");
@@ -39,7 +39,7 @@ async fn streams_run_through_another_replica(
     // The first reader shows that the event is stored; the second one waits on the other replica.
     let mut here = stage.client.follow(&run_id, 0).await;
     assert_eq!(here.event().await.unwrap().id, Some(1));
-    let mut there = beside.client.follow(&run_id, 0).await;
+    let mut there = replica.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     gate.cancel();
     let streamed: Vec<_> = there
@@ -67,7 +67,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
     else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
@@ -89,7 +89,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
         assert_eq!(here.event().await.unwrap().id, Some(1));
         expected.insert(0, "message.delta");
     }
-    assert_eq!(beside.client.cancel(&run_id).await.status, 202);
+    assert_eq!(replica.client.cancel(&run_id).await.status, 202);
     gate.cancel();
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &expected);
@@ -101,7 +101,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
 async fn cancel_through_another_replica_closes_runner_socket(
     #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
-    let Some((stage, beside)) = two(bus).await else {
+    let Some((stage, replica)) = two(bus).await else {
         return;
     };
     stage
@@ -117,12 +117,12 @@ async fn cancel_through_another_replica_closes_runner_socket(
         let mut here = stage.client.follow(&run_id, 0).await;
         assert_eq!(here.event().await.unwrap().id, Some(1));
         let requested_at = Instant::now();
-        let answer = beside.client.cancel(&run_id).await;
+        let answer = replica.client.cancel(&run_id).await;
         assert_eq!(answer.status, 202, "{}", answer.body);
         stage.runner.closed(n).await;
         took.push(requested_at.elapsed());
         here.rest().await;
-        let run = beside.client.run(&run_id).await;
+        let run = replica.client.run(&run_id).await;
         assert_eq!(run["status"], json!("cancelled"), "{run}");
         assert_eq!(stage.client.run(&run_id).await, run);
     }
@@ -145,9 +145,9 @@ async fn pulls_follow_up_through_another_replica(
     let Some(stage) = stage_on(bus, steering).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let second = stage.gateway.start_replica().await;
     let active = HeldRun::start(&stage, &message("m-1")).await;
-    for (client, event_id) in [(&beside.client, "m-2"), (&stage.client, "m-3")] {
+    for (client, event_id) in [(&second.client, "m-2"), (&stage.client, "m-3")] {
         let answer = client.post(&message(event_id)).await;
         assert_eq!(answer.run_id(), active.run_id);
         assert_eq!(answer.body["steered"], json!(true), "{}", answer.body);
@@ -157,7 +157,7 @@ async fn pulls_follow_up_through_another_replica(
         let path = active.host.url.trim_start_matches("http://runnel.invalid");
         Client::new(&format!("{}{path}", replica.url), &active.token)
     };
-    let (here, other) = (host_of(&stage.client), host_of(&beside.client));
+    let (here, other) = (host_of(&stage.client), host_of(&second.client));
     let one = json!({"mode": "one-at-a-time"});
     for (host, event_id) in [(&here, "m-2"), (&other, "m-3")] {
         let answer = host.create("/steering/pull", &one).await;

@@ -51,23 +51,23 @@ async fn logs_each_nats_outage_once() {
     let Some(stage) = stage_by(&line.url, 0.2, "").await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let logged =
-        |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
+        |words: &str| [stage.gateway.log(), replica.log()].map(|log| log.matches(words).count());
     until("the outage to be logged", async || {
         logged(LOST_LOG) == [1, 1]
     })
     .await;
-    assert_works(&stage, &beside.client, "down-at-start").await;
+    assert_works(&stage, &replica.client, "down-at-start").await;
     line.mend();
     until("NATS to be found", async || logged(CONNECTED_LOG) == [1, 1]).await;
-    assert_works(&stage, &beside.client, "there").await;
+    assert_works(&stage, &replica.client, "there").await;
     line.cut();
     until("the second outage to be logged", async || {
         logged(LOST_LOG) == [2, 2]
     })
     .await;
-    assert_works(&stage, &beside.client, "down-again").await;
+    assert_works(&stage, &replica.client, "down-again").await;
     assert_eq!(logged(LOST_LOG), [2, 2], "once an outage");
     line.mend();
     until("NATS to be found again", async || {
@@ -85,14 +85,14 @@ async fn resumes_notifications_after_nats_outage() {
     let Some(stage) = stage_by(&line.url, 60.0, "").await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     let logged =
-        |words: &str| [stage.gateway.log(), beside.log()].map(|log| log.matches(words).count());
+        |words: &str| [stage.gateway.log(), replica.log()].map(|log| log.matches(words).count());
     until("NATS to be found", async || logged(CONNECTED_LOG) == [1, 1]).await;
     // One stream stays open through the outage, and delivers the missed events afterwards.
     let gate = gated(&stage, "through");
     let run_id = stage.client.post(&message("through")).await.run_id();
-    let mut there = beside.client.follow(&run_id, 0).await;
+    let mut there = replica.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     line.cut();
     until("the outage to be logged", async || {
@@ -107,7 +107,7 @@ async fn resumes_notifications_after_nats_outage() {
         logged(CONNECTED_LOG) == [2, 2]
     })
     .await;
-    assert_works(&stage, &beside.client, "after").await;
+    assert_works(&stage, &replica.client, "after").await;
 }
 
 #[tokio::test]
@@ -118,18 +118,18 @@ async fn ignores_forged_notifications() {
     let Some(stage) = stage_by(&server, 60.0, &named).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
-    for log in [stage.gateway.log(), beside.log()] {
+    let replica = stage.gateway.start_replica().await;
+    for log in [stage.gateway.log(), replica.log()] {
         assert!(!log.contains(LOST_LOG), "{log}");
     }
     let both = async || {
-        stage.gateway.log().contains(CONNECTED_LOG) && beside.log().contains(CONNECTED_LOG)
+        stage.gateway.log().contains(CONNECTED_LOG) && replica.log().contains(CONNECTED_LOG)
     };
     until("NATS to be found", both).await;
 
     let gate = gated(&stage, "m-1");
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let mut there = beside.client.follow(&run_id, 0).await;
+    let mut there = replica.client.follow(&run_id, 0).await;
     assert_eq!(there.event().await.unwrap().id, Some(1));
     let (run, me, other) = (
         run_id.replace('-', ""),
@@ -161,13 +161,13 @@ async fn ignores_forged_notifications() {
         2,
         "the gateway's own notifications arrive throughout"
     );
-    let run = beside.client.run(&run_id).await;
+    let run = replica.client.run(&run_id).await;
     assert_eq!(
         (&run["status"], &run["cancel_requested_at"]),
         (&json!("completed"), &json!(null))
     );
     stage.client.ledger(&run_id).await.assert_valid(&run_id);
-    assert_works(&stage, &beside.client, "after").await;
+    assert_works(&stage, &replica.client, "after").await;
 }
 
 /// Two installations on one NATS server use separate subjects.

@@ -14,14 +14,14 @@ async fn concurrent_duplicates_on_two_replicas_start_one_run() {
     let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let keys = number("RUNNEL_TEST_KEYS", 50);
     let senders = number("RUNNEL_TEST_SENDERS", 10);
     let posts = (0..keys).flat_map(|key| (0..senders).map(move |sender| (key, sender)));
     let answers: Vec<(usize, String, bool)> = futures_util::stream::iter(posts)
         .map(|(key, sender)| {
-            let client = [&stage.client, &beside.client][sender % 2].clone();
+            let client = [&stage.client, &replica.client][sender % 2].clone();
             let event_id = format!("m-{key}");
             async move {
                 // Deduplicate by event id or by idempotency key.
@@ -44,7 +44,7 @@ async fn concurrent_duplicates_on_two_replicas_start_one_run() {
     let firsts = answers.iter().filter(|(.., is_replay)| !is_replay).count();
     assert_eq!((runs.len(), firsts), (keys, keys));
     for run_id in runs.values().flatten() {
-        let run = beside.client.finished(run_id).await;
+        let run = replica.client.finished(run_id).await;
         assert_eq!(run["status"], "completed", "{run}");
     }
     let requests = stage.runner.requests();

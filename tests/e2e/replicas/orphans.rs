@@ -117,7 +117,7 @@ async fn replica_with_expired_lease_writes_nothing() {
     let Some(stage) = OwnStage::on(Postgres, short).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let replica = stage.gateway.start_replica().await;
     for n in 1..=number("RUNNEL_TEST_ZOMBIES", 1) {
         let (event_id, gate) = (format!("m-{n}"), Gate::new());
         let hold = gate.clone();
@@ -134,7 +134,7 @@ async fn replica_with_expired_lease_writes_nothing() {
         let run_id = stage.client.post(&message(&event_id)).await.run_id();
         let mut here = stage.client.follow(&run_id, 0).await;
         assert_eq!(here.event().await.unwrap().id, Some(1));
-        let mut there = beside.client.follow(&run_id, 0).await;
+        let mut there = replica.client.follow(&run_id, 0).await;
         assert_eq!(there.event().await.unwrap().id, Some(1));
 
         stage.gateway.pause().await;
@@ -144,7 +144,7 @@ async fn replica_with_expired_lease_writes_nothing() {
             "run.failed",
             "another took over"
         );
-        let before = beside.client.ledger(&run_id).await;
+        let before = replica.client.ledger(&run_id).await;
         let questions = send_pending_requests(&stage, &run_id).await;
         gate.cancel();
         stage.gateway.unfreeze().await;
@@ -165,7 +165,7 @@ async fn replica_with_expired_lease_writes_nothing() {
 
         // Its own reader gets the terminal event that the other replica wrote.
         assert_eq!(here.rest().await.last(), frames.last());
-        for client in [&stage.client, &beside.client] {
+        for client in [&stage.client, &replica.client] {
             assert_eq!(client.ledger(&run_id).await, before);
             let run = client.run(&run_id).await;
             assert_eq!(run["error"]["code"], "host.orphaned", "{run}");

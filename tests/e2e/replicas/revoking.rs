@@ -37,7 +37,7 @@ async fn revocation_takes_effect_on_every_replica(
     let Some(stage) = stage_on(bus, configure).await else {
         return;
     };
-    let beside = stage.gateway.start_replica().await;
+    let second = stage.gateway.start_replica().await;
     let admin = stage.admin.clone();
     let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "concurrency": "enqueue"});
@@ -49,7 +49,7 @@ async fn revocation_takes_effect_on_every_replica(
     let opened = async |path: &str| {
         let base = run.host.url.trim_start_matches("http://runnel.invalid");
         let mut statuses = Vec::new();
-        for replica in [&stage.client, &beside.client] {
+        for replica in [&stage.client, &second.client] {
             let host = Client::new(&format!("{}{base}", replica.url), &run.token);
             statuses.push(host.get(path).await.status);
         }
@@ -65,17 +65,17 @@ async fn revocation_takes_effect_on_every_replica(
         }
         Withdrawal::Delete => assert_eq!(admin.delete(&path).await.status, 204),
     }
-    let refused = send(beside.client.posting(&event("m-3"))).await.unwrap();
+    let refused = send(second.client.posting(&event("m-3"))).await.unwrap();
     assert_eq!(refused.body["reason"], "no_agent", "{}", refused.body);
     assert_eq!(opened("/context").await, [200, 200]);
 
-    assert_eq!(beside.client.cancel(&run.run_id).await.status, 202);
+    assert_eq!(second.client.cancel(&run.run_id).await.status, 202);
     until("both replicas to know", async || {
         opened("/context").await == [409, 409]
     })
     .await;
     run.end(&stage).await;
-    let ended = beside.client.finished(&waiting).await;
+    let ended = second.client.finished(&waiting).await;
     assert_eq!(ended["status"], "cancelled", "{ended}");
     assert_eq!(stage.runner.posts(&waiting), 0);
 }

@@ -41,8 +41,8 @@ async fn rolling_restart_loses_no_run_or_event() {
         return;
     };
     stage.runner.answer_all(steady);
-    let mut beside = stage.gateway.start_replica().await;
-    let replicas = watch::Sender::new([stage.client.clone(), beside.client.clone()]);
+    let mut replica = stage.gateway.start_replica().await;
+    let replicas = watch::Sender::new([stage.client.clone(), replica.client.clone()]);
     let enough = CancellationToken::new();
     let gaps = Arc::<AtomicUsize>::default();
     let mut load = JoinSet::new();
@@ -56,9 +56,9 @@ async fn rolling_restart_loses_no_run_or_event() {
         rolls += 1;
         stage.gateway.stop().await;
         stage.gateway.restart().await;
-        beside.stop().await;
-        beside.restart().await;
-        replicas.send_replace([stage.client.clone(), beside.client.clone()]);
+        replica.stop().await;
+        replica.restart().await;
+        replicas.send_replace([stage.client.clone(), replica.client.clone()]);
     }
     enough.cancel();
     let done = within("the clients to finish", load.join_all()).await;
