@@ -11,12 +11,12 @@ COPY . .
 RUN --mount=type=cache,id=runnel-registry,target=/usr/local/cargo/registry,sharing=locked \
     --mount=type=cache,id=runnel-target,target=/src/target,sharing=locked \
     find . -path ./target -prune -o -type f -exec touch {} + \
-    && cargo build --release --locked --package gateway --bin runnel --package local-agent --bin local-agent \
+    && cargo build --profile dist --locked --package gateway --bin runnel --package local-agent --bin local-agent \
         --package harness --bin runnel-harness --package connectors --bin runnel-connectors \
         --package protocol-agent --bin runnel-protocol-agent \
-    && install -D -m 0755 -t /out/bin target/release/runnel target/release/local-agent \
-        target/release/runnel-protocol-agent target/release/runnel-connectors \
-    && install -D -m 0755 -t /out/harness target/release/runnel-harness \
+    && install -D -m 0755 -t /out/bin target/dist/runnel target/dist/local-agent \
+        target/dist/runnel-protocol-agent target/dist/runnel-connectors \
+    && install -D -m 0755 -t /out/harness target/dist/runnel-harness \
     && install -d -m 0750 /out/lib/runnel
 
 FROM node:22-bookworm-slim AS harness

@@ -1,6 +1,6 @@
 //! Benchmarks of the gateway against a proxy that only forwards, with every event persisted.
 //!
-//! `cargo run --release -p benches` runs everything. See `benches/README.md`.
+//! `cargo run --profile dist -p benches` runs everything. See `benches/README.md`.
 #![expect(clippy::print_stdout, reason = "prints the results")]
 #![expect(
     clippy::cast_precision_loss,

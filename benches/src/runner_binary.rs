@@ -26,7 +26,7 @@ impl RunnerBinary {
         let binary = std::env::current_exe()?.with_file_name(name);
         ensure!(
             binary.exists(),
-            "{} is not there: cargo build --release -p local-agent -p protocol-agent",
+            "{} is not there: cargo build --profile dist -p local-agent -p protocol-agent",
             binary.display()
         );
         let free = std::net::TcpListener::bind("127.0.0.1:0")?;

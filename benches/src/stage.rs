@@ -180,7 +180,7 @@ impl BenchStage {
         let binary = self.binary.with_file_name("runnel-harness");
         ensure!(
             binary.exists(),
-            "{} is not there: cargo build --release --package harness",
+            "{} is not there: cargo build --profile dist --package harness",
             binary.display()
         );
         let file = self.directory.join("harness.toml");
@@ -316,7 +316,7 @@ pub(crate) async fn connectors(
     let binary = program.with_file_name("runnel-connectors");
     ensure!(
         binary.exists(),
-        "{} is not there: cargo build --release --package connectors",
+        "{} is not there: cargo build --profile dist --package connectors",
         binary.display()
     );
     let mut command = Command::new(binary);
@@ -328,14 +328,14 @@ pub(crate) async fn connectors(
     served.context("the connectors service does not start")
 }
 
-/// Builds the gateway with the release profile, in the directory of this program.
+/// Builds the gateway with the profile of packages, in the directory of this program.
 async fn build(directory: &Path) -> anyhow::Result<PathBuf> {
     ensure!(
-        directory.ends_with("release"),
-        "only figures of a release build are meaningful: cargo run --release -p benches"
+        directory.ends_with("dist"),
+        "only figures of the packages' profile are meaningful: cargo run --profile dist -p benches"
     );
     let mut command = Command::new("cargo");
-    command.args(["build", "--release", "-p", "gateway", "--bin", "runnel"]);
+    command.args(["build", "--profile", "dist", "-p", "gateway", "--bin", "runnel"]);
     let built = command.status().await.context("cargo does not run")?;
     ensure!(built.success(), "the gateway does not build");
     Ok(directory.join("runnel"))

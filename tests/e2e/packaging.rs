@@ -267,7 +267,7 @@ async fn image_command_is_valid_for_binary() {
     let copied = last_stage()
         .iter()
         .any(|line| *line == format!("COPY --from=build /out/bin/ {directory}/"));
-    let built = text_of("Dockerfile").contains(&format!("/out/bin target/release/{name} "));
+    let built = text_of("Dockerfile").contains(&format!("/out/bin target/dist/{name} "));
     assert!(copied && built, "{program} is not in the image");
     assert_eq!(instruction("USER"), "65532:65532");
     assert_eq!(instruction("EXPOSE"), "8700");

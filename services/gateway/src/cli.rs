@@ -13,6 +13,7 @@ mod explain;
 mod extract_text;
 mod facts;
 mod gateway;
+#[cfg(feature = "graph")]
 mod graph;
 mod health;
 mod help;
@@ -116,6 +117,7 @@ enum Command {
     #[command(subcommand)]
     Kb(kb::KbCommand),
     /// Check, render or run an action graph. Needs no gateway and no model.
+    #[cfg(feature = "graph")]
     #[command(subcommand)]
     Graph(graph::GraphCommand),
     /// Copy the SQLite database and the artifacts into one file, while the gateway runs.
@@ -222,6 +224,7 @@ pub async fn run() -> ExitCode {
         Command::Man(arguments) => help::man(&arguments),
         Command::Explain(arguments) => explain::explain(arguments, json).await,
         Command::Kb(command) => kb::kb(command, json).await,
+        #[cfg(feature = "graph")]
         Command::Graph(command) => Box::pin(graph::graph(command, json)).await,
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Failpoints => Ok(failpoints()),

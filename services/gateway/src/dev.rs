@@ -3,9 +3,11 @@
 //! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`, between the person's
 //! own `runnel.toml` and `runnel-dev.toml`.
 
+#[cfg_attr(not(feature = "connectors"), path = "dev/without_connectors.rs")]
 mod connectors;
 mod files;
 mod grants;
+#[cfg_attr(not(feature = "harness"), path = "dev/without_harness.rs")]
 mod harness;
 mod knowledge;
 mod local_models;
@@ -42,6 +44,7 @@ use web::http_server::bind;
 
 pub(crate) use connectors::ConnectorArgs;
 pub(crate) use files::{DEV_FILE, DevFile, write_private};
+pub(crate) use harness::HarnessArgs;
 pub(crate) use local_models::{LocalModel, USUAL_PORTS};
 pub(crate) use model::{ModelOrigin, ModelPreference};
 pub(crate) use run_line::RunLine;
@@ -65,7 +68,7 @@ pub(crate) struct DevOptions {
     pub(crate) model: ModelPreference,
     /// Ports at which a model server is looked for.
     pub(crate) model_ports: Vec<u16>,
-    pub(crate) harnesses: Vec<String>,
+    pub(crate) harnesses: HarnessArgs,
     pub(crate) connectors: ConnectorArgs,
     /// URLs of `--runner`, in their order.
     pub(crate) runners: Vec<String>,
@@ -168,7 +171,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
         local_model,
         tools: tools_of(&app).await,
         knowledge_base: knowledge::BASE.to_owned(),
-        harnesses: settings.harnesses.clone(),
+        harnesses: settings.harnesses.names().to_vec(),
         connectors: settings.connectors.names(),
         passages,
         settings: layers.files(),

@@ -11,6 +11,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 fn main() -> ExitCode {
     // The playground starts this binary as supervisor and sandbox of a harness. Must run before any thread
     // starts.
+    #[cfg(feature = "harness")]
     if let Some(code) = harness::own_process::run(std::env::args_os()) {
         return code;
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use http::HeaderMap;
 use protocol::admin::{DeltaMode, EndpointMode, EndpointSpec};
 use protocol::resources::{EffectSource, ToolEffect};
-use protocol_agent::ProtocolAgent;
 use runner_kit::Runner;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -103,8 +102,7 @@ impl BuiltinServers {
                     builtin.serve_runner(name, runner, declared).await?
                 }
                 BuiltinRunner::ProtocolAgent => {
-                    let id = protocol_agent::manifest::RUNNER_ID.parse()?;
-                    let runner = ProtocolAgent::runner(id);
+                    let runner = protocol_agent()?;
                     builtin.serve_runner(name, runner, declared).await?
                 }
                 BuiltinRunner::Echo => {
@@ -150,6 +148,18 @@ impl BuiltinServers {
     pub(crate) async fn end(self) {
         self.servers.end().await;
     }
+}
+
+#[cfg(feature = "graph")]
+fn protocol_agent() -> anyhow::Result<Arc<dyn Runner>> {
+    let id = protocol_agent::manifest::RUNNER_ID.parse()?;
+    Ok(protocol_agent::ProtocolAgent::runner(id))
+}
+
+/// The configuration refuses the setting of such a build.
+#[cfg(not(feature = "graph"))]
+fn protocol_agent() -> anyhow::Result<Arc<dyn Runner>> {
+    anyhow::bail!("this build has no protocol agent; add the feature `graph`")
 }
 
 fn tool_server(name: &str, address: SocketAddr) -> anyhow::Result<McpServerSpec> {

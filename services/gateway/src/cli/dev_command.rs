@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::cli::{output, process_hardening};
 use crate::dev::{
-    self, ConnectorArgs, DevNote, DevOptions, ModelPreference, Playground, USUAL_PORTS,
+    self, ConnectorArgs, DevNote, DevOptions, HarnessArgs, ModelPreference, Playground, USUAL_PORTS,
 };
 use telemetry::LogFormat;
 
@@ -48,10 +48,8 @@ pub(super) struct DevArguments {
     /// Ports of this machine at which a model server is looked for.
     #[arg(long, value_name = "PORT", value_delimiter = ',', default_values_t = USUAL_PORTS)]
     model_ports: Vec<u16>,
-    /// Also serve a locally installed coding agent as an agent of this name: claude-code, codex, gemini-cli,
-    /// kimi-code, opencode or qwen-code. May be repeated.
-    #[arg(long, value_name = "NAME")]
-    harness: Vec<String>,
+    #[command(flatten)]
+    harnesses: HarnessArgs,
     #[command(flatten)]
     connectors: ConnectorArgs,
     #[command(flatten)]
@@ -104,7 +102,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
             ModelPreference::Any
         },
         model_ports: arguments.model_ports,
-        harnesses: arguments.harness,
+        harnesses: arguments.harnesses,
         connectors: arguments.connectors,
         runners: arguments.runner,
         reads_own_file: !arguments.no_config,

@@ -25,7 +25,12 @@ fn describe(version: &str, commit: &str, date: &str) -> String {
 
 /// Features of this build.
 fn features() -> Vec<&'static str> {
-    let all = [("nats", cfg!(feature = "nats"))];
+    let all = [
+        ("connectors", cfg!(feature = "connectors")),
+        ("graph", cfg!(feature = "graph")),
+        ("harness", cfg!(feature = "harness")),
+        ("nats", cfg!(feature = "nats")),
+    ];
     let enabled = all.into_iter().filter(|(_, is_on)| *is_on);
     enabled.map(|(name, _)| name).collect()
 }

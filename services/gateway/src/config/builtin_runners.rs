@@ -20,6 +20,11 @@ impl BuiltinRunner {
         Self::Clock,
     ];
 
+    /// False if this build leaves it out.
+    fn is_built(self) -> bool {
+        cfg!(feature = "graph") || self != Self::ProtocolAgent
+    }
+
     /// Its key in `[builtin_runners]`.
     pub(super) fn key(self) -> &'static str {
         match self {
@@ -45,8 +50,12 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Vec<BuiltinRunner>, Reported>
     let mut enabled = Vec::new();
     let mut result = Ok(());
     for runner in BuiltinRunner::ALL {
-        let flag = table.required(runner.key(), |value| {
-            value.as_bool().ok_or("must be true or false")
+        let flag = table.required(runner.key(), |value| match value.as_bool() {
+            Some(true) if !runner.is_built() => {
+                Err("must be false: this build has no such runner; add the feature `graph`")
+            }
+            Some(is_enabled) => Ok(is_enabled),
+            None => Err("must be true or false"),
         });
         match flag {
             Ok(true) => enabled.push(runner),

@@ -15,8 +15,8 @@ use harness::workspace::Workspaces;
 use langbot::migrate::toml_text;
 use runner_kit::Runner;
 use serde_json::json;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+
+use crate::app::LoopbackServers;
 
 const ENDPOINT: &str = r#"
 # Coding agents as runners. They ask for permissions and reach the model above through the gateway.
@@ -53,48 +53,68 @@ interactions = true
 model = "{model_id}"
 "#;
 
-/// The runners of these presets, which work below `data_dir`. Fails if a harness is not installed.
-pub(super) async fn runners(
-    names: &[String],
-    data_dir: &Path,
-    (tasks, stop): (&TaskTracker, CancellationToken),
-) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
-    let workspaces = data_dir.join("harness");
-    let workspaces_text = toml_text::value(&json!(workspaces.to_string_lossy()));
-    // The playground sets the endpoint's secret; this reference is never resolved.
-    let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
-    for name in names {
-        let presets = Preset::NAMED.map(Preset::name);
-        ensure!(
-            presets.contains(&name.as_str()),
-            "--harness: `{name}` is none of {}",
-            presets.join(", ")
-        );
-        let _ = write!(
-            text,
-            "[[harnesses]]\npreset = {}\n",
-            toml_text::value(&json!(name))
-        );
-    }
-    let settings = HarnessFile::parse(&text).context("--harness")?;
-    // Fails at the start instead of at the first run.
-    if let Some((id, reason)) = settings.missing().first() {
-        bail!("--harness: {id} is not available, {reason}");
-    }
-    let workspaces = Workspaces::new(&workspaces, ProcessOwner::own())?;
-    let (relay, relaying) = CredentialRelay::open_port(stop).await?;
-    tasks.spawn(async move {
-        if let Err(error) = relaying.await {
-            let error = &error as &dyn std::error::Error;
-            tracing::error!(error, "the relay of the playground's coding agents stopped");
-        }
-    });
-    Arc::new(HarnessService::new(settings, workspaces, relay)).runners()
+/// Coding agents that the playground serves.
+#[derive(clap::Args)]
+pub(crate) struct HarnessArgs {
+    /// Also serve a locally installed coding agent as an agent of this name: claude-code, codex, gemini-cli,
+    /// kimi-code, opencode or qwen-code. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    harness: Vec<String>,
 }
 
-/// TOML tables of the endpoint and agents, with the placeholders of `dev.toml`.
-pub(super) fn tables(names: &[String], address: SocketAddr) -> String {
-    let endpoint = ENDPOINT.replace("{address}", &address.to_string());
-    let agents = names.iter().map(|name| AGENT.replace("{name}", name));
-    std::iter::once(endpoint).chain(agents).collect()
+impl HarnessArgs {
+    /// Names of the agents and of their conversations.
+    pub(super) fn names(&self) -> &[String] {
+        &self.harness
+    }
+
+    /// Their runners, which work below `data_dir`. Fails if a harness is not installed.
+    pub(super) async fn runners(
+        &self,
+        data_dir: &Path,
+        servers: &LoopbackServers,
+    ) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
+        let (tasks, stop) = servers.tasks();
+        let workspaces = data_dir.join("harness");
+        let workspaces_text = toml_text::value(&json!(workspaces.to_string_lossy()));
+        // The playground sets the endpoint's secret; this reference is never resolved.
+        let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
+        for name in &self.harness {
+            let presets = Preset::NAMED.map(Preset::name);
+            ensure!(
+                presets.contains(&name.as_str()),
+                "--harness: `{name}` is none of {}",
+                presets.join(", ")
+            );
+            let _ = write!(
+                text,
+                "[[harnesses]]\npreset = {}\n",
+                toml_text::value(&json!(name))
+            );
+        }
+        let settings = HarnessFile::parse(&text).context("--harness")?;
+        // Fails at the start instead of at the first run.
+        if let Some((id, reason)) = settings.missing().first() {
+            bail!("--harness: {id} is not available, {reason}");
+        }
+        let workspaces = Workspaces::new(&workspaces, ProcessOwner::own())?;
+        let (relay, relaying) = CredentialRelay::open_port(stop).await?;
+        tasks.spawn(async move {
+            if let Err(error) = relaying.await {
+                let error = &error as &dyn std::error::Error;
+                tracing::error!(error, "the relay of the playground's coding agents stopped");
+            }
+        });
+        Arc::new(HarnessService::new(settings, workspaces, relay)).runners()
+    }
+
+    /// TOML tables of the endpoint and agents, with the placeholders of `dev.toml`.
+    pub(super) fn tables(&self, address: SocketAddr) -> String {
+        let endpoint = ENDPOINT.replace("{address}", &address.to_string());
+        let agents = self
+            .harness
+            .iter()
+            .map(|name| AGENT.replace("{name}", name));
+        std::iter::once(endpoint).chain(agents).collect()
+    }
 }

@@ -11,13 +11,18 @@ use store::sha256_hex;
 
 use super::connectors::ConnectorAgents;
 use super::files::write_private;
-use super::harness;
+use super::harness::HarnessArgs;
 use super::model::ChosenModel;
 use super::own_runners::OwnRunners;
 use super::sidecars::SidecarAddresses;
 use crate::config::sqlite_url;
 
 const TEMPLATE: &str = include_str!("dev.toml");
+/// Agent of the template whose model declares action graphs.
+#[cfg(feature = "graph")]
+const PLANNER: &str = include_str!("planner_agent.toml");
+#[cfg(not(feature = "graph"))]
+const PLANNER: &str = "";
 /// Name of the file in the data directory.
 pub(super) const SETTINGS_FILE: &str = "dev.toml";
 /// Start of the line with the digest of the rest of the file.
@@ -32,7 +37,7 @@ pub(super) struct GeneratedSettings {
     pub(super) listen: SocketAddr,
     pub(super) model: ChosenModel,
     pub(super) sidecars: SidecarAddresses,
-    pub(super) harnesses: Vec<String>,
+    pub(super) harnesses: HarnessArgs,
     pub(super) connectors: ConnectorAgents,
     pub(super) own: OwnRunners,
 }
@@ -71,6 +76,7 @@ impl GeneratedSettings {
         let planner_models = self.model.planner_models();
         let values = [
             ("# {models}", self.model.tables()),
+            ("{has_planner}", (!PLANNER.is_empty()).to_string()),
             ("{allow}", toml_text::value(&json!(allow))),
             ("{listen}", self.listen.to_string()),
             ("{planner_models}", planner_models.join(", ")),
@@ -81,9 +87,9 @@ impl GeneratedSettings {
             ("{data}", data.clone()),
         ];
         let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
-        let mut text = TEMPLATE.to_owned();
+        let mut text = [TEMPLATE, PLANNER].concat();
         if let Some(address) = self.sidecars.harness {
-            text.push_str(&harness::tables(&self.harnesses, address));
+            text.push_str(&self.harnesses.tables(address));
         }
         let mut text = values.into_iter().fold(text, fill);
         // Last, because these texts may contain what looks like a placeholder.
@@ -92,6 +98,7 @@ impl GeneratedSettings {
         }
         let others = self
             .harnesses
+            .names()
             .iter()
             .cloned()
             .chain(self.connectors.names());

@@ -9,7 +9,7 @@ use runner_kit::Runner;
 
 use super::connectors::ConnectorAgents;
 use super::files::write_private;
-use super::harness;
+use super::harness::HarnessArgs;
 use crate::app::LoopbackServers;
 use secrets::signature::SigningSecret;
 
@@ -30,12 +30,12 @@ impl SidecarAddresses {
 pub(super) async fn start(
     servers: &LoopbackServers,
     data_dir: &Path,
-    harnesses: &[String],
+    harnesses: &HarnessArgs,
     connectors: &ConnectorAgents,
 ) -> anyhow::Result<SidecarAddresses> {
     let mut addresses = SidecarAddresses::default();
-    if !harnesses.is_empty() {
-        let runners = harness::runners(harnesses, data_dir, servers.tasks()).await?;
+    if !harnesses.names().is_empty() {
+        let runners = harnesses.runners(data_dir, servers).await?;
         addresses.harness = Some(serve(servers, "harness", runners, data_dir).await?);
     }
     let runners = connectors.runners()?;

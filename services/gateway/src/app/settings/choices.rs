@@ -69,15 +69,24 @@ pub(crate) fn ungranted_choices<'a>(
 fn model_selectors(agent: &AgentSpec, models: &[&str]) -> Vec<FormItem> {
     let names_model = |(name, value): &(&String, &Value)| {
         let value = value.as_str().unwrap_or_default();
-        let is_of_harness = harness::preset::is_runner(&agent.runner_id)
-            && harness::preset::MODEL_SELECTORS.contains(&name.as_str());
-        is_of_harness && !value.trim().is_empty()
+        selects_harness_model(&agent.runner_id, name) && !value.trim().is_empty()
             || name.contains("model") && models.contains(&value)
     };
     let named = agent.config.iter().filter(names_model);
     let items = named.map(|(name, _)| json!({"type": "llm-model-selector", "name": name}));
     let items = items.filter_map(|item| serde_json::from_value(item).ok());
     items.collect()
+}
+
+#[cfg(feature = "harness")]
+fn selects_harness_model(runner: &RunnerId, member: &str) -> bool {
+    harness::preset::is_runner(runner) && harness::preset::MODEL_SELECTORS.contains(&member)
+}
+
+/// This build does not know the members of coding agents: it warns only of declared models.
+#[cfg(not(feature = "harness"))]
+fn selects_harness_model(_runner: &RunnerId, _member: &str) -> bool {
+    false
 }
 
 /// `None`: runs get the resource, or the policy itself names it wrongly.

@@ -1,0 +1,30 @@
+//! The playground of a build without coding agents.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+
+use runner_kit::Runner;
+
+use crate::app::LoopbackServers;
+
+#[derive(clap::Args)]
+pub(crate) struct HarnessArgs {}
+
+impl HarnessArgs {
+    pub(super) fn names(&self) -> &[String] {
+        &[]
+    }
+
+    pub(super) async fn runners(
+        &self,
+        _data_dir: &Path,
+        _servers: &LoopbackServers,
+    ) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
+        Ok(Vec::new())
+    }
+
+    pub(super) fn tables(&self, _address: SocketAddr) -> String {
+        String::new()
+    }
+}
