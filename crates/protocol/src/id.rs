@@ -47,10 +47,11 @@ uuid_id!(
     ApiKeyId
 );
 
-/// The workspace that migration 1 creates. Agents and endpoints of the configuration belong to it.
+/// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";
 
-/// Id of a workspace, the tenant of every row that a request creates. Migration 1 creates [`DEFAULT_WORKSPACE`].
+/// Id of a workspace, the tenant of every row that a request creates. The first migration creates
+/// [`DEFAULT_WORKSPACE`].
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct WorkspaceId(pub String);

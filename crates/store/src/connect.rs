@@ -135,22 +135,34 @@ async fn migrate(
         let patiently = format!("BEGIN; SET LOCAL lock_timeout = 0; {lock}; COMMIT");
         writes.execute_unprepared(&patiently).await?;
     }
-    let migrated = match migrations {
-        Migrations::New if is_older(writes).await? => return Err(StoreError::OlderDatabase),
-        Migrations::New | Migrations::All => Migrator::up(writes, None).await,
-    };
+    let applied = Migrator::get_migration_models(writes).await?;
+    let applied: Vec<_> = applied.into_iter().map(|model| model.version).collect();
+    let own = Migrator::migrations();
+    let own: Vec<_> = own.iter().map(|migration| migration.name()).collect();
+    // An early return needs no unlock: its session closes.
+    check_applied(&applied, &own, migrations)?;
+    let migrated = Migrator::up(writes, None).await;
     if backend == Backend::Postgres {
-        // An early return needs no unlock: its session closes.
         writes.execute_unprepared(unlock).await?;
     }
     Ok(migrated?)
 }
 
-/// True for a database that an earlier version has created.
-async fn is_older(database: &DatabaseConnection) -> Result<bool, StoreError> {
-    let applied = Migrator::get_applied_migrations_read_only(database).await?;
-    let pending = Migrator::get_pending_migrations_read_only(database).await?;
-    Ok(!applied.is_empty() && !pending.is_empty())
+/// Refuses databases of newer and unreleased versions, and older ones unless they are migrated.
+fn check_applied(
+    applied: &[String],
+    own: &[&str],
+    migrations: Migrations,
+) -> Result<(), StoreError> {
+    let unknown = applied.iter().find(|name| !own.contains(&name.as_str()));
+    if let Some(name) = unknown {
+        return Err(StoreError::UnknownMigration(name.clone()));
+    }
+    let is_older = !applied.is_empty() && applied.len() < own.len();
+    if is_older && migrations == Migrations::New {
+        return Err(StoreError::OlderDatabase);
+    }
+    Ok(())
 }
 
 /// Databases that are migrated when they are opened.
@@ -305,4 +317,24 @@ fn sqlite_path(url: &str) -> Option<PathBuf> {
         .strip_prefix("sqlite://")
         .or_else(|| url.strip_prefix("sqlite:"))?;
     Some(PathBuf::from(path.split('?').next().unwrap_or(path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_serve_migrates_older_databases() {
+        let own = ["one", "two"];
+        let check = |applied: &[&str], migrations| {
+            let applied: Vec<_> = applied.iter().map(ToString::to_string).collect();
+            check_applied(&applied, &own, migrations)
+        };
+        let older = check(&["one"], Migrations::New);
+        assert!(matches!(older, Err(StoreError::OlderDatabase)), "{older:?}");
+        assert!(check(&["one"], Migrations::All).is_ok());
+        for applied in [&[][..], &own] {
+            assert!(check(applied, Migrations::New).is_ok(), "{applied:?}");
+        }
+    }
 }

@@ -43,6 +43,12 @@ pub enum StoreError {
         "the database is of an older version; back it up, then start `runnel serve` of this version, which migrates it"
     )]
     OlderDatabase,
+    /// The database has a migration of another version.
+    #[error(
+        "the database has the migration {0}, which this version lacks; start the version that migrated it, or restore \
+         a backup; a database of an unreleased version cannot be migrated: set another database.url"
+    )]
+    UnknownMigration(String),
     /// The URL of the database is not valid.
     #[error("{0}")]
     Address(String),

@@ -36,10 +36,10 @@ async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
         message: None,
         answer: run_id.to_string(),
     });
-    bench.store.events().ingest(event).await.unwrap();
-    let run = bench.store.runs().find_run(&bench.workspace, run_id).await;
+    bench.events().ingest(event).await.unwrap();
+    let run = bench.runs().find_run(&bench.workspace, run_id).await;
     let run = run.unwrap().unwrap();
-    let Dispatched::Owned(run) = bench.store.write(dispatch(&run)).await.unwrap() else {
+    let Dispatched::Owned(run) = bench.write(dispatch(&run)).await.unwrap() else {
         panic!("nobody else has it");
     };
     let question = NewInteraction {
@@ -55,7 +55,7 @@ async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
     let id = question.id.to_string();
     let mut asks = bench.append(&run, 0, &["asks"]);
     asks.interactions.push(question);
-    bench.store.write(asks).await.unwrap();
+    bench.write(asks).await.unwrap();
     (*run, id)
 }
 
@@ -145,17 +145,15 @@ async fn is_given_to_run(
     let nowhere = answers.map(|went| *went == Destination::Nowhere);
     assert_ne!(nowhere[0], nowhere[1], "{answers:?}");
     let awaited = bench
-        .store
         .interactions()
         .find_awaited(run.id, "q")
         .await
         .unwrap()
         .unwrap();
     let event_id = answer_event_id(id);
-    let event = bench.store.events().find_event(&bench.workspace, &event_id);
+    let event = bench.events().find_event(&bench.workspace, &event_id);
     let event = event.await.unwrap();
     let found = bench
-        .store
         .interactions()
         .find_interaction(&bench.workspace, id)
         .await;
@@ -282,16 +280,15 @@ async fn refuses_answer_after_expiry_notification(bench: StoreFixture) {
     };
     let find = async || {
         bench
-            .store
             .interactions()
             .find_awaited(run.id, "q")
             .await
             .unwrap()
             .unwrap()
     };
-    bench.store.write(close(EXPIRES_AT - 1)).await.unwrap();
+    bench.write(close(EXPIRES_AT - 1)).await.unwrap();
     assert!(!find().await.is_closed, "its time is not over");
-    bench.store.write(close(EXPIRES_AT)).await.unwrap();
+    bench.write(close(EXPIRES_AT)).await.unwrap();
     let closed = AwaitedRecord {
         is_awaited: true,
         expires_at: EXPIRES_AT,
@@ -302,6 +299,6 @@ async fn refuses_answer_after_expiry_notification(bench: StoreFixture) {
     // Another replica's clock may be slow.
     let give = given(&bench, &run, &id, "a", EXPIRES_AT - 1);
     let expired = AnswerDelivery::Refused(Unanswerable::Expired);
-    assert_eq!(bench.store.write(give).await.unwrap(), expired);
+    assert_eq!(bench.write(give).await.unwrap(), expired);
     assert_eq!(find().await, closed);
 }

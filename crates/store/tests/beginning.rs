@@ -41,7 +41,7 @@ fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> Ingest {
 
 async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::from_mins(1));
-    let stored = bench.store.events().ingest(event).await.unwrap();
+    let stored = bench.events().ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     let run = bench.only_run().await;
     assert_eq!(
@@ -49,7 +49,6 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
         (RunStatus::Running, 1, 1, Some(1_000))
     );
     let context = bench
-        .store
         .runs()
         .find_context(run.id, ReadBudget::default())
         .await
@@ -57,13 +56,11 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     assert_eq!(context.as_deref(), Some(r#"{"told":1}"#));
 
     // No other owner gets it, neither as a created run nor by take-over.
-    let created = bench.store.runs().created_runs(None, 10).await.unwrap();
+    let created = bench.runs().created_runs(None, 10).await.unwrap();
     assert!(created.is_empty(), "{created:?}");
-    let taken =
-        bench
-            .store
-            .leases()
-            .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
+    let taken = bench
+        .leases()
+        .take_over(&run, "another", Duration::ZERO, LeaseFilter::Expired);
     assert_eq!(taken.await.unwrap(), None);
     let mut as_created = run.clone();
     (as_created.status, as_created.fencing_token) = (RunStatus::Created, 0);
@@ -71,19 +68,19 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
         owner: "another".to_owned(),
         ..dispatch(&as_created)
     };
-    let again = bench.store.write(by_another).await.unwrap();
+    let again = bench.write(by_another).await.unwrap();
     assert!(matches!(again, Dispatched::Lost), "{again:?}");
 
     let append = bench.append(&run, 0, &["one"]);
-    let written = bench.store.write(append).await.unwrap();
+    let written = bench.write(append).await.unwrap();
     assert_eq!(written, Appended::Written { next: Vec::new() });
 }
 
 async fn takes_over_run_before_its_post(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::ZERO);
-    bench.store.events().ingest(event).await.unwrap();
+    bench.events().ingest(event).await.unwrap();
     let run = bench.only_run().await;
-    let taken = bench.store.leases().take_over(
+    let taken = bench.leases().take_over(
         &run,
         "another",
         Duration::from_mins(1),
@@ -92,7 +89,7 @@ async fn takes_over_run_before_its_post(bench: StoreFixture) {
     assert_eq!(taken.await.unwrap(), Some(2));
     // The old owner is fenced.
     let append = bench.append(&run, 0, &["one"]);
-    let written = bench.store.write(append).await.unwrap();
+    let written = bench.write(append).await.unwrap();
     assert_eq!(written, Appended::Lost);
 }
 
@@ -100,7 +97,6 @@ async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
     let identity = bench.event("e-1", "a").conversation.unwrap();
     let now = || {
         bench
-            .store
             .conversations()
             .conversation_state(&bench.workspace, &identity)
     };
@@ -116,6 +112,6 @@ async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
     assert_eq!(now().await.unwrap(), Some(seen(1, 1, false)));
 
     let other = beginning(&bench, "e-2", Duration::ZERO);
-    bench.store.events().ingest(other).await.unwrap();
+    bench.events().ingest(other).await.unwrap();
     assert_eq!(now().await.unwrap(), Some(seen(2, 1, true)));
 }

@@ -86,7 +86,7 @@ async fn upload(bench: &StoreFixture, finish: FinishUpload) -> UploadStep {
             reserved: finish.size,
             timeout: Duration::from_mins(9),
         };
-        assert_eq!(bench.store.write(begin).await.unwrap(), UploadStep::Written);
+        assert_eq!(bench.write(begin).await.unwrap(), UploadStep::Written);
     }
     for n in 0..finish.last {
         let (run_id, content_id) = (finish.run_id, finish.content_id);
@@ -98,9 +98,9 @@ async fn upload(bench: &StoreFixture, finish: FinishUpload) -> UploadStep {
             bytes,
             timeout: Duration::from_mins(9),
         };
-        assert_eq!(bench.store.write(chunk).await.unwrap(), UploadStep::Written);
+        assert_eq!(bench.write(chunk).await.unwrap(), UploadStep::Written);
     }
-    bench.store.write(finish).await.unwrap()
+    bench.write(finish).await.unwrap()
 }
 
 async fn replaced_blob_stays_readable(bench: StoreFixture) {
@@ -110,7 +110,6 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
         UploadStep::Written
     );
     let before = bench
-        .store
         .state()
         .find_blob(&area(&bench), "k")
         .await
@@ -121,7 +120,6 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
         UploadStep::Written
     );
     let after = bench
-        .store
         .state()
         .find_blob(&area(&bench), "k")
         .await
@@ -134,22 +132,16 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
         if !there {
             expire_garbage(&bench).await;
         }
-        bench.store.state().sweep_storage().await.unwrap();
+        bench.state().sweep_storage().await.unwrap();
         for n in 0..3 {
             let chunk = bench
-                .store
                 .state()
                 .read_chunk(before.content_id, n)
                 .await
                 .unwrap();
             assert_eq!(chunk.is_some(), there, "{n}");
         }
-        let chunk = bench
-            .store
-            .state()
-            .read_chunk(after.content_id, 0)
-            .await
-            .unwrap();
+        let chunk = bench.state().read_chunk(after.content_id, 0).await.unwrap();
         assert_eq!(chunk, Some(vec![7; 10]));
     }
     let delete = DeleteBlob {
@@ -158,18 +150,10 @@ async fn replaced_blob_stays_readable(bench: StoreFixture) {
         key: "k".to_owned(),
         audit: audit(Uuid::now_v7()),
     };
-    assert_eq!(
-        bench.store.write(delete).await.unwrap(),
-        BlobDeleted::Deleted
-    );
+    assert_eq!(bench.write(delete).await.unwrap(), BlobDeleted::Deleted);
     // A small content is read by one query, so no reader can be in between.
     assert_eq!(
-        bench
-            .store
-            .state()
-            .read_chunk(after.content_id, 0)
-            .await
-            .unwrap(),
+        bench.state().read_chunk(after.content_id, 0).await.unwrap(),
         None
     );
 }
@@ -186,7 +170,7 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         timeout: Duration::from_mins(9),
     };
     assert_eq!(
-        bench.store.write(begin.clone()).await.unwrap(),
+        bench.write(begin.clone()).await.unwrap(),
         UploadStep::Written
     );
     // Reservations count.
@@ -194,10 +178,7 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         content_id: Uuid::now_v7(),
         ..begin
     };
-    assert_eq!(
-        bench.store.write(second.clone()).await.unwrap(),
-        UploadStep::Full
-    );
+    assert_eq!(bench.write(second.clone()).await.unwrap(), UploadStep::Full);
     let chunk = WriteChunk {
         run_id: run.id,
         content_id: finish.content_id,
@@ -206,15 +187,14 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         timeout: Duration::from_mins(9),
     };
     assert_eq!(
-        bench.store.write(chunk.clone()).await.unwrap(),
+        bench.write(chunk.clone()).await.unwrap(),
         UploadStep::Written
     );
-    assert_eq!(bench.store.state().sweep_storage().await.unwrap(), 0);
+    assert_eq!(bench.state().sweep_storage().await.unwrap(), 0);
     expire_garbage(&bench).await;
-    assert_eq!(bench.store.state().sweep_storage().await.unwrap(), 1);
+    assert_eq!(bench.state().sweep_storage().await.unwrap(), 1);
     assert_eq!(
         bench
-            .store
             .state()
             .read_chunk(finish.content_id, 0)
             .await
@@ -222,24 +202,13 @@ async fn abandoned_upload_leaves_nothing(bench: StoreFixture) {
         None
     );
     // Too late: the upload has expired and its name has no content.
-    assert_eq!(bench.store.write(chunk).await.unwrap(), UploadStep::Expired);
+    assert_eq!(bench.write(chunk).await.unwrap(), UploadStep::Expired);
+    assert_eq!(bench.write(finish).await.unwrap(), UploadStep::Expired);
     assert_eq!(
-        bench.store.write(finish).await.unwrap(),
-        UploadStep::Expired
-    );
-    assert_eq!(
-        bench
-            .store
-            .state()
-            .find_blob(&area(&bench), "k")
-            .await
-            .unwrap(),
+        bench.state().find_blob(&area(&bench), "k").await.unwrap(),
         None
     );
-    assert_eq!(
-        bench.store.write(second).await.unwrap(),
-        UploadStep::Written
-    );
+    assert_eq!(bench.write(second).await.unwrap(), UploadStep::Written);
 }
 
 async fn limits_keys_per_run_and_agent(bench: StoreFixture) {
@@ -255,7 +224,7 @@ async fn limits_keys_per_run_and_agent(bench: StoreFixture) {
             made += 1;
             let mut put = bench.put(run, &format!("k{made}"), Some("1"), None);
             put.access.scope = scope;
-            match bench.store.write(put).await.unwrap() {
+            match bench.write(put).await.unwrap() {
                 StateWritten::Version(1) => keys += 1,
                 full => return (keys, full),
             }
@@ -274,10 +243,7 @@ async fn limits_keys_per_run_and_agent(bench: StoreFixture) {
     // Existing keys stay writable for all.
     let mut put = bench.put(&two, "k1", Some("2"), None);
     put.access.scope = StateScope::Runner;
-    assert_eq!(
-        bench.store.write(put).await.unwrap(),
-        StateWritten::Version(2)
-    );
+    assert_eq!(bench.write(put).await.unwrap(), StateWritten::Version(2));
 }
 
 async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
@@ -285,18 +251,12 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
     for n in 0..STATE_KEYS {
         let writer = if n < STATE_KEYS / 2 { &first } else { &run };
         let put = bench.put(writer, &format!("k{n}"), Some("1"), None);
-        assert_eq!(
-            bench.store.write(put).await.unwrap(),
-            StateWritten::Version(1)
-        );
+        assert_eq!(bench.write(put).await.unwrap(), StateWritten::Version(1));
     }
     let put = |key| bench.put(&run, key, Some("2"), None);
+    assert_eq!(bench.write(put("new")).await.unwrap(), StateWritten::Full);
     assert_eq!(
-        bench.store.write(put("new")).await.unwrap(),
-        StateWritten::Full
-    );
-    assert_eq!(
-        bench.store.write(put("k7")).await.unwrap(),
+        bench.write(put("k7")).await.unwrap(),
         StateWritten::Version(2)
     );
     // As a result of a runner: the event is stored, the value is refused with an audit row.
@@ -308,19 +268,13 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
         value: "3".to_owned(),
     };
     append.states = vec![update("newer"), update("k7")];
-    bench.store.write(append).await.unwrap();
+    bench.write(append).await.unwrap();
     let access = put("").access;
     assert_eq!(
-        bench
-            .store
-            .state()
-            .find_state(&access, "newer")
-            .await
-            .unwrap(),
+        bench.state().find_state(&access, "newer").await.unwrap(),
         None
     );
     let updated = bench
-        .store
         .state()
         .find_state(&access, "k7")
         .await
@@ -328,7 +282,6 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
         .unwrap();
     assert_eq!((updated.value.as_str(), updated.version), ("3", 3));
     let audit = bench
-        .store
         .audit_log()
         .list_audit(run.id, None, 100)
         .await
@@ -339,12 +292,9 @@ async fn full_scope_accepts_existing_keys_only(bench: StoreFixture) {
     assert_eq!(denied[0].action, "state.updated");
     // A deleted key frees its slot.
     let gone = bench.put(&run, "k8", None, None);
+    assert_eq!(bench.write(gone).await.unwrap(), StateWritten::Deleted);
     assert_eq!(
-        bench.store.write(gone).await.unwrap(),
-        StateWritten::Deleted
-    );
-    assert_eq!(
-        bench.store.write(put("new")).await.unwrap(),
+        bench.write(put("new")).await.unwrap(),
         StateWritten::Version(2)
     );
 }
@@ -353,7 +303,7 @@ async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
     for n in 0..5 {
         let mut event = bench.event(&format!("e-{n}"), "body");
         event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(9_992));
-        bench.store.events().ingest(event).await.unwrap();
+        bench.events().ingest(event).await.unwrap();
     }
     let filter = EventFilter::default();
     // Each has 10,000 bytes of envelope, and a few hundred in other columns.
@@ -370,7 +320,6 @@ async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
             ..limit.into()
         };
         let list = bench
-            .store
             .events()
             .list_events(&bench.workspace, &filter, None, bound);
         let found = list.await.unwrap();
@@ -400,7 +349,7 @@ async fn page_counts_every_column_of_runs(bench: StoreFixture) {
         .enumerate()
     {
         let event = bench.event(&format!("e-{n}"), "body");
-        bench.store.events().ingest(event).await.unwrap();
+        bench.events().ingest(event).await.unwrap();
         let sql = format!("UPDATE runs SET {column} = '{large}' WHERE event_id = 'e-{n}'");
         bench.tamper(&sql).await;
     }
@@ -410,17 +359,11 @@ async fn page_counts_every_column_of_runs(bench: StoreFixture) {
         bytes: PAGE_BYTES,
         ..RunWindow::default()
     };
-    let found = bench
-        .store
-        .runs()
-        .list_runs(&bench.workspace, &all, &window);
+    let found = bench.runs().list_runs(&bench.workspace, &all, &window);
     let found = found.await.unwrap();
     assert_eq!((found.runs.len(), found.next.is_some()), (2, true));
     window.budget = ReadBudget::of(&Small);
-    let refused = bench
-        .store
-        .runs()
-        .list_runs(&bench.workspace, &all, &window);
+    let refused = bench.runs().list_runs(&bench.workspace, &all, &window);
     let refused = refused.await.unwrap_err();
     assert!(matches!(refused, StoreError::OverBudget(_)), "{refused}");
 }
@@ -432,14 +375,9 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
         (2, vec!["c"]),
         (3, vec!["d", "e", "f"]),
     ] {
-        bench
-            .store
-            .write(bench.append(&run, from, &texts))
-            .await
-            .unwrap();
+        bench.write(bench.append(&run, from, &texts)).await.unwrap();
     }
     let all = bench
-        .store
         .runs()
         .read_lines(run.id, 0, 10, usize::MAX)
         .await
@@ -453,15 +391,9 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
         (4 * size, 4),
         (100 * size, 6),
     ] {
-        let forward = bench
-            .store
-            .runs()
-            .read_lines(run.id, 0, 10, bytes)
-            .await
-            .unwrap();
+        let forward = bench.runs().read_lines(run.id, 0, 10, bytes).await.unwrap();
         assert_eq!(forward, all[..count], "{bytes}");
         let mut back = bench
-            .store
             .runs()
             .read_lines_back(run.id, 99, 0, 10, bytes)
             .await
@@ -470,7 +402,6 @@ async fn ledger_page_ends_at_its_bytes(bench: StoreFixture) {
         assert_eq!(back, all[6 - count..], "{bytes}");
     }
     let mut inner = bench
-        .store
         .runs()
         .read_lines_back(run.id, 6, 2, 2, usize::MAX)
         .await
@@ -490,22 +421,15 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     let stored = |event: &str| Ingested::Stored {
         answer: event.to_owned(),
     };
-    let first = bench
-        .store
-        .events()
-        .ingest(keyed("e-1", 1_000))
-        .await
-        .unwrap();
+    let first = bench.events().ingest(keyed("e-1", 1_000)).await.unwrap();
     assert_eq!(first, stored("e-1"));
     let soon = bench
-        .store
         .events()
         .ingest(keyed("e-2", 1_000 + week - 1))
         .await
         .unwrap();
     assert_eq!(soon, Ingested::Mismatch);
     let late = bench
-        .store
         .events()
         .ingest(keyed("e-2", 1_000 + week))
         .await
@@ -513,7 +437,6 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     assert_eq!(late, stored("e-2"));
     // The event itself stays unchanged.
     let again = bench
-        .store
         .events()
         .ingest(keyed("e-1", 1_001 + week))
         .await
@@ -521,7 +444,7 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     assert_eq!(again, Ingested::Mismatch);
     let same = bench.event("e-1", "e-1");
     assert_eq!(
-        bench.store.events().ingest(same).await.unwrap(),
+        bench.events().ingest(same).await.unwrap(),
         Ingested::EventExists
     );
 }
@@ -544,7 +467,7 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
 
 async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let begin_call = async |begin: BeginToolCall| bench.store.write(begin).await.unwrap();
+    let begin_call = async |begin: BeginToolCall| bench.write(begin).await.unwrap();
     let refused = ToolCallBegun::Refused;
 
     let first = begin(&run, "k", "a", 0);
@@ -589,7 +512,7 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
         end,
     };
     let done = ToolCallEnd::Done("{\"a\":1}".to_owned());
-    bench.store.write(finish(done)).await.unwrap();
+    bench.write(finish(done)).await.unwrap();
     let stored = ToolCallBegun::Stored("{\"a\":1}".to_owned());
     assert_eq!(begin_call(gone("b", 9_000)).await, stored);
 
@@ -607,7 +530,7 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     };
     assert_eq!(begin_call(first).await, ToolCallBegun::Call);
     assert_eq!(begin_call(reads("b", 1_001)).await, ToolCallBegun::Call);
-    bench.store.write(late).await.unwrap();
+    bench.write(late).await.unwrap();
     assert_eq!(
         begin_call(reads("c", 1_002)).await,
         refused(RepeatedCallDecision::InProgress)
@@ -616,19 +539,19 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
 
 async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let keys = (0..TOOL_CALLS).map(|n| bench.store.write(begin(&run, &n.to_string(), "a", 0)));
+    let keys = (0..TOOL_CALLS).map(|n| bench.write(begin(&run, &n.to_string(), "a", 0)));
     for begun in futures_util::future::join_all(keys).await {
         assert_eq!(begun.unwrap(), ToolCallBegun::Call);
     }
-    let more = bench.store.write(begin(&run, "more", "a", 0)).await;
+    let more = bench.write(begin(&run, "more", "a", 0)).await;
     assert_eq!(more.unwrap(), ToolCallBegun::TooMany);
-    let repeated = bench.store.write(begin(&run, "7", "a", 0)).await;
+    let repeated = bench.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(
         repeated.unwrap(),
         ToolCallBegun::Refused(RepeatedCallDecision::InProgress)
     );
     bench.end(&run, 0).await;
-    let late = bench.store.write(begin(&run, "7", "a", 0)).await;
+    let late = bench.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);
 }
 
@@ -652,7 +575,7 @@ async fn deferred(bench: &StoreFixture) -> Run {
         attempt: run.attempt,
         lease: Duration::from_mins(1),
     };
-    assert!(bench.store.write(defer).await.unwrap());
+    assert!(bench.write(defer).await.unwrap());
     run
 }
 
@@ -660,7 +583,7 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
     let run = deferred(&bench).await;
     let send = async |sequence: u64| {
         let append = append(&run, sequence, "1".to_owned());
-        bench.store.write(append).await.unwrap()
+        bench.write(append).await.unwrap()
     };
     let close = async |only_if_expired: bool, epoch: i64| {
         let close = CloseAppends {
@@ -669,7 +592,7 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
             epoch,
             only_if_expired,
         };
-        bench.store.write(close).await.unwrap()
+        bench.write(close).await.unwrap()
     };
     let epoch = run.fencing_token;
     assert_eq!(send(1).await, ResultsAppended::Through(1));
@@ -695,19 +618,14 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
         lease: Duration::from_mins(1),
     };
     assert_eq!(
-        bench.store.write(heartbeat).await.unwrap(),
+        bench.write(heartbeat).await.unwrap(),
         Heartbeating::RunEnded
     );
     // A new owner judges the accepted results and waits for no more.
     let minute = Duration::from_mins(1);
-    let left_off = bench
-        .store
-        .leases()
-        .resume(run.id, run.attempt, minute)
-        .await;
+    let left_off = bench.leases().resume(run.id, run.attempt, minute).await;
     assert_eq!(left_off.unwrap().unwrap().accepted_through, 2);
     let heartbeat_remaining = bench
-        .store
         .leases()
         .heartbeat_remaining(run.id, run.attempt)
         .await;
@@ -722,7 +640,7 @@ async fn accepts_one_append_beyond_the_limit(bench: StoreFixture) {
     let run = deferred(&bench).await;
     let append = async |sequence: u64, bytes: usize| {
         let append = append(&run, sequence, format!("\"{}\"", "x".repeat(bytes - 2)));
-        bench.store.write(append).await.unwrap()
+        bench.write(append).await.unwrap()
     };
     assert_eq!(append(1, 60).await, ResultsAppended::Through(1));
     assert_eq!(append(2, 40).await, ResultsAppended::Through(2));
@@ -731,7 +649,6 @@ async fn accepts_one_append_beyond_the_limit(bench: StoreFixture) {
     // A repeat after a lost reply.
     assert_eq!(append(3, 90).await, ResultsAppended::Through(3));
     let (last, results) = bench
-        .store
         .leases()
         .appended_results(run.id, 2)
         .await
@@ -782,10 +699,7 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
             bytes: usize::MAX,
             ..RunWindow::default()
         };
-        let found = bench
-            .store
-            .runs()
-            .list_runs(&bench.workspace, &filter, &window);
+        let found = bench.runs().list_runs(&bench.workspace, &filter, &window);
         let found = found.await.unwrap();
         let Some(next) = found.next else {
             break found.runs;
@@ -806,20 +720,13 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
         bytes: usize::MAX,
         ..RunWindow::default()
     };
-    let found = bench
-        .store
-        .runs()
-        .list_runs(&bench.workspace, &filter, &window);
+    let found = bench.runs().list_runs(&bench.workspace, &filter, &window);
     let found = found.await.unwrap();
     assert_eq!(
         (found.runs.len(), found.next.unwrap().created_at),
         (10, 24_991)
     );
-    let count = bench
-        .store
-        .runs()
-        .count_runs(&bench.workspace, &filter)
-        .await;
+    let count = bench.runs().count_runs(&bench.workspace, &filter).await;
     assert_eq!(count.unwrap(), None);
 
     let filter = EventFilter {
@@ -859,7 +766,6 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     let mut looked = Vec::new();
     let found = loop {
         let found = bench
-            .store
             .interactions()
             .list_interactions(&bench.workspace, &filter, 10);
         let found = found.await.unwrap();
@@ -875,7 +781,6 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     // Without a filter each page is full.
     let all = InteractionFilter::default();
     let found = bench
-        .store
         .interactions()
         .list_interactions(&bench.workspace, &all, 10);
     let found = found.await.unwrap();
@@ -900,19 +805,13 @@ async fn aggregates_denied_calls(bench: StoreFixture) {
         ..audit(id)
     };
     // Several share a batch.
-    let entries = (0..50).map(|n| bench.store.audit_log().audit(entry(id, n, true)));
+    let entries = (0..50).map(|n| bench.audit_log().audit(entry(id, n, true)));
     for queued in futures_util::future::join_all(entries).await {
         queued.unwrap();
     }
-    bench
-        .store
-        .audit_log()
-        .audit(entry(own, 1, false))
-        .await
-        .unwrap();
+    bench.audit_log().audit(entry(own, 1, false)).await.unwrap();
     let audit = loop {
         let audit = bench
-            .store
             .audit_log()
             .list_audit(run.id, None, 10)
             .await
@@ -939,12 +838,11 @@ async fn deletes_old_audit_entries(bench: StoreFixture) {
             at,
             ..audit(Uuid::now_v7())
         };
-        bench.store.audit_log().audit(entry).await.unwrap();
+        bench.audit_log().audit(entry).await.unwrap();
     }
     // Audit rows are written asynchronously.
     for (run, count) in [(old, 2), (now, 1)] {
         while bench
-            .store
             .audit_log()
             .list_audit(RunId(run), None, 10)
             .await
@@ -957,10 +855,9 @@ async fn deletes_old_audit_entries(bench: StoreFixture) {
         }
     }
     let day = Duration::from_hours(24);
-    assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 1);
-    assert_eq!(bench.store.audit_log().sweep_audit(day).await.unwrap(), 0);
+    assert_eq!(bench.audit_log().sweep_audit(day).await.unwrap(), 1);
+    assert_eq!(bench.audit_log().sweep_audit(day).await.unwrap(), 0);
     let remaining = bench
-        .store
         .audit_log()
         .list_audit(RunId(old), None, 10)
         .await

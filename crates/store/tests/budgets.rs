@@ -73,7 +73,7 @@ impl BudgetCalls {
             amount: of_tokens(tokens),
             lease: HOUR,
         };
-        self.bench.store.write(reserve).await.unwrap().is_ok()
+        self.bench.write(reserve).await.unwrap().is_ok()
     }
 
     async fn settle(&self, id: Uuid, reserved: u64, used: u64) {
@@ -99,7 +99,7 @@ impl BudgetCalls {
             lines: self.lines.clone(),
             reserved: of_tokens(reserved),
         };
-        self.bench.store.write(settle).await.unwrap();
+        self.bench.write(settle).await.unwrap();
     }
 
     /// Expires the leases of reservations.
@@ -112,11 +112,7 @@ impl BudgetCalls {
     async fn used(&self) -> Vec<(u64, u64)> {
         let (bench, mut all) = (&self.bench, Vec::new());
         for budget in BUDGETS {
-            let used = bench
-                .store
-                .usage()
-                .used_of(&bench.workspace, budget, 0)
-                .await;
+            let used = bench.usage().used_of(&bench.workspace, budget, 0).await;
             let used = used
                 .unwrap()
                 .pop()
@@ -150,20 +146,10 @@ async fn sums_equal_settled_plus_reserved(bench: StoreFixture) {
                 // A renewal in time keeps the reservation.
                 let is_held = dice.below(2) == 0 && open[&id].1;
                 if is_held {
-                    let held = calls
-                        .bench
-                        .store
-                        .usage()
-                        .extend_reservations(vec![id], HOUR);
+                    let held = calls.bench.usage().extend_reservations(vec![id], HOUR);
                     held.await.unwrap();
                 }
-                calls
-                    .bench
-                    .store
-                    .usage()
-                    .release_reservations()
-                    .await
-                    .unwrap();
+                calls.bench.usage().release_reservations().await.unwrap();
                 open.get_mut(&id).unwrap().1 = is_held;
             }
             _ => {
@@ -206,13 +192,7 @@ async fn partly_released_call_counts_once(bench: StoreFixture) {
     }
     calls.lapse("budget = 'calls' OR budget = 'tokens'").await;
     assert_eq!(
-        calls
-            .bench
-            .store
-            .usage()
-            .release_reservations()
-            .await
-            .unwrap(),
+        calls.bench.usage().release_reservations().await.unwrap(),
         200
     );
     let left: u64 = calls.used().await.iter().map(|(calls, _)| calls).sum();
@@ -220,16 +200,7 @@ async fn partly_released_call_counts_once(bench: StoreFixture) {
     for id in &ids {
         calls.settle(*id, 10, 7).await;
     }
-    assert_eq!(
-        calls
-            .bench
-            .store
-            .usage()
-            .release_reservations()
-            .await
-            .unwrap(),
-        0
-    );
+    assert_eq!(calls.bench.usage().release_reservations().await.unwrap(), 0);
     assert_eq!(calls.used().await, [(101, 707), (101, 707)]);
 }
 
@@ -280,12 +251,7 @@ async fn workspace_lists_only_its_own_subjects(bench: StoreFixture) {
     }
     for (workspace, seen) in [(&own, 1), (&others[3], 1), (&others[4], 1)] {
         let workspace = WorkspaceId(workspace.clone());
-        let used = bench
-            .store
-            .usage()
-            .used_of(&workspace, "b", 0)
-            .await
-            .unwrap();
+        let used = bench.usage().used_of(&workspace, "b", 0).await.unwrap();
         assert_eq!(used.len(), seen, "{workspace}");
     }
 }

@@ -75,10 +75,10 @@ async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
         }),
         ..event
     };
-    let taken = bench.store.events().ingest(event).await.unwrap();
+    let taken = bench.events().ingest(event).await.unwrap();
     assert!(matches!(taken, Ingested::Stored { .. }));
     let run = bench.run_of(conversation, conversation).await.unwrap();
-    match bench.store.write(dispatch(&run)).await.unwrap() {
+    match bench.write(dispatch(&run)).await.unwrap() {
         Dispatched::Owned(run) => *run,
         Dispatched::Lost => panic!("nobody else has it"),
     }
@@ -86,7 +86,7 @@ async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
 
 /// Releases the writer when `count` items are queued.
 async fn release_writer(bench: &StoreFixture, gate: &tokio::sync::Semaphore, count: usize) {
-    while bench.store.queued_writes() < count {
+    while bench.queued_writes() < count {
         tokio::task::yield_now().await;
     }
     gate.add_permits(1);
@@ -104,8 +104,8 @@ async fn locks_runs_in_one_order(bench: StoreFixture, database: TestDatabase) {
     let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let gate = busy(&bench).await;
     // One single item and one batch operation.
-    let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
-    let append = bench.store.write(bench.append(&first, 0, &["one"]));
+    let put = bench.write(bench.put(&second, "k", Some("1"), None));
+    let append = bench.write(bench.append(&first, 0, &["one"]));
     let crossing = async {
         release_writer(&bench, &gate, 2).await;
         other.wait_until_blocking().await;
@@ -133,7 +133,7 @@ async fn locks_conversations_in_event_order(bench: StoreFixture, database: TestD
             conversation_key: run.conversation_key.clone().unwrap(),
             promote_next: Arc::new(|_, _, _| None),
         };
-        bench.store.write(Append {
+        bench.write(Append {
             terminal: Some(bench.terminal(Some(promotion))),
             ..bench.append(run, 0, &["end"])
         })
@@ -176,14 +176,14 @@ fn queued(id: u128, cancel: Vec<RunId>) -> IngestPlan {
 async fn locks_ended_and_queued_runs_in_order(bench: StoreFixture, database: TestDatabase) {
     let run = start(&bench, 9, "a").await;
     let behind = event_of(&bench, "a", "behind", queued(5, Vec::new()));
-    bench.store.events().ingest(behind).await.unwrap();
+    bench.events().ingest(behind).await.unwrap();
     let waiting = bench.run_of("a", "behind").await.unwrap();
     let mut other = LockHolder::of(&database, &hold_run(&waiting)).await;
     let promotion = Promotion {
         conversation_key: run.conversation_key.clone().unwrap(),
         promote_next: Arc::new(|_, _, _| None),
     };
-    let end = bench.store.write(Append {
+    let end = bench.write(Append {
         terminal: Some(bench.terminal(Some(promotion))),
         ..bench.append(&run, 0, &["end"])
     });
@@ -207,7 +207,7 @@ async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDa
     let events = plans.map(|(conversation, id, run)| {
         let name = format!("after-{conversation}");
         let event = event_of(&bench, conversation, &name, queued(id, vec![run.id]));
-        bench.store.events().ingest(event)
+        bench.events().ingest(event)
     });
     let crossing = async {
         release_writer(&bench, &gate, 2).await;
@@ -221,7 +221,7 @@ async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDa
         assert!(matches!(taken.unwrap(), Ingested::Stored { .. }));
     }
     for run in [first, second] {
-        let found = bench.store.runs().find_run(&bench.workspace, run.id).await;
+        let found = bench.runs().find_run(&bench.workspace, run.id).await;
         assert!(found.unwrap().unwrap().cancel_requested_at.is_some());
     }
 }
@@ -263,7 +263,6 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
     let renew = || {
         let ids = vec![second.id, first.id];
         bench
-            .store
             .leases()
             .renew_leases("me", ids, Duration::from_secs(30))
     };
@@ -274,7 +273,6 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
     let renewed = renew().await.unwrap();
     assert_eq!((renewed.held.len(), renewed.busy.len()), (2, 0));
     let lapsed = bench
-        .store
         .leases()
         .expired_runs("you", LeaseFilter::Expired, 10)
         .await;
@@ -285,7 +283,7 @@ async fn locked_row_does_not_block_lease_renewal(bench: StoreFixture, database: 
 async fn renews_leases_of_locked_rows_after_unlock(bench: StoreFixture, database: TestDatabase) {
     let [first, second] = running(&bench, ["a", "bb"]).await;
     let mut other = LockHolder::of(&database, &hold_run(&first)).await;
-    let keeper = bench.store.leases().lease_keeper().await.unwrap();
+    let keeper = bench.leases().lease_keeper().await.unwrap();
     let renewing = keeper.renew("me", vec![second.id, first.id], Duration::from_mins(10));
     let freeing = async {
         other.wait_until_blocking().await;
@@ -302,8 +300,8 @@ async fn locked_row_does_not_block_other_writes(bench: StoreFixture, database: T
     let mut other = LockHolder::of(&database, &hold_run(&first)).await;
     let waits = AtomicBool::new(true);
     let held = async {
-        let append = bench.store.write(bench.append(&first, 0, &["one"]));
-        let put = bench.store.write(bench.put(&first, "k", Some("1"), None));
+        let append = bench.write(bench.append(&first, 0, &["one"]));
+        let put = bench.write(bench.put(&first, "k", Some("1"), None));
         let (append, put) = tokio::join!(append, put);
         waits.store(false, Ordering::Relaxed);
         (append, put)
@@ -311,7 +309,7 @@ async fn locked_row_does_not_block_other_writes(bench: StoreFixture, database: T
     let meanwhile = async {
         other.wait_until_blocking().await;
         for _ in 0..5 {
-            let put = bench.store.write(bench.put(&second, "k", Some("1"), None));
+            let put = bench.write(bench.put(&second, "k", Some("1"), None));
             put.await.unwrap();
             assert!(waits.load(Ordering::Relaxed), "it is still locked");
         }
@@ -339,10 +337,7 @@ async fn many_locked_rows_do_not_block_writes(bench: StoreFixture, database: Tes
     let waits = AtomicBool::new(true);
     let held = async {
         let puts = locked.iter().map(|run| async {
-            let put = bench
-                .store
-                .write(bench.put(run, "k", Some("1"), None))
-                .await;
+            let put = bench.write(bench.put(run, "k", Some("1"), None)).await;
             waits.store(false, Ordering::Relaxed);
             put
         });
@@ -351,7 +346,7 @@ async fn many_locked_rows_do_not_block_writes(bench: StoreFixture, database: Tes
     let meanwhile = async {
         other.wait_until_blocking().await;
         for _ in 0..5 {
-            let put = bench.store.write(bench.put(&free, "k", Some("1"), None));
+            let put = bench.write(bench.put(&free, "k", Some("1"), None));
             put.await.unwrap();
             assert!(waits.load(Ordering::Relaxed), "all are still locked");
         }
@@ -375,7 +370,7 @@ async fn locked_conversation_does_not_block_other_events(
         let event = bench.event(event, "body");
         let mut identity = event.conversation.clone().unwrap();
         conversation.clone_into(&mut identity.conversation_id);
-        bench.store.events().ingest(Ingest {
+        bench.events().ingest(Ingest {
             conversation: Some(identity),
             decide: Arc::new(|_| IngestPlan::Refuse),
             ..event
@@ -406,7 +401,7 @@ async fn locked_conversation_does_not_block_other_events(
 async fn fails_write_to_locked_row(bench: StoreFixture, database: TestDatabase) {
     let [first, _] = running(&bench, ["a", "bb"]).await;
     let other = LockHolder::of(&database, &hold_run(&first)).await;
-    let append = || bench.store.write(bench.append(&first, 0, &["one"]));
+    let append = || bench.write(bench.append(&first, 0, &["one"]));
     let given_up = append().await;
     assert!(matches!(given_up, Err(StoreError::Locked)), "{given_up:?}");
     other.commit().await;
@@ -427,7 +422,7 @@ async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestD
         spec: spec.clone(),
         at: 1,
     };
-    bench.store.write(create).await.unwrap();
+    bench.write(create).await.unwrap();
     let if_match = Some(1);
     let delete = SaveAgent::Delete {
         id,
@@ -444,7 +439,7 @@ async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestD
     for (change, current) in [(update, 2), (delete, 3)] {
         let elsewhere = format!("UPDATE agents SET version = {current} WHERE id = '{id}'");
         let mut other = LockHolder::of(&database, &elsewhere).await;
-        let changing = bench.store.write(change);
+        let changing = bench.write(change);
         let (changed, ()) = tokio::join!(changing, async {
             other.wait_until_blocking().await;
             other.commit().await;
@@ -459,18 +454,14 @@ async fn keeps_runner_taken_by_another_endpoint(bench: StoreFixture, database: T
     let taken = format!("UPDATE runners SET endpoint_id = '{new}'");
     let mut other = LockHolder::of(&database, &taken).await;
     // The endpoint lists no runner.
-    let refreshing = bench.store.write(bench.discovery(old, &[]));
+    let refreshing = bench.write(bench.discovery(old, &[]));
     let (conflicts, ()) = tokio::join!(refreshing, async {
         other.wait_until_blocking().await;
         other.commit().await;
     });
     assert!(conflicts.unwrap().is_empty());
     let id = "plugin:a/b/c".parse().unwrap();
-    let left = bench
-        .store
-        .endpoints()
-        .find_runner(&bench.workspace, &id)
-        .await;
+    let left = bench.endpoints().find_runner(&bench.workspace, &id).await;
     let left = left.unwrap().expect("it is not taken away");
     assert_eq!(
         (left.endpoint_id, left.status),

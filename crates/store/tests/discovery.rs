@@ -18,7 +18,6 @@ on_both!(
 
 async fn history(bench: &StoreFixture, endpoint: protocol::id::EndpointId) -> Vec<HealthRecord> {
     bench
-        .store
         .endpoints()
         .list_health(endpoint, None, 1000)
         .await
@@ -124,9 +123,9 @@ async fn unreadable_endpoint_does_not_block_others(bench: StoreFixture) {
     let tamper = format!("UPDATE runner_endpoints SET mode = 'malformed' WHERE id = '{broken}'");
     bench.tamper(&tamper).await;
     // The unreadable row is due first, and the limit is one.
-    let first = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
+    let first = bench.endpoints().due_endpoints(60, 1).await.unwrap();
     assert_eq!(first, []);
-    let due = bench.store.endpoints().due_endpoints(60, 1).await.unwrap();
+    let due = bench.endpoints().due_endpoints(60, 1).await.unwrap();
     let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
     assert_eq!(ids, [readable]);
 }
@@ -138,34 +137,25 @@ async fn claims_longest_due_check_once(bench: StoreFixture) {
     );
     let mut later = bench.discovery(first, &[]);
     later.next_check_at = 50;
-    bench.store.write(later).await.unwrap();
+    bench.write(later).await.unwrap();
     let mut sooner = bench.discovery(second, &[]);
     sooner.next_check_at = 40;
-    bench.store.write(sooner).await.unwrap();
+    bench.write(sooner).await.unwrap();
 
-    assert_eq!(
-        bench.store.endpoints().due_endpoints(39, 9).await.unwrap(),
-        []
-    );
-    let due = bench.store.endpoints().due_endpoints(60, 9).await.unwrap();
+    assert_eq!(bench.endpoints().due_endpoints(39, 9).await.unwrap(), []);
+    let due = bench.endpoints().due_endpoints(60, 9).await.unwrap();
     let ids: Vec<_> = due.iter().map(|endpoint| endpoint.id).collect();
     assert_eq!(ids, [second, first]);
     assert_eq!(
-        bench
-            .store
-            .endpoints()
-            .due_endpoints(60, 1)
-            .await
-            .unwrap()
-            .len(),
+        bench.endpoints().due_endpoints(60, 1).await.unwrap().len(),
         1
     );
 
-    let turns = (0..8).map(|turn| bench.store.endpoints().claim_check(&due[0], 100 + turn));
+    let turns = (0..8).map(|turn| bench.endpoints().claim_check(&due[0], 100 + turn));
     let turns = futures_util::future::join_all(turns).await;
     let taken = turns.into_iter().filter(|turn| *turn.as_ref().unwrap());
     assert_eq!(taken.count(), 1);
-    let due = bench.store.endpoints().due_endpoints(60, 9).await.unwrap();
+    let due = bench.endpoints().due_endpoints(60, 9).await.unwrap();
     assert_eq!(due.iter().map(|one| one.id).collect::<Vec<_>>(), [first]);
 }
 
@@ -173,7 +163,7 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
     let (bound, free) = ("plugin:a/b/bound", "plugin:a/b/free");
     let endpoint = bench.endpoint("one").await;
     let both = bench.discovery(endpoint, &[(bound, "1"), (free, "2")]);
-    bench.store.write(both.clone()).await.unwrap();
+    bench.write(both.clone()).await.unwrap();
     let spec = serde_json::json!({"name": "a", "event_types": ["*"], "runner_id": bound});
     let create = SaveAgent::Create {
         id: protocol::id::AgentId(Uuid::now_v7()),
@@ -181,15 +171,10 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
         spec: serde_json::from_value(spec).unwrap(),
         at: 1,
     };
-    bench.store.write(create).await.unwrap();
+    bench.write(create).await.unwrap();
 
-    bench
-        .store
-        .write(bench.discovery(endpoint, &[]))
-        .await
-        .unwrap();
+    bench.write(bench.discovery(endpoint, &[])).await.unwrap();
     let left = bench
-        .store
         .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
@@ -203,13 +188,11 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
     let other = bench.endpoint("other").await;
     let ids = [bound.parse().unwrap()];
     let elsewhere = bench
-        .store
         .endpoints()
         .runners_elsewhere(&bench.workspace, other, &ids);
     assert_eq!(elsewhere.await.unwrap().len(), 1);
-    bench.store.write(both).await.unwrap();
+    bench.write(both).await.unwrap();
     let back = bench
-        .store
         .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
@@ -232,36 +215,27 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
     let runner = "plugin:a/b/c";
     let endpoint = bench.endpoint("one").await;
     bench
-        .store
         .write(bench.discovery(endpoint, &[(runner, "1")]))
         .await
         .unwrap();
     bench
-        .store
         .write(bench.discovery(endpoint, &[(runner, "1")]))
         .await
         .unwrap();
     for reason in ["slow", "slow", "closed"] {
-        bench
-            .store
-            .write(failure(endpoint, reason, 1))
-            .await
-            .unwrap();
+        bench.write(failure(endpoint, reason, 1)).await.unwrap();
     }
     let runners = bench
-        .store
         .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await
         .unwrap();
     assert_eq!((runners.len(), runners[0].is_bindable()), (1, true));
     bench
-        .store
         .write(bench.discovery(endpoint, &[(runner, "1")]))
         .await
         .unwrap();
     bench
-        .store
         .write(bench.discovery(endpoint, &[(runner, "2")]))
         .await
         .unwrap();
@@ -290,7 +264,6 @@ async fn failure_keeps_runners_and_records_health(bench: StoreFixture) {
         ]
     );
     let after = bench
-        .store
         .endpoints()
         .list_health(endpoint, Some(3), 1)
         .await
@@ -303,11 +276,7 @@ async fn bounds_health_history(bench: StoreFixture) {
     let endpoint = bench.endpoint("one").await;
     for number in 1..=205_u32 {
         let reason = format!("reason {number}");
-        bench
-            .store
-            .write(failure(endpoint, &reason, 1))
-            .await
-            .unwrap();
+        bench.write(failure(endpoint, &reason, 1)).await.unwrap();
     }
     let rows = history(&bench, endpoint).await;
     assert_eq!(
@@ -318,7 +287,7 @@ async fn bounds_health_history(bench: StoreFixture) {
         id: endpoint,
         workspace: bench.workspace.clone(),
     };
-    bench.store.write(delete).await.unwrap();
+    bench.write(delete).await.unwrap();
     assert_eq!(history(&bench, endpoint).await, []);
 }
 
@@ -326,34 +295,31 @@ async fn drops_outdated_discovery_results(bench: StoreFixture) {
     let endpoint = bench.endpoint("one").await;
     let mut latest = bench.discovery(endpoint, &[("plugin:a/b/c", "1")]);
     latest.asked_at = 20;
-    bench.store.write(latest.clone()).await.unwrap();
+    bench.write(latest.clone()).await.unwrap();
     bench
-        .store
         .write(failure(endpoint, "requested earlier", 19))
         .await
         .unwrap();
     // A mark that far ahead comes from a clock that was set back.
     latest.asked_at = 100_000;
-    bench.store.write(latest.clone()).await.unwrap();
+    bench.write(latest.clone()).await.unwrap();
     let mut set_back = latest.clone();
     set_back.asked_at = 30;
     set_back.next_check_at = 77;
-    bench.store.write(set_back).await.unwrap();
-    let due = bench.store.endpoints().due_endpoints(77, 9).await.unwrap();
+    bench.write(set_back).await.unwrap();
+    let due = bench.endpoints().due_endpoints(77, 9).await.unwrap();
     assert_eq!(due.len(), 1);
     latest.version = 2;
     latest.asked_at = 40;
     latest.found.clear();
-    bench.store.write(latest).await.unwrap();
+    bench.write(latest).await.unwrap();
     let found = bench
-        .store
         .endpoints()
         .find_endpoint(&bench.workspace, endpoint)
         .await
         .unwrap();
     assert_eq!(found.unwrap().health, "healthy");
     let runners = bench
-        .store
         .endpoints()
         .runners_of(&bench.workspace, endpoint)
         .await

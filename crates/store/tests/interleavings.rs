@@ -117,7 +117,7 @@ async fn arrive(
         *outcome.lock().unwrap() = word;
         plan
     });
-    let ingested = bench.store.events().ingest(ingest).await.unwrap();
+    let ingested = bench.events().ingest(ingest).await.unwrap();
     let word = *decided.lock().unwrap();
     assert_eq!(ingested == Ingested::Refused, word == "busy");
     word
@@ -133,7 +133,7 @@ async fn end(bench: &StoreFixture, conversation: &str, event: &str) {
         }))),
         ..bench.append(&run, 0, &["end"])
     };
-    let written = bench.store.write(append).await.unwrap();
+    let written = bench.write(append).await.unwrap();
     assert!(matches!(written, Appended::Written { .. }), "{written:?}");
 }
 
@@ -150,7 +150,7 @@ async fn dispatch_all(
         };
         match run.status {
             RunStatus::Created => {
-                bench.store.write(dispatch(&run)).await.unwrap();
+                bench.write(dispatch(&run)).await.unwrap();
                 active.push(event.clone());
             }
             RunStatus::Running => active.push(event.clone()),

@@ -38,7 +38,7 @@ async fn api_key(
         last_used_at: None,
         agents: None,
     };
-    bench.store.write(record).await.map(|()| id)
+    bench.write(record).await.map(|()| id)
 }
 
 async fn mutual_revocation_keeps_one_admin(bench: StoreFixture) {
@@ -51,16 +51,13 @@ async fn mutual_revocation_keeps_one_admin(bench: StoreFixture) {
         last_admin: LastAdmin::Stays,
         at: 2_000,
     };
-    let (first, second) = tokio::join!(
-        bench.store.write(revoke(one)),
-        bench.store.write(revoke(two))
-    );
+    let (first, second) = tokio::join!(bench.write(revoke(one)), bench.write(revoke(two)));
     let ends = [first.unwrap(), second.unwrap()];
     let refused = ends.iter().filter(|end| **end == Revoked::LastAdmin);
     assert_eq!(refused.count(), 1, "{ends:?}");
     let mut live = Vec::new();
     for prefix in ["one", "two", "three"] {
-        live.extend(bench.store.access().find_api_key(prefix).await.unwrap());
+        live.extend(bench.access().find_api_key(prefix).await.unwrap());
     }
     let admins = live.iter().filter(|key| key.role == KeyRole::Admin);
     assert_eq!((admins.count(), live.len()), (1, 2));
@@ -70,13 +67,7 @@ async fn public_part_belongs_to_one_key(bench: StoreFixture) {
     let id = api_key(&bench, "same", KeyRole::Client).await.unwrap();
     let again = api_key(&bench, "same", KeyRole::Admin).await;
     assert!(matches!(again, Err(StoreError::Taken)), "{again:?}");
-    let found = bench
-        .store
-        .access()
-        .find_api_key("same")
-        .await
-        .unwrap()
-        .unwrap();
+    let found = bench.access().find_api_key("same").await.unwrap().unwrap();
     assert_eq!((found.id, found.role), (id, KeyRole::Client));
 }
 
@@ -84,7 +75,7 @@ async fn records_a_use_once_a_minute(bench: StoreFixture) {
     let one = api_key(&bench, "one", KeyRole::Client).await.unwrap();
     let two = api_key(&bench, "two", KeyRole::Client).await.unwrap();
     let last_use = async |prefix| {
-        let found = bench.store.access().find_api_key(prefix).await.unwrap();
+        let found = bench.access().find_api_key(prefix).await.unwrap();
         found.unwrap().last_used_at
     };
     let minute = KEY_USE_RESOLUTION_MS;
@@ -99,7 +90,7 @@ async fn records_a_use_once_a_minute(bench: StoreFixture) {
         (vec![(one, 5_000)], (Some(5_000 + minute), Some(5_001))),
     ] {
         let keys = keys.into_iter().collect();
-        bench.store.write(RecordKeyUses { keys }).await.unwrap();
+        bench.write(RecordKeyUses { keys }).await.unwrap();
         assert_eq!((last_use("one").await, last_use("two").await), expected);
     }
 }
@@ -119,7 +110,7 @@ fn rotate_key(kid: &str, occasion: RotationCause, at: i64) -> RotateKey {
 
 /// The keys of run tokens, oldest first.
 async fn run_token_keys(bench: &StoreFixture) -> Vec<KeyTimes> {
-    let keys = bench.store.access().list_signing_keys().await.unwrap();
+    let keys = bench.access().list_signing_keys().await.unwrap();
     let own = keys
         .into_iter()
         .filter(|key| key.purpose == KeyPurpose::RunToken);
@@ -141,7 +132,7 @@ async fn replicas_create_one_due_key(bench: StoreFixture) {
         let kid = |name: &str| format!("{name} {at}");
         let (a, b) = (kid("a"), kid("b"));
         let (one, two) = tokio::join!(
-            bench.store.write(rotate_key(&a, AGE, at)),
+            bench.write(rotate_key(&a, AGE, at)),
             second.write(rotate_key(&b, AGE, at))
         );
         let plans = [one.unwrap(), two.unwrap()];
@@ -154,13 +145,13 @@ async fn replicas_create_one_due_key(bench: StoreFixture) {
 
 async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     use KeyPhase::{Expired, Signing, Verifying, Waiting};
-    let write = |kid, occasion, at| bench.store.write(rotate_key(kid, occasion, at));
+    let write = |kid, occasion, at| bench.write(rotate_key(kid, occasion, at));
     write("a", AGE, 1_000).await.unwrap();
     let cursor = RotateKey {
         purpose: KeyPurpose::Cursor,
         ..rotate_key("c", AGE, 1_000)
     };
-    bench.store.write(cursor).await.unwrap();
+    bench.write(cursor).await.unwrap();
 
     let requested_at = 5_000;
     let plan = write("b", RotationCause::Requested, requested_at)
@@ -196,10 +187,10 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
         bench.tamper(&sql).await;
     };
     verify_until("9000000000000").await;
-    bench.store.write(DeleteExpiredKeys).await.unwrap();
+    bench.write(DeleteExpiredKeys).await.unwrap();
     assert_eq!(run_token_keys(&bench).await.len(), 2);
     verify_until(&over.to_string()).await;
-    bench.store.write(DeleteExpiredKeys).await.unwrap();
+    bench.write(DeleteExpiredKeys).await.unwrap();
     assert_eq!(run_token_keys(&bench).await, keys[1..]);
 
     // A slow clock does not sort the new key before the old one.
@@ -216,7 +207,7 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     let plan = write("e", RotationCause::Compromised, over).await.unwrap();
     let withdrawn = vec!["b".to_owned(), "d".to_owned()];
     assert_eq!(plan, RotationPlan::Replace { withdrawn });
-    let left = bench.store.access().list_signing_keys().await.unwrap();
+    let left = bench.access().list_signing_keys().await.unwrap();
     let mut left: Vec<_> = left.iter().map(|key| key.times.kid.as_str()).collect();
     left.sort_unstable();
     assert_eq!(left, ["c", "e"], "another purpose is another matter");

@@ -95,7 +95,7 @@ fn finish(bench: &StoreFixture, id: &str, content: i64, sha256: &str) -> FinishI
 }
 
 async fn begun(bench: &StoreFixture, id: &str, attempt: &str) -> i64 {
-    match bench.store.write(begin(bench, id, attempt)).await.unwrap() {
+    match bench.write(begin(bench, id, attempt)).await.unwrap() {
         IndexingBegun::Content(content) => content,
         other => panic!("{other:?}"),
     }
@@ -313,14 +313,13 @@ async fn does_not_publish_abandoned_content(bench: StoreFixture) {
     let content = begun(&bench, "a", "1").await;
     let given_up = "UPDATE knowledge_documents SET status = 'failed', pending = 0";
     let mut other = LockHolder::of(&database, given_up).await;
-    let finishing = bench.store.write(finish(&bench, "a", content, "1"));
+    let finishing = bench.write(finish(&bench, "a", content, "1"));
     let (finished, ()) = tokio::join!(finishing, async {
         other.wait_until_blocking().await;
         other.commit().await;
     });
     assert_eq!(finished.unwrap(), None);
     let left = bench
-        .store
         .knowledge()
         .find_document(&base(&bench), "a")
         .await

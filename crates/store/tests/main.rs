@@ -14,6 +14,7 @@ mod interleavings;
 mod keys;
 mod knowledge;
 mod plans;
+mod schema;
 mod search;
 mod shared;
 mod store;

@@ -3,8 +3,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::support::{StoreFixture, TestDatabase, busy, create_database, dispatch, new_run};
-use futures_util::future::join_all;
+use crate::support::{StoreFixture, TestDatabase, create_database, dispatch, new_run, together};
 use protocol::id::{AgentId, RunId};
 use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -58,23 +57,6 @@ async fn counted(database: &TestDatabase) -> BTreeMap<String, (i64, i64)> {
     read
 }
 
-/// Runs all work in one batch.
-async fn together<T>(
-    bench: &StoreFixture,
-    work: impl IntoIterator<Item = impl Future<Output = T>>,
-) -> Vec<T> {
-    let gate = busy(bench).await;
-    let work: Vec<_> = work.into_iter().collect();
-    let count = work.len();
-    let releasing = async {
-        while bench.store.queued_writes() < count {
-            tokio::task::yield_now().await;
-        }
-        gate.add_permits(1);
-    };
-    tokio::join!(join_all(work), releasing).0
-}
-
 fn event(bench: &StoreFixture, n: usize, turn: &str, plan: IngestPlan) -> Ingest {
     let mut event = bench.event(&format!("{n}-{turn}-{}", Uuid::now_v7()), "a");
     event.conversation.as_mut().unwrap().conversation_id = format!("c-{n}");
@@ -88,7 +70,6 @@ fn ids(count: usize) -> Vec<RunId> {
 }
 
 /// Creates runs with events and an end, each with a queued successor that cancels it.
-#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 async fn live(bench: &StoreFixture, count: usize) {
     let (first, second) = (ids(count), ids(count));
     let answer = String::new;
@@ -96,7 +77,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         let run = Box::new(new_run(first[n]));
         let (attempt, message) = (None, None);
         let answer = answer();
-        bench.store.events().ingest(event(
+        bench.events().ingest(event(
             bench,
             n,
             "first",
@@ -111,32 +92,18 @@ async fn live(bench: &StoreFixture, count: usize) {
     together(bench, events).await;
     let mut created = Vec::new();
     for id in &first {
-        let run = bench
-            .store
-            .runs()
-            .find_run(&bench.workspace, *id)
-            .await
-            .unwrap();
+        let run = bench.runs().find_run(&bench.workspace, *id).await.unwrap();
         created.push(run.unwrap());
     }
-    together(
-        bench,
-        created.iter().map(|run| bench.store.write(dispatch(run))),
-    )
-    .await;
+    together(bench, created.iter().map(|run| bench.write(dispatch(run)))).await;
     let mut running = Vec::new();
     for id in &first {
-        let run = bench
-            .store
-            .runs()
-            .find_run(&bench.workspace, *id)
-            .await
-            .unwrap();
+        let run = bench.runs().find_run(&bench.workspace, *id).await.unwrap();
         running.push(run.unwrap());
     }
     let appends = running
         .iter()
-        .map(|run| bench.store.write(bench.append(run, 0, &["one"])));
+        .map(|run| bench.write(bench.append(run, 0, &["one"])));
     together(bench, appends).await;
     let entries: Vec<_> = running
         .iter()
@@ -147,7 +114,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         })
         .collect();
     for entry in &entries {
-        bench.store.audit_log().audit(entry.clone()).await.unwrap();
+        bench.audit_log().audit(entry.clone()).await.unwrap();
     }
     for entry in &entries {
         let outcome = AuditOutcome {
@@ -157,18 +124,13 @@ async fn live(bench: &StoreFixture, count: usize) {
             outcome: "ok",
             duration_ms: 1,
         };
-        bench
-            .store
-            .audit_log()
-            .audit_outcome(outcome)
-            .await
-            .unwrap();
+        bench.audit_log().audit_outcome(outcome).await.unwrap();
     }
     let events = (0..count).map(|n| {
         let run = Box::new(new_run(second[n]));
         let cancel = vec![first[n]];
         let (message, answer) = (None, answer());
-        bench.store.events().ingest(event(
+        bench.events().ingest(event(
             bench,
             n,
             "second",
@@ -313,10 +275,7 @@ async fn filtered_lists_scan_bounded_rows() {
             bytes: usize::MAX,
             ..RunWindow::default()
         };
-        let found = bench
-            .store
-            .runs()
-            .list_runs(&bench.workspace, &filter, &window);
+        let found = bench.runs().list_runs(&bench.workspace, &filter, &window);
         let found = found.await.unwrap();
         assert_eq!(
             (found.runs.len(), found.next.is_some()),
@@ -336,7 +295,6 @@ async fn filtered_lists_scan_bounded_rows() {
         ..EventFilter::default()
     };
     let found = bench
-        .store
         .events()
         .list_events(&bench.workspace, &filter, None, 50);
     assert!(found.await.unwrap().next.is_some());
@@ -352,7 +310,7 @@ async fn filtered_lists_scan_bounded_rows() {
 async fn conversations_scan_bounded_rows(database: &TestDatabase, max_reads: i64) {
     let before = reads(database).await;
     let bench = open(database).await;
-    let conversations = bench.store.conversations();
+    let conversations = bench.conversations();
     let listed = conversations.list_conversations(&bench.workspace, None, 50, 200);
     listed.await.unwrap();
     close(bench).await;

@@ -62,18 +62,13 @@ fn message(content: &str) -> UserMessage {
 }
 
 async fn say(bench: &StoreFixture, name: &str, message: UserMessage) {
-    let stored = bench
-        .store
-        .events()
-        .ingest(saying(bench, name, message))
-        .await;
+    let stored = bench.events().ingest(saying(bench, name, message)).await;
     assert!(matches!(stored.unwrap(), Ingested::Stored { .. }));
 }
 
 async fn key_of(bench: &StoreFixture, name: &str) -> String {
     let conversation = conversation(name);
     let key = bench
-        .store
         .conversations()
         .find_conversation_key(&bench.workspace, &conversation);
     key.await.unwrap().unwrap()
@@ -308,7 +303,7 @@ async fn failed_event_keeps_index_of_its_batch(bench: StoreFixture) {
             // Its id is taken, so the complete event is rolled back within a commit.
             message.id = taken.id;
         }
-        bench.store.events().ingest(saying(&bench, "a", message))
+        bench.events().ingest(saying(&bench, "a", message))
     });
     let outcomes = futures_util::future::join_all(all).await;
     let failed: Vec<_> = outcomes.iter().map(Result::is_err).collect();
@@ -353,7 +348,6 @@ async fn pages_of_large_items_are_short(bench: StoreFixture) {
             ..HistoryQuery::default()
         };
         let slice = bench
-            .store
             .conversations()
             .page_history(&key, page)
             .await
@@ -384,17 +378,13 @@ async fn indexes_items_of_older_gateways_once() {
 }
 
 async fn enter_old_items(url: &str) {
-    let migrations = Migrator::migrations();
-    let is_index = |name: &str| name.ends_with("transcript_search");
-    let before_the_index = migrations.iter().take_while(|one| !is_index(one.name()));
-    let before_the_index = u32::try_from(before_the_index.count()).unwrap();
     let create = if url.starts_with("sqlite") {
         "?mode=rwc"
     } else {
         ""
     };
     let old = Database::connect(format!("{url}{create}")).await.unwrap();
-    Migrator::up(&old, Some(before_the_index)).await.unwrap();
+    Migrator::up(&old, None).await.unwrap();
     for number in 0..100 {
         let (key, seq) = (["x", "y"][number % 2], number / 2);
         let content = if number == 7 {

@@ -192,9 +192,8 @@ async fn short_run(
     shared: &SharedParts,
 ) -> (NewRun, String) {
     let (event, run, context) = agent.event(bench, n, shared);
-    bench.store.events().ingest(event).await.unwrap();
+    bench.events().ingest(event).await.unwrap();
     let begun = bench
-        .store
         .runs()
         .find_run(&bench.workspace, run.id)
         .await
@@ -205,12 +204,12 @@ async fn short_run(
     let line = line.to_string();
     let lines: Vec<_> = (0..10).map(|_| line.as_str()).collect();
     let append = bench.append(&begun, 0, &lines);
-    bench.store.write(append).await.unwrap();
+    bench.write(append).await.unwrap();
     let end = Append {
         terminal: Some(bench.terminal(None)),
         ..bench.append(&begun, 10, &[line.as_str()])
     };
-    bench.store.write(end).await.unwrap();
+    bench.write(end).await.unwrap();
     (run, context)
 }
 
@@ -232,33 +231,20 @@ async fn restores_texts_with_shared_parts(bench: StoreFixture) {
     // Without shared parts, like runs of an older gateway.
     runs.push(short_run(&bench, &agent, 3, &SharedParts::default()).await);
     for (run, context) in &runs {
-        let snapshot = bench
-            .store
-            .runs()
-            .find_snapshot(run.id)
-            .await
-            .unwrap()
-            .unwrap();
+        let snapshot = bench.runs().find_snapshot(run.id).await.unwrap().unwrap();
         assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
         let stored = bench
-            .store
             .runs()
             .find_context(run.id, ReadBudget::default())
             .await
             .unwrap();
         assert_eq!(stored.as_ref(), Some(context));
         let row = bench
-            .store
             .runs()
             .find_run(&bench.workspace, run.id)
             .await
             .unwrap();
-        let inputs = bench
-            .store
-            .runs()
-            .find_run_inputs(&row.unwrap())
-            .await
-            .unwrap();
+        let inputs = bench.runs().find_run_inputs(&row.unwrap()).await.unwrap();
         assert_eq!(inputs.unwrap().agent_spec, agent.spec_json);
     }
     let parts = count(&bench, "SELECT COUNT(*) FROM shared_parts").await;
@@ -335,17 +321,12 @@ async fn retention_deletes_unused_parts(bench: StoreFixture) {
     let before = count(&bench, all).await;
     bench.tamper("UPDATE shared_parts SET created_at = 1").await;
     assert_eq!(
-        bench.store.retention().sweep_shared_parts().await.unwrap(),
+        bench.retention().sweep_shared_parts().await.unwrap(),
         0,
         "in use"
     );
     assert_eq!(
-        bench
-            .store
-            .retention()
-            .prune_runs(Duration::ZERO)
-            .await
-            .unwrap(),
+        bench.retention().prune_runs(Duration::ZERO).await.unwrap(),
         1
     );
     if let Some(database) = &bench.database {
@@ -353,30 +334,20 @@ async fn retention_deletes_unused_parts(bench: StoreFixture) {
         let hold = "SELECT 1 FROM shared_parts FOR KEY SHARE";
         let holder = LockHolder::of(database, hold).await;
         assert_eq!(
-            bench.store.retention().sweep_shared_parts().await.unwrap(),
+            bench.retention().sweep_shared_parts().await.unwrap(),
             0,
             "held"
         );
         holder.commit().await;
     }
-    assert_eq!(
-        bench.store.retention().sweep_shared_parts().await.unwrap(),
-        1
-    );
+    assert_eq!(bench.retention().sweep_shared_parts().await.unwrap(), 1);
     assert_eq!(count(&bench, all).await, before - 1);
     // The run stays, with its authorization.
-    let snapshot = bench
-        .store
-        .runs()
-        .find_snapshot(run.id)
-        .await
-        .unwrap()
-        .unwrap();
+    let snapshot = bench.runs().find_snapshot(run.id).await.unwrap().unwrap();
     assert_eq!(sha256_hex(snapshot.as_bytes()), run.snapshot_sha256);
     // A later run inserts the part again.
     let (again, context) = short_run(&bench, &agent, 2, &agent.shared()).await;
     let stored = bench
-        .store
         .runs()
         .find_context(again.id, ReadBudget::default())
         .await

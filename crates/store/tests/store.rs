@@ -3,19 +3,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{StoreFixture, audit, create_database, dispatch, on_both, sqlite_url};
+use crate::support::{StoreFixture, audit, dispatch, on_both};
 use domain::normalize::{Reason, Rejection, RunQuestion, StateUpdate};
 use domain::run::Run;
-use migrations::{Migrator, MigratorTrait};
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::WorkspaceId;
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
-use sea_orm::{ConnectionTrait, Database, Statement};
 use serde_json::value::RawValue;
 use store::{
     AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest,
-    IngestPlan, Ingested, LeaseFilter, LinkInteraction, Migrations, NewInteraction, RunEnd,
-    StateAccess, StateWritten, Store, StoreError, TranscriptWrite, Unanswerable, terms_of,
+    IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd, StateAccess,
+    StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -57,14 +55,14 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     let id = question.id.to_string();
     let mut asking = bench.append(&run, 0, &["asks"]);
     asking.interactions.push(question);
-    assert_eq!(bench.store.write(asking).await.unwrap(), WRITTEN);
+    assert_eq!(bench.write(asking).await.unwrap(), WRITTEN);
     let link = async |token: &str| {
         let linked = LinkInteraction {
             workspace: bench.workspace.clone(),
             id: id.clone(),
             token_sha256: token.to_owned(),
         };
-        bench.store.write(linked).await.unwrap();
+        bench.write(linked).await.unwrap();
     };
     let answer = async |event_id: &str, token: Option<&str>| {
         let mut event = bench.event(event_id, "body");
@@ -84,7 +82,7 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
                 None => stored.clone(),
             }
         });
-        let ingested = bench.store.events().ingest(event).await.unwrap();
+        let ingested = bench.events().ingest(event).await.unwrap();
         let seen = *seen.lock().unwrap();
         assert_eq!(ingested == Ingested::Refused, seen.is_some());
         seen
@@ -97,7 +95,6 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     assert_eq!(answer("a-3", Some("second")).await, None);
     assert_eq!(answer("a-4", None).await, None);
     let cancelled = bench
-        .store
         .runs()
         .request_cancel(&bench.workspace, run.id, None, 4_000);
     cancelled.await.unwrap();
@@ -108,14 +105,14 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
 
 async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
     let event = bench.event("e-1", "body");
-    let stored = bench.store.events().ingest(event.clone()).await.unwrap();
+    let stored = bench.events().ingest(event.clone()).await.unwrap();
     assert_eq!(
         stored,
         Ingested::Stored {
             answer: "e-1".to_owned()
         }
     );
-    let again = bench.store.events().ingest(event.clone()).await.unwrap();
+    let again = bench.events().ingest(event.clone()).await.unwrap();
     assert_eq!(
         again,
         Ingested::Replayed {
@@ -127,7 +124,7 @@ async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
         ..event.clone()
     };
     assert_eq!(
-        bench.store.events().ingest(other).await.unwrap(),
+        bench.events().ingest(other).await.unwrap(),
         Ingested::Mismatch
     );
     let other = Ingest {
@@ -135,7 +132,7 @@ async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
         ..event
     };
     assert_eq!(
-        bench.store.events().ingest(other).await.unwrap(),
+        bench.events().ingest(other).await.unwrap(),
         Ingested::EventExists
     );
 }
@@ -145,20 +142,14 @@ async fn refused_event_stores_nothing(bench: StoreFixture) {
     let wanted = Arc::clone(&event.decide);
     event.decide = Arc::new(|_| IngestPlan::Refuse);
     assert_eq!(
-        bench.store.events().ingest(event.clone()).await.unwrap(),
+        bench.events().ingest(event.clone()).await.unwrap(),
         Ingested::Refused
     );
     event.decide = wanted;
-    let stored = bench.store.events().ingest(event).await.unwrap();
+    let stored = bench.events().ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }));
     let run = bench.only_run().await;
-    let inputs = bench
-        .store
-        .runs()
-        .find_run_inputs(&run)
-        .await
-        .unwrap()
-        .unwrap();
+    let inputs = bench.runs().find_run_inputs(&run).await.unwrap().unwrap();
     assert_eq!(
         inputs.event_seq,
         Some(1),
@@ -169,9 +160,9 @@ async fn refused_event_stores_nothing(bench: StoreFixture) {
 async fn append_requires_epoch_and_sequence(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let append = bench.append(&run, 0, &["a", "b"]);
-    assert_eq!(bench.store.write(append.clone()).await.unwrap(), WRITTEN);
+    assert_eq!(bench.write(append.clone()).await.unwrap(), WRITTEN);
     assert_eq!(
-        bench.store.write(append.clone()).await.unwrap(),
+        bench.write(append.clone()).await.unwrap(),
         Appended::Lost,
         "the same place"
     );
@@ -182,12 +173,11 @@ async fn append_requires_epoch_and_sequence(bench: StoreFixture) {
         ..append
     };
     assert_eq!(
-        bench.store.write(stale).await.unwrap(),
+        bench.write(stale).await.unwrap(),
         Appended::Lost,
         "an older epoch"
     );
     let lines = bench
-        .store
         .runs()
         .read_lines(run.id, 0, 100, usize::MAX)
         .await
@@ -212,13 +202,12 @@ async fn reads_events_in_order_across_segments(bench: StoreFixture) {
             .collect();
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let append = bench.append(&run, from, &texts);
-        assert_eq!(bench.store.write(append).await.unwrap(), WRITTEN);
+        assert_eq!(bench.write(append).await.unwrap(), WRITTEN);
         from += size;
     }
     for after in 0..=from {
         for limit in [1, 2, 100] {
             let lines = bench
-                .store
                 .runs()
                 .read_lines(run.id, after, limit, usize::MAX)
                 .await
@@ -267,14 +256,14 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
         terminal: Some(terminal),
         ..bench.append(&run, 0, &["last"])
     };
-    assert_eq!(bench.store.write(append.clone()).await.unwrap(), WRITTEN);
+    assert_eq!(bench.write(append.clone()).await.unwrap(), WRITTEN);
     let second = Append {
         from: 1,
         to: 2,
         ..append
     };
     assert_eq!(
-        bench.store.write(second).await.unwrap(),
+        bench.write(second).await.unwrap(),
         Appended::Lost,
         "nothing after the end"
     );
@@ -291,7 +280,6 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
         ..HistoryQuery::default()
     };
     let items = bench
-        .store
         .conversations()
         .page_history(&key, page)
         .await
@@ -303,7 +291,6 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
         .collect();
     assert_eq!(roles, [(1, "user"), (2, "assistant")]);
     let rejections = bench
-        .store
         .runs()
         .list_rejections(run.id, 0, 10)
         .await
@@ -315,7 +302,7 @@ async fn ends_run_once_with_output_and_transcript(bench: StoreFixture) {
 
 async fn never_reuses_state_versions(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let put = |key, value, if_match| bench.store.write(bench.put(&run, key, value, if_match));
+    let put = |key, value, if_match| bench.write(bench.put(&run, key, value, if_match));
     let written = put("k", Some("1"), None).await.unwrap();
     assert_eq!(written, StateWritten::Version(1));
     put("k", Some("2"), Some(1)).await.unwrap();
@@ -338,13 +325,10 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         identity: "c".to_owned(),
     };
     let put = bench.put(&run, "k/1", Some("1"), None);
-    assert_eq!(
-        bench.store.write(put).await.unwrap(),
-        StateWritten::Version(1)
-    );
+    assert_eq!(bench.write(put).await.unwrap(), StateWritten::Version(1));
     for expected in [StateWritten::Version(2), StateWritten::Mismatch(2)] {
         let put = bench.put(&run, "k/1", Some("2"), Some(1));
-        assert_eq!(bench.store.write(put).await.unwrap(), expected);
+        assert_eq!(bench.write(put).await.unwrap(), expected);
     }
     let update = StateUpdate {
         scope: StateScope::Conversation,
@@ -356,13 +340,8 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         states: vec![update],
         ..bench.append(&run, 0, &["x"])
     };
-    bench.store.write(append).await.unwrap();
-    let part = bench
-        .store
-        .state()
-        .read_state(&access, 10, 1000)
-        .await
-        .unwrap();
+    bench.write(append).await.unwrap();
+    let part = bench.state().read_state(&access, 10, 1000).await.unwrap();
     assert!(part.is_complete);
     let found: Vec<_> = part
         .entries
@@ -372,10 +351,9 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
     assert_eq!(found, [("k/1", "2", 2), ("k/2", "true", 1)]);
     // A value that does not fit is skipped, and later ones are included.
     let long = bench.put(&run, "k/0", Some("[1,2,3,4]"), None);
-    bench.store.write(long).await.unwrap();
+    bench.write(long).await.unwrap();
     for (limit, bytes, expected) in [(10, 6, vec!["k/1", "k/2"]), (2, 1000, vec!["k/0", "k/1"])] {
         let part = bench
-            .store
             .state()
             .read_state(&access, limit, bytes)
             .await
@@ -385,7 +363,7 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         assert!(!part.is_complete);
     }
     let gone = bench.put(&run, "k/0", None, None);
-    bench.store.write(gone).await.unwrap();
+    bench.write(gone).await.unwrap();
     for (prefix, after, limit, expected) in [
         ("k/", "", 1, vec!["k/1"]),
         ("k/", "k/1", 9, vec!["k/2"]),
@@ -393,7 +371,6 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
         ("", "", 9, vec!["k/1", "k/2"]),
     ] {
         let keys = bench
-            .store
             .state()
             .list_state_keys(&access, prefix, after, limit)
             .await
@@ -402,21 +379,17 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
     }
     for expected in [StateWritten::Deleted, StateWritten::Absent] {
         let gone = bench.put(&run, "k/1", None, None);
-        assert_eq!(bench.store.write(gone).await.unwrap(), expected);
+        assert_eq!(bench.write(gone).await.unwrap(), expected);
     }
     bench.end(&run, 1).await;
     let late = bench.put(&run, "k/3", Some("1"), None);
-    assert_eq!(
-        bench.store.write(late).await.unwrap(),
-        StateWritten::RunEnded
-    );
+    assert_eq!(bench.write(late).await.unwrap(), StateWritten::RunEnded);
 }
 
 async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let cancel = async |at| {
         bench
-            .store
             .runs()
             .request_cancel(&bench.workspace, run.id, None, at)
             .await
@@ -436,7 +409,6 @@ async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     assert!(matches!(cancel(9).await, CancelOutcome::Ended(_)));
     let other_workspace = WorkspaceId("other".to_owned());
     let unknown = bench
-        .store
         .runs()
         .request_cancel(&other_workspace, run.id, None, 1)
         .await
@@ -467,7 +439,6 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         let run = bench.running(event).await;
         let reason_text = reason.map(str::to_owned);
         let cancel = bench
-            .store
             .runs()
             .request_cancel(&bench.workspace, run.id, reason_text, 7);
         cancel.await.unwrap();
@@ -477,11 +448,10 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
                 terminal: Some(terminal(status, Vec::new())),
                 ..bench.append(&run, 0, &["last"])
             };
-            let written = bench.store.write(append).await.unwrap();
+            let written = bench.write(append).await.unwrap();
             assert_eq!(written == WRITTEN, status == RunStatus::Completed);
         }
         let found = bench
-            .store
             .runs()
             .find_run(&bench.workspace, run.id)
             .await
@@ -514,19 +484,14 @@ async fn keeps_messages_in_order(bench: StoreFixture) {
             terminal: Some(terminal(RunStatus::Completed, items.collect())),
             ..bench.append(&run, 0, &["last"])
         };
-        assert_eq!(bench.store.write(append).await.unwrap(), WRITTEN);
+        assert_eq!(bench.write(append).await.unwrap(), WRITTEN);
         expected.extend(texts);
         let all = HistoryQuery {
             forward: true,
             limit: 100,
             ..HistoryQuery::default()
         };
-        let page = bench
-            .store
-            .conversations()
-            .page_history(&key, all)
-            .await
-            .unwrap();
+        let page = bench.conversations().page_history(&key, all).await.unwrap();
         let answers = page.items.iter().filter(|item| item.role == "assistant");
         let texts: Vec<_> = answers
             .map(|item| item.content.as_deref().unwrap())
@@ -544,9 +509,9 @@ async fn distinguishes_dispatches_of_one_owner(bench: StoreFixture) {
         ..dispatch(&run)
     };
     for _ in 0..2 {
-        let taken = bench.store.write(ends.clone()).await.unwrap();
+        let taken = bench.write(ends.clone()).await.unwrap();
         assert!(matches!(taken, Dispatched::Owned(_)), "also sent again");
-        let other = bench.store.write(goes_on.clone()).await.unwrap();
+        let other = bench.write(goes_on.clone()).await.unwrap();
         assert!(matches!(other, Dispatched::Lost));
     }
 }
@@ -555,7 +520,7 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let ids = |runs: Vec<Run>| runs.iter().map(|run| run.id).collect::<Vec<_>>();
     let minute = Duration::from_mins(1);
-    let hold = |lease| bench.store.leases().renew_leases("me", vec![run.id], lease);
+    let hold = |lease| bench.leases().renew_leases("me", vec![run.id], lease);
     assert!(hold(minute).await.unwrap().held.contains_key(&run.id));
     for (leases, expected) in [
         (LeaseFilter::All, vec![run.id]),
@@ -563,21 +528,14 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
         (LeaseFilter::Expired, vec![]),
         (LeaseFilter::None, vec![]),
     ] {
-        let expired = bench
-            .store
-            .leases()
-            .expired_runs("me", leases, 10)
-            .await
-            .unwrap();
+        let expired = bench.leases().expired_runs("me", leases, 10).await.unwrap();
         assert_eq!(ids(expired), expected, "{leases:?}: its lease holds");
     }
     let renewed = bench
-        .store
         .leases()
         .take_over(&run, "o", minute, LeaseFilter::Expired);
     assert_eq!(renewed.await.unwrap(), None, "its lease holds");
     let foreign = bench
-        .store
         .leases()
         .take_over(&run, "o", minute, LeaseFilter::Own);
     assert_eq!(foreign.await.unwrap(), None, "its lease is another's");
@@ -599,7 +557,6 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
         .await
         .expect("the lease lapses");
     let left = bench
-        .store
         .leases()
         .take_over(&run, "o", minute, LeaseFilter::None);
     assert_eq!(left.await.unwrap(), None, "none may be taken");
@@ -623,7 +580,7 @@ async fn takes_over_expired_run_once(bench: StoreFixture) {
     let taken = futures_util::future::join_all(takers).await;
     assert_eq!(taken.iter().flatten().count(), 1);
     let append = bench.append(&run, 0, &["zombie"]);
-    assert_eq!(bench.store.write(append).await.unwrap(), Appended::Lost);
+    assert_eq!(bench.write(append).await.unwrap(), Appended::Lost);
 }
 
 async fn bad_item_fails_alone(bench: StoreFixture) {
@@ -640,7 +597,7 @@ async fn bad_item_fails_alone(bench: StoreFixture) {
         } else {
             Vec::new()
         };
-        bench.store.write(Append {
+        bench.write(Append {
             audits,
             ..bench.append(run, 0, &["x"])
         })
@@ -651,7 +608,6 @@ async fn bad_item_fails_alone(bench: StoreFixture) {
     for (run, expected) in runs.iter().zip([1, 0, 1]) {
         assert_eq!(
             bench
-                .store
                 .runs()
                 .read_lines(run.id, 0, 10, usize::MAX)
                 .await
@@ -667,7 +623,7 @@ async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
     for (n, word) in [(1, large.as_str()), (2, &large), (3, "x"), (4, "x")] {
         let run = bench.running(&format!("e-{n}")).await;
         let append = bench.append(&run, 0, &[word]);
-        bench.store.write(append).await.unwrap();
+        bench.write(append).await.unwrap();
         let id = run.id;
         let end =
             format!("UPDATE runs SET status = 'completed', finished_at = {n} WHERE id = '{id}'");
@@ -675,10 +631,7 @@ async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
     }
     let age = Duration::from_secs(1);
     for expected in [1, 3, 0] {
-        assert_eq!(
-            bench.store.retention().prune_runs(age).await.unwrap(),
-            expected
-        );
+        assert_eq!(bench.retention().prune_runs(age).await.unwrap(), expected);
     }
     // Small runs are limited by their number of events, because measuring would read them.
     for n in 5..8 {
@@ -690,10 +643,7 @@ async fn prunes_bounded_bytes_per_transaction(bench: StoreFixture) {
         bench.tamper(&end).await;
     }
     for expected in [1, 1, 1, 0] {
-        assert_eq!(
-            bench.store.retention().prune_runs(age).await.unwrap(),
-            expected
-        );
+        assert_eq!(bench.retention().prune_runs(age).await.unwrap(), expected);
     }
 }
 
@@ -712,7 +662,6 @@ async fn runner_id_belongs_to_one_endpoint(bench: StoreFixture) {
     assert_eq!(bench.discover(second, None).await, [(runner, Some(first))]);
     assert_eq!(bench.discover(second, Some(first)).await, []);
     let found = bench
-        .store
         .endpoints()
         .list_runners(&bench.workspace, None, 10)
         .await
@@ -725,98 +674,6 @@ async fn runner_id_belongs_to_one_endpoint(bench: StoreFixture) {
             .collect::<Vec<_>>(),
         [second]
     );
-}
-
-#[tokio::test]
-async fn migrates_up_down_and_up() {
-    up_and_down(&(sqlite_url() + "?mode=rwc")).await;
-    if let Some(database) = create_database().await {
-        up_and_down(&database.url()).await;
-        database.drop().await;
-    }
-}
-
-async fn up_and_down(url: &str) {
-    let db = Database::connect(url).await.unwrap();
-    Migrator::up(&db, None).await.unwrap();
-    Migrator::down(&db, None).await.unwrap();
-    Migrator::up(&db, None).await.unwrap();
-    db.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn commands_migrate_new_databases_only() {
-    let sqlite = sqlite_url();
-    check_command_migrations(&sqlite, "?mode=rwc").await;
-    if let Some(database) = create_database().await {
-        check_command_migrations(&database.url(), "").await;
-        database.drop().await;
-    }
-}
-
-async fn check_command_migrations(url: &str, create: &str) {
-    let lease = Duration::from_secs(30);
-    let db = Database::connect(format!("{url}{create}")).await.unwrap();
-    Migrator::up(&db, Some(20)).await.unwrap();
-    let refused = Store::open_with(url, lease, Migrations::New).await;
-    let refused = refused.map(drop).unwrap_err();
-    assert!(matches!(refused, StoreError::OlderDatabase), "{refused}");
-    let applied = Migrator::get_applied_migrations(&db).await.unwrap();
-    assert_eq!(applied.len(), 20);
-    Migrator::down(&db, None).await.unwrap();
-    // A new database, then a current one.
-    for _ in 0..2 {
-        let opened = Store::open_with(url, lease, Migrations::New).await;
-        drop(opened.unwrap());
-    }
-    db.close().await.unwrap();
-}
-
-#[tokio::test]
-async fn keeps_frozen_texts_across_upgrade_and_downgrade() {
-    check_frozen_texts(&sqlite_url(), "?mode=rwc").await;
-    if let Some(database) = create_database().await {
-        check_frozen_texts(&database.url(), "").await;
-        database.drop().await;
-    }
-}
-
-async fn check_frozen_texts(url: &str, create: &str) {
-    let migrations = Migrator::migrations();
-    let older = migrations
-        .iter()
-        .take_while(|one| !one.name().ends_with("narrow_runs"));
-    let older = u32::try_from(older.count()).unwrap();
-    let newer = u32::try_from(migrations.len()).unwrap() - older;
-    let db = Database::connect(format!("{url}{create}")).await.unwrap();
-    Migrator::up(&db, Some(older)).await.unwrap();
-    let run = RunId(Uuid::now_v7());
-    let sql = format!(
-        "INSERT INTO runs (id, workspace_id, event_id, agent_id, agent_version, runner_id, endpoint_id, status, \
-         attempt, lease_epoch, last_sequence, deadline_at, agent_spec, snapshot, snapshot_sha256, metadata, \
-         created_at) VALUES ('{run}', 'default', 'e', 'a', 1, 'r', 'p', 'created', 0, 0, 0, 9, 'spec', 'frozen', \
-         '0', '{{}}', 1)"
-    );
-    db.execute_unprepared(&sql).await.unwrap();
-    let (store, writer) = Store::open(url).await.unwrap();
-    let mut writers = JoinSet::new();
-    writers.spawn(writer);
-    assert_eq!(
-        store.runs().find_snapshot(run).await.unwrap().as_deref(),
-        Some("frozen")
-    );
-    store.close().await;
-    writers.join_all().await;
-    Migrator::down(&db, Some(newer)).await.unwrap();
-    let sql = "SELECT agent_spec, snapshot FROM runs".to_owned();
-    let statement = Statement::from_string(db.get_database_backend(), sql);
-    let row = db.query_one_raw(statement).await.unwrap().unwrap();
-    let frozen: (String, String) = (
-        row.try_get("", "agent_spec").unwrap(),
-        row.try_get("", "snapshot").unwrap(),
-    );
-    assert_eq!(frozen, ("spec".to_owned(), "frozen".to_owned()));
-    db.close().await.unwrap();
 }
 
 /// Another gateway may store an event while this one waits for its conversation. The run that causes the refusal
@@ -848,7 +705,7 @@ async fn replays_event_stored_concurrently() {
         IngestPlan::Refuse
     });
     let answer = "e-1".to_owned();
-    let ingested = bench.store.events().ingest(second).await.unwrap();
+    let ingested = bench.events().ingest(second).await.unwrap();
     assert_eq!(ingested, Ingested::Replayed { answer });
     bench.database.clone().unwrap().drop().await;
 }
@@ -858,7 +715,6 @@ async fn replays_event_stored_concurrently() {
 async fn dispatches_created_run_once() {
     let bench = StoreFixture::sqlite().await;
     bench
-        .store
         .events()
         .ingest(bench.event("e-1", "body"))
         .await
@@ -868,7 +724,7 @@ async fn dispatches_created_run_once() {
         owner: owner.to_owned(),
         ..dispatch(&run)
     };
-    let (one, two) = tokio::join!(bench.store.write(by("one")), bench.store.write(by("two")));
+    let (one, two) = tokio::join!(bench.write(by("one")), bench.write(by("two")));
     let owned = [one.unwrap(), two.unwrap()];
     assert_eq!(
         owned

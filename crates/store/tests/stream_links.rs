@@ -25,7 +25,7 @@ async fn create(bench: &StoreFixture) {
         expires_at: 1_000,
         audit: entry(),
     };
-    bench.store.write(create).await.unwrap();
+    bench.write(create).await.unwrap();
 }
 
 fn entry() -> AuditEntry {
@@ -39,7 +39,7 @@ async fn open(bench: &StoreFixture, at: i64) -> bool {
         at,
         audit: entry(),
     };
-    bench.store.write(open).await.unwrap()
+    bench.write(open).await.unwrap()
 }
 
 async fn stream_link_expires_unopened(bench: StoreFixture) {
@@ -52,16 +52,16 @@ async fn stream_link_is_opened_once(bench: StoreFixture) {
     create(&bench).await;
     assert!(open(&bench, 10).await);
     assert!(!open(&bench, 11).await);
-    let stored = bench.store.runs().find_stream_link(TOKEN).await.unwrap();
+    let stored = bench.runs().find_stream_link(TOKEN).await.unwrap();
     let stored = stored.unwrap();
     assert_eq!((stored.is_opened, stored.expires_at), (true, 9_000));
 }
 
 async fn sweep_deletes_expired_links_only(bench: StoreFixture) {
     create(&bench).await;
-    let sweep = |at| bench.store.retention().sweep_stream_links(at);
+    let sweep = |at| bench.retention().sweep_stream_links(at);
     assert_eq!(sweep(1_000).await.unwrap(), 0);
     assert_eq!(sweep(1_001).await.unwrap(), 1);
-    let found = bench.store.runs().find_stream_link(TOKEN).await.unwrap();
+    let found = bench.runs().find_stream_link(TOKEN).await.unwrap();
     assert_eq!(found, None);
 }

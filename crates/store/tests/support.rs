@@ -1,9 +1,11 @@
 //! Test fixtures: a store on its own database, and initial rows.
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::event::ConversationIdentity;
 use domain::run::Run;
+use futures_util::future::join_all;
 use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::resources::StateScope;
@@ -49,6 +51,14 @@ pub(crate) struct StoreFixture {
     pub(crate) database: Option<TestDatabase>,
     file: Option<String>,
     _writer: JoinSet<()>,
+}
+
+impl Deref for StoreFixture {
+    type Target = Store;
+
+    fn deref(&self) -> &Store {
+        &self.store
+    }
 }
 
 impl Drop for StoreFixture {
@@ -155,9 +165,26 @@ pub(crate) async fn busy(bench: &StoreFixture) -> Arc<Semaphore> {
         is_blocked: Arc::clone(&is_blocked),
         release: Arc::clone(&release),
     };
-    bench.store.write_later(gate).await.unwrap();
+    bench.write_later(gate).await.unwrap();
     is_blocked.acquire().await.unwrap().forget();
     release
+}
+
+/// Runs all work in one batch.
+pub(crate) async fn together<T>(
+    bench: &StoreFixture,
+    work: impl IntoIterator<Item = impl Future<Output = T>>,
+) -> Vec<T> {
+    let gate = busy(bench).await;
+    let work: Vec<_> = work.into_iter().collect();
+    let count = work.len();
+    let releasing = async {
+        while bench.queued_writes() < count {
+            tokio::task::yield_now().await;
+        }
+        gate.add_permits(1);
+    };
+    tokio::join!(join_all(work), releasing).0
 }
 
 /// Another replica that holds row locks.

@@ -1,8 +1,7 @@
 //! Batch operations: each item has the same result as if applied singly.
 use std::sync::Arc;
 
-use crate::support::{StoreFixture, busy, dispatch, on_both};
-use futures_util::future::join_all;
+use crate::support::{StoreFixture, dispatch, on_both, together};
 use store::{
     Append, Appended, Dispatched, HistoryQuery, Ingest, IngestPlan, Ingested, RunEnd, RunFilter,
     RunWindow, TranscriptWrite, terms_of,
@@ -16,23 +15,6 @@ on_both!(
     runs_complete_in_batches,
 );
 
-/// Runs all work in one batch.
-async fn together<T>(
-    bench: &StoreFixture,
-    work: impl IntoIterator<Item = impl Future<Output = T>>,
-) -> Vec<T> {
-    let gate = busy(bench).await;
-    let work: Vec<_> = work.into_iter().collect();
-    let count = work.len();
-    let releasing = async {
-        while bench.store.queued_writes() < count {
-            tokio::task::yield_now().await;
-        }
-        gate.add_permits(1);
-    };
-    tokio::join!(join_all(work), releasing).0
-}
-
 fn in_conversation(mut event: Ingest, conversation: &str) -> Ingest {
     let identity = event.conversation.as_mut().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
@@ -45,12 +27,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
     };
     let stored_event = in_conversation(bench.event("known", "a"), "c-0");
     assert_eq!(
-        bench
-            .store
-            .events()
-            .ingest(stored_event.clone())
-            .await
-            .unwrap(),
+        bench.events().ingest(stored_event.clone()).await.unwrap(),
         stored("known")
     );
 
@@ -80,9 +57,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         alone,
         without,
     ];
-    let ingests = events
-        .into_iter()
-        .map(|event| bench.store.events().ingest(event));
+    let ingests = events.into_iter().map(|event| bench.events().ingest(event));
     let taken = together(&bench, ingests).await;
     let taken: Vec<_> = taken.into_iter().map(Result::unwrap).collect();
     let expected = [
@@ -107,13 +82,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         ("c-3", "third", 1),
     ] {
         let run = bench.run_of(conversation, event).await.unwrap();
-        let inputs = bench
-            .store
-            .runs()
-            .find_run_inputs(&run)
-            .await
-            .unwrap()
-            .unwrap();
+        let inputs = bench.runs().find_run_inputs(&run).await.unwrap().unwrap();
         assert_eq!(inputs.event_seq, Some(seq), "{event}");
     }
     assert_eq!(runs(&bench).await.len(), 5);
@@ -126,26 +95,16 @@ async fn refused_event_does_not_affect_its_batch(bench: StoreFixture) {
     };
     let take = |id: &str| in_conversation(bench.event(id, "a"), id);
     let events = [take("e-1"), refuse("e-2"), take("e-3")];
-    let taken = together(
-        &bench,
-        events.map(|event| bench.store.events().ingest(event)),
-    )
-    .await;
+    let taken = together(&bench, events.map(|event| bench.events().ingest(event))).await;
     let refused = taken
         .into_iter()
         .map(|taken| taken.unwrap() == Ingested::Refused);
     assert_eq!(refused.collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(runs(&bench).await.len(), 2);
     // The refused event leaves no rows, not even its conversation.
-    bench.store.events().ingest(take("e-2")).await.unwrap();
+    bench.events().ingest(take("e-2")).await.unwrap();
     let run = bench.run_of("e-2", "e-2").await.unwrap();
-    let inputs = bench
-        .store
-        .runs()
-        .find_run_inputs(&run)
-        .await
-        .unwrap()
-        .unwrap();
+    let inputs = bench.runs().find_run_inputs(&run).await.unwrap().unwrap();
     assert_eq!((inputs.event_seq, inputs.transcript_before), (Some(1), 0));
 }
 
@@ -166,9 +125,7 @@ async fn capacity_counts_batched_events(bench: StoreFixture) {
         .collect();
     let taken = together(
         &bench,
-        events
-            .into_iter()
-            .map(|event| bench.store.events().ingest(event)),
+        events.into_iter().map(|event| bench.events().ingest(event)),
     )
     .await;
     let refused = taken
@@ -178,13 +135,11 @@ async fn capacity_counts_batched_events(bench: StoreFixture) {
     assert_eq!(runs(&bench).await.len(), 4);
 }
 
-#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 async fn runs_complete_in_batches(bench: StoreFixture) {
     const RUNS: usize = 70;
     let events = (0..RUNS).map(|n| {
         let name = format!("n-{n}");
         bench
-            .store
             .events()
             .ingest(in_conversation(bench.event(&name, "a"), &name))
     });
@@ -192,7 +147,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
         assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
     }
     let created = runs(&bench).await;
-    let dispatched = created.iter().map(|run| bench.store.write(dispatch(run)));
+    let dispatched = created.iter().map(|run| bench.write(dispatch(run)));
     let mut running = Vec::new();
     for dispatched in together(&bench, dispatched).await {
         let Dispatched::Owned(run) = dispatched.unwrap() else {
@@ -202,7 +157,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
     }
     let written = running
         .iter()
-        .map(|run| bench.store.write(bench.append(run, 0, &["one", "two"])));
+        .map(|run| bench.write(bench.append(run, 0, &["one", "two"])));
     for written in together(&bench, written).await {
         assert_eq!(written.unwrap(), Appended::Written { next: Vec::new() });
     }
@@ -221,7 +176,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
             attachment_refs: "[]".to_owned(),
             author: None,
         };
-        bench.store.write(Append {
+        bench.write(Append {
             epoch: run.fencing_token - i64::from(run.id == stale),
             terminal: Some(RunEnd {
                 transcript: vec![transcript],
@@ -239,13 +194,11 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
         };
         assert_eq!(ended.unwrap(), expected);
         let lines = bench
-            .store
             .runs()
             .read_lines(run.id, 0, 10, usize::MAX)
             .await
             .unwrap();
         let items = bench
-            .store
             .conversations()
             .page_history(
                 run.conversation_key.as_deref().unwrap(),
@@ -292,9 +245,6 @@ async fn runs(bench: &StoreFixture) -> Vec<domain::run::Run> {
         ..RunWindow::default()
     };
     let all = RunFilter::default();
-    let found = bench
-        .store
-        .runs()
-        .list_runs(&bench.workspace, &all, &window);
+    let found = bench.runs().list_runs(&bench.workspace, &all, &window);
     found.await.unwrap().runs
 }

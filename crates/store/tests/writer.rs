@@ -57,11 +57,11 @@ async fn urgent_write_skips_the_queue(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
     for _ in 0..600 {
-        bench.store.write_later(Usual(log.clone())).await.unwrap();
+        bench.write_later(Usual(log.clone())).await.unwrap();
     }
-    bench.store.write_later(Urgent(log.clone())).await.unwrap();
+    bench.write_later(Urgent(log.clone())).await.unwrap();
     gate.add_permits(1);
-    bench.store.write(Usual(log.clone())).await.unwrap();
+    bench.write(Usual(log.clone())).await.unwrap();
     let log = log.lock().unwrap();
     assert_eq!((log.len(), log[0]), (602, "urgent"));
 }
@@ -83,13 +83,13 @@ impl Mutation for PanickingOrder {
 async fn writer_survives_panic_outside_items(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let log = Log::default();
-    bench.store.write_later(Usual(log.clone())).await.unwrap();
-    let (outcome, ()) = tokio::join!(bench.store.write(PanickingOrder), async {
+    bench.write_later(Usual(log.clone())).await.unwrap();
+    let (outcome, ()) = tokio::join!(bench.write(PanickingOrder), async {
         gate.add_permits(1);
     });
     assert!(matches!(outcome, Err(StoreError::Panicked)), "{outcome:?}");
-    assert_eq!(bench.store.condition().await, DatabaseCondition::Healthy);
-    bench.store.write(Usual(log.clone())).await.unwrap();
+    assert_eq!(bench.condition().await, DatabaseCondition::Healthy);
+    bench.write(Usual(log.clone())).await.unwrap();
     assert_eq!(log.lock().unwrap().len(), 1);
 }
 
@@ -119,13 +119,13 @@ async fn keeps_background_writes_during_outage(bench: StoreFixture) {
         times: AtomicUsize::new(times),
         log: log.clone(),
     };
-    let awaited = bench.store.write(failing(1)).await;
+    let awaited = bench.write(failing(1)).await;
     assert!(matches!(awaited, Err(StoreError::Unreachable)));
-    bench.store.write_later(failing(2)).await.unwrap();
+    bench.write_later(failing(2)).await.unwrap();
     while log.lock().unwrap().iter().all(|entry| *entry != "failing") {
-        let _ = bench.store.write(Usual(log.clone())).await;
+        let _ = bench.write(Usual(log.clone())).await;
     }
-    bench.store.write(Usual(log.clone())).await.unwrap();
+    bench.write(Usual(log.clone())).await.unwrap();
     let done = log.lock().unwrap();
     assert_eq!(done.iter().filter(|entry| **entry == "failing").count(), 1);
 }
@@ -236,13 +236,13 @@ async fn retries_batch_after_deadlock(bench: StoreFixture) {
     let gate = busy(&bench).await;
     let transactions = Arc::new(Mutex::new(Vec::new()));
     let writes = [1, 1, 0].map(|times| {
-        bench.store.write(DeadlockLoser {
+        bench.write(DeadlockLoser {
             has_lost: AtomicUsize::new(times),
             transactions: Arc::clone(&transactions),
         })
     });
     let releasing = async {
-        while bench.store.queued_writes() < 3 {
+        while bench.queued_writes() < 3 {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
@@ -265,12 +265,12 @@ async fn other_items_do_not_extend_ingest_locks(bench: StoreFixture) {
         ..bench.event("e-1", "body")
     };
     let releasing = async {
-        while bench.store.queued_writes() < 2 {
+        while bench.queued_writes() < 2 {
             tokio::task::yield_now().await;
         }
         gate.add_permits(1);
     };
-    let both = async { tokio::join!(bench.store.events().ingest(event), busy(&bench), releasing) };
+    let both = async { tokio::join!(bench.events().ingest(event), busy(&bench), releasing) };
     let both = tokio::time::timeout(Duration::from_secs(10), both).await;
     let (taken, gate, ()) = both.expect("the event is taken while the other is at work");
     assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
@@ -354,7 +354,7 @@ async fn concurrent_blobs_share_a_commit(bench: StoreFixture) {
         let store = bench.store.clone();
         writing.spawn(async move { store.write(finish).await.unwrap() });
     }
-    while bench.store.queued_writes() < 20 {
+    while bench.queued_writes() < 20 {
         tokio::task::yield_now().await;
     }
     gate.add_permits(1);

@@ -156,6 +156,7 @@ impl From<StoreError> for ApiError {
             | StoreError::Sqlite(_)
             | StoreError::Server { .. }
             | StoreError::OlderDatabase
+            | StoreError::UnknownMigration(_)
             | StoreError::Address(_)
             | StoreError::Closed
             | StoreError::Unreachable => {
