@@ -7,6 +7,7 @@
     reason = "a test fails by panicking, has tasks and an environment of its own, and has no outside"
 )]
 
+#[macro_use]
 mod support;
 
 #[path = "e2e/longest.rs"]
@@ -78,8 +79,6 @@ mod event_files;
 mod event_formats;
 #[path = "e2e/event_log.rs"]
 mod event_log;
-#[path = "e2e/example_ledgers.rs"]
-mod example_ledgers;
 #[path = "e2e/examples.rs"]
 mod examples;
 #[path = "e2e/facts.rs"]

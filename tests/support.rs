@@ -1,5 +1,15 @@
 //! Test support: gateway process, database, stub and faulty runners, clients, proxies and fake services.
 
+/// The value of an `Option`. Without one the test ends: its database, interpreter or server is not available.
+macro_rules! or_skip {
+    ($available:expr) => {{
+        let Some(available) = $available else {
+            return;
+        };
+        available
+    }};
+}
+
 pub mod client;
 pub mod collector;
 pub mod connectors;
@@ -46,12 +56,24 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::UNIX_EPOCH;
 
+use axum::Router;
+use tokio::net::TcpListener;
 use tokio::process::Command;
+use tokio::task::JoinSet;
 use uuid::Uuid;
 
 pub use database::Engine::{self, Postgres, Sqlite};
 pub use stage::{OwnStage, Stage};
 pub use waiting::{skipped, until, within};
+
+/// Serves `router` on a free port of loopback. Returns its URL and its task, which ends on drop.
+pub async fn serve(router: Router) -> (String, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let mut server = JoinSet::new();
+    server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    (url, server)
+}
 
 /// Encodes bytes as lowercase hex.
 pub fn hex(bytes: &[u8]) -> String {

@@ -23,9 +23,7 @@ fn answer_text(run: &Value) -> &str {
 #[rstest]
 #[tokio::test]
 async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(house) = GraphFixture::open(engine).await else {
-        return;
-    };
+    let house = or_skip!(GraphFixture::open(engine).await);
     let bound = json!({"$ref": "action:seen.output#/body/text"});
     house.declares(&json!([
         tool_call("seen", "look", &json!("hi")),
@@ -71,9 +69,7 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
 async fn messages_of_other_users_keep_interactions_open(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(house) = GraphFixture::open(engine).await else {
-        return;
-    };
+    let house = or_skip!(GraphFixture::open(engine).await);
     house.declares(&json!([tool_call("posted", "post", &json!("hi"))]));
     let asking = house.post("Post it").await;
     completed(&house, &asking).await;
@@ -115,9 +111,7 @@ async fn refused_calls_are_never_made() {
 #[rstest]
 #[tokio::test]
 async fn child_runs_answer_within_parent_grant(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(house) = GraphFixture::open(engine).await else {
-        return;
-    };
+    let house = or_skip!(GraphFixture::open(engine).await);
     house.declares(&json!([
         {"id": "child", "type": "agent", "name": "helper", "args": {"prompt": "Look around."}}
     ]));
@@ -171,9 +165,7 @@ async fn cancels_reach_child_runs() {
 #[rstest]
 #[tokio::test]
 async fn resumes_graphs_after_service_kill(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut house) = GraphFixture::open(engine).await else {
-        return;
-    };
+    let mut house = or_skip!(GraphFixture::open(engine).await);
     house.declares(&json!([
         tool_call("first", "look", &json!("one")),
         {"id": "second", "type": "tool", "name": "slow", "args": {}, "depends": ["first"]},

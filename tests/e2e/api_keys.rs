@@ -52,9 +52,7 @@ async fn own_id(client: &Client, admin: &Client) -> String {
 #[rstest]
 #[tokio::test]
 async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.start_replica().await),
@@ -205,9 +203,7 @@ async fn reports_key_faults_by_pointer_and_creates_nothing() {
 #[rstest]
 #[tokio::test]
 async fn pages_keys_in_creation_order(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let admin = stage.admin.clone();
     let mut ids = Vec::new();
     // Names need not be unique.
@@ -248,9 +244,7 @@ fn json_of(printed: &CommandOutput) -> Value {
 #[rstest]
 #[tokio::test]
 async fn cli_lists_and_revokes_keys_of_running_gateway(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let admin = stage.admin.clone();
     let mut keys = Vec::new();
     for name in ["by id", "by prefix", "by key"] {

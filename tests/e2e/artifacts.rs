@@ -101,9 +101,7 @@ fn header(response: &Response, name: reqwest::header::HeaderName) -> &str {
 #[rstest]
 #[tokio::test]
 async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let apis = &run.run_request["context"]["context"]["available_apis"];
     assert_eq!(
@@ -238,19 +236,18 @@ async fn streams_50_mib_artifact_without_buffering() {
 async fn limits_artifacts_to_their_run_and_conversation(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, |config| {
-        config.agents.push(Agent {
-            name: "other",
-            event_types: "other.happened",
-            runner_id: OTHER,
-            resources: ALL,
-            ..Agent::default()
-        });
-    })
-    .await
-    else {
-        return;
-    };
+    let stage = or_skip!(
+        stage(engine, |config| {
+            config.agents.push(Agent {
+                name: "other",
+                event_types: "other.happened",
+                runner_id: OTHER,
+                resources: ALL,
+                ..Agent::default()
+            });
+        })
+        .await
+    );
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let id = uploaded(&run, b"mine".to_vec()).await;
     let paths = [
@@ -326,9 +323,7 @@ async fn rejects_oversized_or_wrong_type_uploads_without_leftovers(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let bounds = "max_bytes = 6000000\nworkspace_bytes = 7000000\nmime_types = [\"text/*\", \"application/octet-stream\"]";
-    let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let png = b"\x89PNG\r\n\x1a\n".to_vec();
     let refused = upload(&run, "", "text/plain", png).await;
@@ -400,13 +395,12 @@ fn files_in(directory: &Path) -> Vec<std::path::PathBuf> {
 #[rstest]
 #[tokio::test]
 async fn deletes_expired_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |config| {
-        "lease_seconds = 3".clone_into(&mut config.runs);
-    })
-    .await
-    else {
-        return;
-    };
+    let stage = or_skip!(
+        stage(engine, |config| {
+            "lease_seconds = 3".clone_into(&mut config.runs);
+        })
+        .await
+    );
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let answer = upload(&run, "?expires_in=2", "text/plain", b"short".to_vec()).await;
     let id = answer.body["artifact_id"].as_str().unwrap();
@@ -430,13 +424,12 @@ async fn deletes_expired_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
 #[rstest]
 #[tokio::test]
 async fn sweeps_partial_uploads_after_gateway_kill(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = stage(engine, |config| {
-        "lease_seconds = 3".clone_into(&mut config.runs);
-    })
-    .await
-    else {
-        return;
-    };
+    let mut stage = or_skip!(
+        stage(engine, |config| {
+            "lease_seconds = 3".clone_into(&mut config.runs);
+        })
+        .await
+    );
     let run = HeldRun::start(&stage, &message("m-1")).await;
     // One part is stored; then the body stalls.
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Vec<u8>, std::io::Error>>(1);
@@ -530,9 +523,7 @@ async fn reads_granted_files_as_of_run_start() {
 #[rstest]
 #[tokio::test]
 async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let (image, table) = (
         [&b"\x89PNG\r\n\x1a\n"[..], &vec![7; 100_000]].concat(),
         "a;b\n".repeat(20_000).into_bytes(),
@@ -604,9 +595,7 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
 #[tokio::test]
 async fn replays_stored_event_despite_full_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
     let bounds = "max_bytes = 150000\nworkspace_bytes = 150000";
-    let Some(stage) = stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |config| bounds.clone_into(&mut config.artifacts)).await);
     let with_file = |event_id: &str| {
         let mut event = message(event_id);
         let bytes = BASE64_STANDARD.encode(vec![7; 100_000]);
@@ -644,9 +633,7 @@ async fn replays_stored_event_despite_full_workspace(#[values(Sqlite, Postgres)]
 #[rstest]
 #[tokio::test]
 async fn runs_announce_only_their_own_uploads(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let before = HeldRun::start(&stage, &message("m-0")).await;
     let foreign = uploaded(&before, b"of another run".to_vec()).await;
     before.end(&stage).await;
@@ -691,9 +678,7 @@ async fn binds_announced_artifacts_to_event_and_message(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[values(true, false)] at_once: bool,
 ) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     stage.runner.answer("m-1", |_| {
         vec![head("202 Accepted", "content-length: 0\r\n")]
     });
@@ -812,9 +797,7 @@ impl Bucket {
 
 #[tokio::test]
 async fn stores_artifacts_in_s3_bucket() {
-    let Some(mut bucket) = Bucket::start().await else {
-        return;
-    };
+    let mut bucket = or_skip!(Bucket::start().await);
     let stage = stage(Sqlite, |config| {
         config.artifacts = format!(
             "url = \"s3://files/of/runs\"\nendpoint = \"{}\"\n\

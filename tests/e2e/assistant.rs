@@ -110,9 +110,7 @@ fn types(events: &[Value]) -> Vec<&str> {
 async fn assistant_answers_with_model_tool_knowledge_memory(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = AssistantFixture::open(assistant).await else {
-        return;
-    };
+    let desk = or_skip!(AssistantFixture::open(assistant).await);
     desk.talker.says([
         AnswerPiece::text("Let me see. "),
         AnswerPiece::call("get-sum", &json!({"a": 2, "b": 40})),
@@ -170,9 +168,7 @@ async fn assistant_answers_with_model_tool_knowledge_memory(
 async fn tool_errors_reach_model_model_errors_reach_client(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = AssistantFixture::open(assistant).await else {
-        return;
-    };
+    let desk = or_skip!(AssistantFixture::open(assistant).await);
     desk.talker.says([
         AnswerPiece::call("get-sum", &json!({"a": "two", "b": 40})),
         AnswerPiece::call("get-env", &json!({})),
@@ -203,9 +199,7 @@ async fn tool_errors_reach_model_model_errors_reach_client(
 async fn cancels_assistant_with_silent_model(
     #[values(Assistant::Plain, Assistant::OpenAi)] assistant: Assistant,
 ) {
-    let Some(desk) = AssistantFixture::open(assistant).await else {
-        return;
-    };
+    let desk = or_skip!(AssistantFixture::open(assistant).await);
     desk.talker
         .says([AnswerPiece::text("Well, "), AnswerPiece::Silence]);
     let mut stream = desk.client.post_streaming(&message("m-1")).await;

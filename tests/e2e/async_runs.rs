@@ -20,9 +20,7 @@ use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 async fn appends_each_result_once_over_several_invocations(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one "), run.delta(2, "two ")], 2)
         .await;
@@ -173,9 +171,7 @@ async fn state_calls_see_previously_appended_results(#[values(Sqlite, Postgres)]
         // Replicas share the public URL that issues tokens.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = OwnStage::on(engine, named).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, named).await);
     let replica = match engine {
         Sqlite => None,
         Postgres => Some(stage.gateway.start_replica().await),
@@ -236,9 +232,7 @@ async fn exceeding_output_limit_by_appends_fails_the_run() {
 #[tokio::test]
 async fn run_without_heartbeats_fails_as_orphaned(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| "append_lease_seconds = 1.0".clone_into(&mut config.runs);
-    let Some(stage) = Stage::on(engine, lease).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, lease).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
     // Heartbeats keep the run alive for longer than the lease.
@@ -261,9 +255,7 @@ async fn owner_writes_results_accepted_by_another_replica() {
         // Replicas share the public URL that issues tokens.
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = OwnStage::on(Postgres, rings).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, rings).await);
     let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     let elsewhere = Client::new(&format!("{}/host/v1", replica.client.url), &run.host.key);
@@ -311,9 +303,7 @@ async fn checks_accepted_results_before_deadline_ends_run(#[case] is_complete: b
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
         config.agents[0].timeout_seconds = 5.0;
     };
-    let Some(stage) = OwnStage::on(Postgres, configure).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, configure).await);
     let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     // The owner has polled, and polls again in a minute.
@@ -359,9 +349,7 @@ async fn append_until_refused(run: &Deferred) -> u64 {
 #[tokio::test]
 async fn judges_results_accepted_as_cancel_grace_ends(#[values(Sqlite, Postgres)] engine: Engine) {
     let grace = |config: &mut Config| "cancel_grace_seconds = 0.2".clone_into(&mut config.runs);
-    let Some(stage) = Stage::on(engine, grace).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, grace).await);
     let talks = (0..8).map(|number| {
         let stage = &stage;
         async move {
@@ -505,9 +493,7 @@ async fn first_heartbeat_waits_for_runner_response() {
 #[rstest]
 #[tokio::test]
 async fn appends_require_token_of_current_attempt(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let apart = |event_id: &str| {
         let mut event = message(event_id);
         event["conversation"]["conversation_id"] = json!(event_id);
@@ -558,9 +544,7 @@ async fn appends_require_token_of_current_attempt(#[values(Sqlite, Postgres)] en
 async fn rejects_different_results_under_accepted_numbers(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     let deltas = [run.delta(1, "one "), run.delta(2, "two ")];
     run.accepted(&deltas, 2).await;

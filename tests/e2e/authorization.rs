@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::support::client::{Client, message};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{OwnStage, Sqlite, Stage, skill};
 
@@ -77,14 +77,7 @@ async fn explained(stage: &Stage, event: &Value) -> (Value, Value) {
     event["event_type"] = json!("test.event");
     let run_id = stage.client.post(&event).await.run_id();
     stage.client.finished(&run_id).await;
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-    };
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
+    let run_request = stage.runner.run_request(&run_id).await.json();
     let answer = stage
         .client
         .get(&format!("/v1/runs/{run_id}/authorization"))

@@ -34,9 +34,7 @@ async fn rejects_runs_beyond_workspace_limit_without_leftovers(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let two = |config: &mut Config| config.limits = "workspace_runs = 2".into();
-    let Some(stage) = Stage::on(engine, two).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, two).await);
     let first = HeldRun::start(&stage, &in_own_conversation("m-1")).await;
     let second = HeldRun::start(&stage, &in_own_conversation("m-2")).await;
     for _ in 0..2 {
@@ -73,9 +71,7 @@ async fn rejects_runs_beyond_workspace_limit_without_leftovers(
 #[tokio::test]
 async fn replicas_together_respect_workspace_run_limit(#[values(3, 7)] limit: usize) {
     let bound = |config: &mut Config| config.limits = format!("workspace_runs = {limit}");
-    let Some(stage) = OwnStage::on(Postgres, bound).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, bound).await);
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "a")));
@@ -324,9 +320,7 @@ async fn flooded_conversation_keeps_order_and_reports_full_queue(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let enqueue = |config: &mut Config| config.agents[0].concurrency = "enqueue";
-    let Some(stage) = Stage::on(engine, enqueue).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, enqueue).await);
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run: &Run| {

@@ -72,14 +72,7 @@ impl PausedRun {
 
     /// Waits for the request of run `run_id`, which pauses at `gate`.
     pub async fn of(stage: &Stage, run_id: &str, gate: Gate) -> Self {
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id)
-        };
-        let run_request = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json();
+        let run_request = stage.runner.run_request(run_id).await.json();
         let token = run_request["host"]["token"].as_str().unwrap();
         Self {
             run_id: run_id.to_owned(),
@@ -140,9 +133,7 @@ fn completed() -> Value {
 #[rstest]
 #[tokio::test]
 async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(
         &stage,
         &json!({"finish_reason": "stop", "outcome": "need_input"}),
@@ -210,9 +201,7 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
 #[rstest]
 #[tokio::test]
 async fn one_idempotency_key_starts_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let nothing = json!({});
@@ -262,9 +251,7 @@ pub async fn cancelled(stage: &Stage, run_id: &str) -> Value {
 #[rstest]
 #[tokio::test]
 async fn parent_cancels_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
@@ -286,9 +273,7 @@ async fn parent_cancels_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
 #[rstest]
 #[tokio::test]
 async fn mcp_tool_waits_for_the_answer(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});

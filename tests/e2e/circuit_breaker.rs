@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Agent, Config};
 use crate::support::proxy::{NetworkFault, Proxy};
-use crate::support::runner::{RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{StubRunner, manifest};
 use crate::support::script::{Gate, Run, RunScript, ScriptStep, answer, sse};
 use crate::support::{Sqlite, Stage, until};
 
@@ -47,10 +47,7 @@ async fn reset_after_cancel_does_not_open_the_breaker() {
             vec![ScriptStep::Hold(hold.clone()), ScriptStep::Reset]
         });
         let run_id = stage.client.post(&message(&event_id)).await.run_id();
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        stage.runner.wait_for_request("the run", of_run).await;
+        stage.runner.run_request(&run_id).await;
         assert_eq!(stage.client.cancel(&run_id).await.status, 202);
         gate.cancel();
         assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");

@@ -157,9 +157,7 @@ async fn agrees(client: &Client, output: &Value) {
 
 #[tokio::test]
 async fn generated_typescript_client_compiles_and_reads_a_run() {
-    let Some(directory) = HEY_API.compiled().await else {
-        return;
-    };
+    let directory = or_skip!(HEY_API.compiled().await);
     let mut program = Command::new("node");
     program.args(["--import", "tsx", "check.ts"]);
     check(&mut program, &directory).await;
@@ -167,17 +165,13 @@ async fn generated_typescript_client_compiles_and_reads_a_run() {
 
 #[tokio::test]
 async fn openapi_fetch_client_compiles_and_reads_a_run() {
-    let Some(directory) = OPENAPI_FETCH.compiled().await else {
-        return;
-    };
+    let directory = or_skip!(OPENAPI_FETCH.compiled().await);
     check(Command::new("node").arg("dist/check.js"), &directory).await;
 }
 
 #[tokio::test]
 async fn generated_python_client_type_checks_and_reads_runs() {
-    let Some((directory, python)) = python_client().await else {
-        return;
-    };
+    let (directory, python) = or_skip!(python_client().await);
     let mut program = Command::new(python);
     program.env("PYTHONPATH", "generated").arg("check.py");
     check(&mut program, &directory).await;

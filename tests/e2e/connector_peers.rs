@@ -47,9 +47,7 @@ async fn answered(agent: &ConnectedAgent, text: &str, answer: &str, button: usiz
 }
 
 async fn a2a_round(binding: &str) {
-    let Some(peer) = a2a_agent(binding).await else {
-        return;
-    };
+    let peer = or_skip!(a2a_agent(binding).await);
     let config = format!("base-url = \"{}\"\nshow-thoughts = true", peer.url);
     let agent = ConnectedAgent::open("a2a-agent", &config).await;
     says(&agent, "hi", "1: hi").await;
@@ -84,9 +82,7 @@ async fn a2a_agents_answer_over_http_and_json() {
 
 #[tokio::test]
 async fn ag_ui_agents_stream_ask_and_fail() {
-    let Some(peer) = ag_ui_agent().await else {
-        return;
-    };
+    let peer = or_skip!(ag_ui_agent().await);
     let config = format!("url = \"{}/agent\"\nshow-thoughts = true", peer.url);
     let agent = ConnectedAgent::open("ag-ui-agent", &config).await;
     let first = agent.ended("hi").await;
@@ -119,9 +115,7 @@ async fn ag_ui_agents_stream_ask_and_fail() {
 
 #[tokio::test]
 async fn langgraph_servers_stream_and_ask() {
-    let Some(peer) = langgraph().await else {
-        return;
-    };
+    let peer = or_skip!(langgraph().await);
     let config = format!("base-url = \"{}\"\nassistant-id = \"agent\"", peer.url);
     let agent = ConnectedAgent::open("langgraph-agent", &config).await;
     says(&agent, "hi", "1 messages: hi").await;
@@ -133,9 +127,7 @@ async fn langgraph_servers_stream_and_ask() {
 
 #[tokio::test]
 async fn langflow_flows_answer_in_sessions() {
-    let Some(peer) = langflow().await else {
-        return;
-    };
+    let peer = or_skip!(langflow().await);
     let config = format!(
         "base-url = \"{}\"\napi-key = \"{}\"\nflow-id = \"{}\"",
         peer.server.url, peer.key, peer.flow

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message};
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Sqlite, Stage};
 
@@ -26,15 +26,7 @@ fn names(object: &Value) -> Vec<&str> {
 async fn run_context(stage: &Stage, event: &Value) -> Value {
     let run_id = stage.client.post(event).await.run_id();
     stage.client.finished(&run_id).await;
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-    };
-    stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json()["context"]
-        .clone()
+    stage.runner.context_of(&run_id).await
 }
 
 /// Pointers and their members in the context of a minimal message.

@@ -37,9 +37,7 @@ async fn listed(stage: &Stage) -> Vec<Value> {
 #[rstest]
 #[tokio::test]
 async fn lists_conversations_by_newest_event(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     assert!(listed(&stage).await.is_empty());
     let of = |id: &str| json!({"conversation": {"conversation_id": id}});
@@ -86,9 +84,7 @@ async fn lists_conversations_by_newest_event(#[values(Sqlite, Postgres)] engine:
 #[rstest]
 #[tokio::test]
 async fn runs_show_agent_input_and_duration(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     let long = "天".repeat(300);
     let parts = json!({"contents": [{"type": "text", "text": "in a part"}]});
@@ -145,9 +141,7 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
     reading["permissions"]["history"] = json!(["page", "search"]);
     reading["permissions"]["events"] = json!(["page"]);
     let runner = StubRunner::start_as(reading).await;
-    let Some(stage) = OwnStage::of(engine, runner, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::of(engine, runner, |_| {}).await);
     let agent = json!({
         "name": "expiring", "event_types": ["message.received"], "runner_id": RUNNER_ID,
         "filters": {"source": ["expiring"]},

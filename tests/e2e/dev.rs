@@ -37,7 +37,7 @@ async fn start() -> (Playground, TempDirectory) {
 }
 
 /// The same with the echo runner.
-async fn start_echoing() -> (Playground, TempDirectory) {
+pub(crate) async fn start_echoing() -> (Playground, TempDirectory) {
     let directory = TempDirectory::new();
     let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
     (playground, directory)

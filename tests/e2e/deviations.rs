@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{Gate, Run, ScriptStep, answer, chunk, frame, send, sse, sse_head};
 use crate::support::stage::VerifiedOutcome;
 use crate::support::{Engine, Postgres, Sqlite, Stage};
@@ -39,9 +38,7 @@ fn output(outcome: &VerifiedOutcome) -> &Value {
 #[rstest]
 #[tokio::test]
 async fn repairs_texts_of_results(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     for (text, expected) in [
         (r"a\ud83d", "a\u{FFFD}"),
         (r"\ude00", "\u{FFFD}"),
@@ -215,10 +212,7 @@ async fn terminal_after_cancel(
         vec![sse_head(), ScriptStep::Hold(hold.clone()), last]
     });
     let run_id = stage.client.post(&message(event_id)).await.run_id();
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-    };
-    stage.runner.wait_for_request("the run", of_run).await;
+    stage.runner.run_request(&run_id).await;
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
     gate.cancel();
     stage.outcome(&run_id).await
@@ -229,9 +223,7 @@ async fn terminal_after_cancel(
 #[tokio::test]
 async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Engine) {
     let grace = |config: &mut Config| config.runs = "cancel_grace_seconds = 50".into();
-    let Some(stage) = Stage::on(engine, grace).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, grace).await);
     for (event, data, own) in [
         (
             "m-1",
@@ -271,9 +263,7 @@ async fn cancelled_runs_end_as_cancelled(#[values(Sqlite, Postgres)] engine: Eng
 #[rstest]
 #[tokio::test]
 async fn keeps_each_message_of_a_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let script = |run: &Run| {
         let tool = completed_message("21 degrees").replace("assistant", "tool");
         let results = [

@@ -94,9 +94,7 @@ fn ids(list: &Value) -> Vec<&str> {
 async fn dry_run_reports_refresh_changes_and_stores_nothing(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let admin = stage.admin.clone();
     let id = |name: &str| format!("plugin:test/{name}/default");
     let listed = ["formed", "same", "gone", "older"].map(|name| manifest(&id(name)));
@@ -255,9 +253,7 @@ async fn registration_dry_run_reports_effect_of_replaces() {
 #[rstest]
 #[tokio::test]
 async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |config| EAGER.clone_into(&mut config.runs)).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |config| EAGER.clone_into(&mut config.runs)).await);
     let admin = stage.admin.clone();
     let other = other_runner().await;
     let endpoint = registered(&admin, &json!({"name": "other", "base_url": other.url})).await;
@@ -490,9 +486,7 @@ async fn single_url_runner_receives_cancel_there() {
 async fn replicas_take_turns_in_discovery() {
     const TTL: Duration = Duration::from_millis(400);
     let eager = |config: &mut Config| config.runs = "discovery_ttl_seconds = 0.4".into();
-    let Some(stage) = OwnStage::on(Postgres, eager).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, eager).await);
     let _second = stage.gateway.start_replica().await;
     let admin = stage.admin.clone();
     let other = other_runner().await;

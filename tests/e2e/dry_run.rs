@@ -94,9 +94,7 @@ async fn nothing_was_stored(stage: &Stage) {
 async fn explains_each_losing_candidate_and_stores_nothing(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some((stage, admin)) = stage(engine, "concurrent").await else {
-        return;
-    };
+    let (stage, admin) = or_skip!(stage(engine, "concurrent").await);
     let bot = json!({"kind": "bot", "bot_id": "b-1"});
     let low = created(&admin, "low", &json!({"scope": bot})).await;
     created(&admin, "high", &json!({"scope": bot, "priority": 5})).await;

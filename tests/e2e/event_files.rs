@@ -92,9 +92,7 @@ async fn ready(stage: &OwnStage) -> usize {
 async fn runs_read_files_of_their_events_without_grants(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let bytes = picture(100_000);
     let run = HeldRun::start(&stage, &with_picture("m-1", &bytes)).await;
     let apis = &run.run_request["context"]["context"]["available_apis"];
@@ -176,9 +174,7 @@ async fn uploads_of_runs_stay_closed_without_grants() {
 #[rstest]
 #[tokio::test]
 async fn accepts_pictures_in_large_bodies(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let warm = HeldRun::start(&stage, &with_picture("m-0", &picture(100_000))).await;
     warm.end(&stage).await;
     let before = stage.gateway.peak_memory();
@@ -201,7 +197,7 @@ async fn accepts_pictures_in_large_bodies(#[values(Sqlite, Postgres)] engine: En
     dumped["message_chain"][2]["url"] = json!("");
     let posted = post(&stage.client, QUERIES, &dumped).await;
     assert_eq!(posted.status, 202, "{}", posted.body);
-    let context = context_of(&stage, &posted.run_id()).await;
+    let context = stage.runner.context_of(&posted.run_id()).await;
     let attachments = context["input"]["attachments"].as_array().unwrap();
     assert_eq!(attachments.len(), 1, "{attachments:?}");
     let id = id_of(&attachments[0]);
@@ -254,9 +250,7 @@ async fn limits_body_size_and_text_size() {
 #[rstest]
 #[tokio::test]
 async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     for (number, size, artifacts) in [(1, 20_000, 1), (2, 150_000, 2)] {
         let bytes = picture(size);
@@ -267,7 +261,7 @@ async fn deduplicates_files_with_same_bytes(#[values(Sqlite, Postgres)] engine: 
             {"type": "image_base64", "image_base64": data_url(&bytes)},
         ]});
         let posted = post(&stage.client, QUERIES, &dumped).await;
-        let context = context_of(&stage, &posted.run_id()).await;
+        let context = stage.runner.context_of(&posted.run_id()).await;
         let attachments = context["input"]["attachments"].as_array().unwrap();
         assert_eq!(attachments.len(), 1, "{size}: {attachments:?}");
         assert_eq!(attachments[0]["type"], "image");
@@ -304,19 +298,6 @@ async fn post(client: &Client, path: &str, body: &Value) -> ApiResponse {
         .unwrap()
 }
 
-/// The context that the runner of this run received.
-async fn context_of(stage: &Stage, run_id: &str) -> Value {
-    let of_run = |request: &crate::support::runner::RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
-    run_request["context"].clone()
-}
-
 async fn upload(client: &Client, query: &str, bytes: Vec<u8>) -> ApiResponse {
     let request = client.request(Method::POST, &format!("/v1/artifacts{query}"));
     send(request.header(CONTENT_TYPE, "image/png").body(bytes))
@@ -341,9 +322,7 @@ async fn client_key(stage: &Stage) -> (Client, String) {
 #[rstest]
 #[tokio::test]
 async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let (client, _) = client_key(&stage).await;
     let bytes = picture(200_000);
     let made = upload(&client, "?name=cat.png&expires_in=3600", bytes.clone()).await;
@@ -454,9 +433,7 @@ async fn operators_delete_artifacts(#[values(Sqlite, Postgres)] engine: Engine) 
     let staged = Stage::of(engine, runner, |config| {
         config.agents[0].resources = r#"artifacts = ["create", "read"]"#;
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let admin = stage.admin.clone();
     let (client, _) = client_key(&stage).await;
     let run = HeldRun::start(&stage, &with_picture("m-1", &picture(100_000))).await;
@@ -521,9 +498,7 @@ async fn artifact_shares_of_runs_reserve_space_for_events(
         });
         "max_bytes = 400000\nworkspace_bytes = 2000000".clone_into(&mut config.artifacts);
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(fill(&first, 100_000).await, (5, json!("run_share")));
     let second = HeldRun::start(&stage, &elsewhere(message("m-2"))).await;
@@ -577,9 +552,7 @@ async fn limits_share_of_a_run_in_workspace_storage(#[values(Sqlite, Postgres)] 
         });
         config.limits = "storage_blob_bytes = 400000\nstorage_area_bytes = 2000000".to_owned();
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let put = async |run: &HeldRun, key: &str, bytes: usize| {
         let request = run.request(Method::PUT, &format!("/storage/workspace/{key}"));
         let answer = send(request.body(vec![7; bytes])).await.unwrap();

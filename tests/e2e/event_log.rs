@@ -40,9 +40,7 @@ fn elsewhere(event_id: &str) -> Value {
 #[rstest]
 #[tokio::test]
 async fn logs_every_event_regardless_of_agents(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let mut posted = Vec::new();
     for number in 0..5 {
         let event_id = format!("urn:a/b#{number}");
@@ -116,9 +114,7 @@ async fn logs_every_event_regardless_of_agents(#[values(Sqlite, Postgres)] engin
 #[rstest]
 #[tokio::test]
 async fn runs_read_only_events_of_their_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     stage.client.post(&elsewhere("far")).await;
     let mut near = elsewhere("near");
     near["conversation"] = message("x")["conversation"].clone();

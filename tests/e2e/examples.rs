@@ -1,6 +1,9 @@
 //! The example runners in Rust, Python and TypeScript: three programs, one behavior.
 
+use std::any::Any;
+
 use reqwest::Method;
+use rstest::rstest;
 use runner_kit::SigningSecret;
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -19,25 +22,34 @@ const TYPESCRIPT: &str = "plugin:runnel/echo-typescript/default";
 /// Events of a run, without ids and times.
 type RunEvents = Vec<(String, Value)>;
 
-/// The Rust example, as `runnel dev` serves it.
-async fn rust_echo() -> (Client, impl Sized) {
-    let directory = TempDirectory::new();
-    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
-    (playground.client(), (playground, directory))
+/// Language of an example.
+#[derive(Clone, Copy, Debug)]
+enum ExampleLanguage {
+    Rust,
+    Python,
+    TypeScript,
 }
+use ExampleLanguage::{Python, Rust, TypeScript};
 
-/// A gateway with the Python example as its runner. `None` without Python.
-async fn python_echo() -> Option<(Client, impl Sized)> {
-    let runner = python::python_echo().await?;
-    let gateway = gateway_for_runner(&runner.url, PYTHON).await;
-    Some((gateway.client(), (gateway, runner)))
-}
+/// Processes that live as long as an example is used.
+type Processes = Box<dyn Any>;
 
-/// A gateway with the TypeScript example as its runner. `None` without Node.
-async fn typescript_echo() -> Option<(Client, impl Sized)> {
-    let runner = node::typescript_echo().await?;
-    let gateway = gateway_for_runner(&runner.url, TYPESCRIPT).await;
-    Some((gateway.client(), (gateway, runner)))
+impl ExampleLanguage {
+    /// The example behind a gateway. `None` without the language.
+    async fn start(self) -> Option<(Client, Processes)> {
+        let (runner, runner_id) = match self {
+            // As `runnel dev` serves it.
+            Rust => {
+                let directory = TempDirectory::new();
+                let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
+                return Some((playground.client(), Box::new((playground, directory))));
+            }
+            Python => (python::python_echo().await?, PYTHON),
+            TypeScript => (node::typescript_echo().await?, TYPESCRIPT),
+        };
+        let gateway = gateway_for_runner(&runner.url, runner_id).await;
+        Some((gateway.client(), Box::new((gateway, runner))))
+    }
 }
 
 /// A gateway with one agent that takes every event.
@@ -87,7 +99,7 @@ fn ending(count: u32, text: &str) -> RunEvents {
 }
 
 /// Two events in one conversation.
-async fn run_conversation(client: &Client) -> Vec<RunEvents> {
+async fn run_conversation(client: &Client) {
     let first = say(client, "hello big world").await;
     let words = ["hello ", "big ", "world"].map(delta).to_vec();
     assert_eq!(first, [words, ending(1, "hello big world")].concat());
@@ -97,7 +109,6 @@ async fn run_conversation(client: &Client) -> Vec<RunEvents> {
     let words = ["  two\n ", "lines, ", "größer ", "你好 ", "🎈 "];
     let words = words.map(delta).to_vec();
     assert_eq!(second, [words, ending(2, text)].concat());
-    vec![first, second]
 }
 
 /// The run may end before the cancel arrives. Either way, its terminal must agree with its status.
@@ -122,48 +133,20 @@ async fn cancel_midway(client: &Client) {
     }
 }
 
+#[rstest]
 #[tokio::test]
-async fn rust_example_echoes_and_counts() {
-    let (client, _playground) = rust_echo().await;
-    run_conversation(&client).await;
+async fn example_echoes_and_counts(#[values(Rust, Python, TypeScript)] language: ExampleLanguage) {
+    if let Some((client, _processes)) = language.start().await {
+        run_conversation(&client).await;
+    }
 }
 
+#[rstest]
 #[tokio::test]
-async fn python_example_echoes_and_counts() {
-    let Some((client, _processes)) = python_echo().await else {
-        return;
-    };
-    run_conversation(&client).await;
-}
-
-#[tokio::test]
-async fn typescript_example_echoes_and_counts() {
-    let Some((client, _processes)) = typescript_echo().await else {
-        return;
-    };
-    run_conversation(&client).await;
-}
-
-#[tokio::test]
-async fn rust_example_can_be_cancelled() {
-    let (client, _playground) = rust_echo().await;
-    cancel_midway(&client).await;
-}
-
-#[tokio::test]
-async fn python_example_can_be_cancelled() {
-    let Some((client, _processes)) = python_echo().await else {
-        return;
-    };
-    cancel_midway(&client).await;
-}
-
-#[tokio::test]
-async fn typescript_example_can_be_cancelled() {
-    let Some((client, _processes)) = typescript_echo().await else {
-        return;
-    };
-    cancel_midway(&client).await;
+async fn example_can_be_cancelled(#[values(Rust, Python, TypeScript)] language: ExampleLanguage) {
+    if let Some((client, _processes)) = language.start().await {
+        cancel_midway(&client).await;
+    }
 }
 
 const TOO_LONG: &str = "too long a body";

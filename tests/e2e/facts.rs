@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::client::{Client, message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{RunScript, send as step, sse, sse_and_wait, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
@@ -33,9 +33,7 @@ fn members(page: &Value, name: &str) -> Vec<Value> {
 #[rstest]
 #[tokio::test]
 async fn facts_of_runs_survive_restart(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = stage(engine).await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine).await);
     let mut event = message("m-1");
     event["raw"] = json!({"marker": "the-platform-said-so"});
     let run = HeldRun::start(&stage, &event).await;
@@ -123,15 +121,7 @@ async fn run_token_is_invalid_after_any_ending() {
     for (ending, script) in ENDINGS {
         let run_id = stage.start(script).await;
         assert_eq!(stage.outcome(&run_id).await.ending(), ending);
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let host = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json()["host"]
-            .clone();
+        let host = stage.runner.run_request(&run_id).await.json()["host"].clone();
         let host = Client::new(
             host["base_url"].as_str().unwrap(),
             host["token"].as_str().unwrap(),

@@ -102,9 +102,7 @@ impl Drop for SmallDisk {
 
 #[tokio::test]
 async fn full_disk_refuses_events_until_space_is_free() {
-    let Some(disk) = SmallDisk::mount(16 * 1024 * 1024).await else {
-        return;
-    };
+    let disk = or_skip!(SmallDisk::mount(16 * 1024 * 1024).await);
     let path = disk.0.join("runnel.db");
     let stage = Stage::with(|config: &mut Config| {
         config.has_fresh_database = true;
@@ -236,9 +234,7 @@ async fn acknowledged_events_survive_failed_syncs_and_crash() {
         // from the first on, nothing is acknowledged.
         let which = ["", "+"][n % 2];
         let which = format!("{}{which}", n.div_ceil(2));
-        let Some(tracing) = Tracing::fail_syncs(stage.gateway.pid(), &which).await else {
-            return;
-        };
+        let tracing = or_skip!(Tracing::fail_syncs(stage.gateway.pid(), &which).await);
         // Until the fault has occurred, and a few events more.
         let mut more = 3;
         for event in 0..500 {
@@ -283,9 +279,7 @@ async fn acknowledged_events_survive_failed_syncs_and_crash() {
 /// The server or the database may be configured to acknowledge a commit before it is durable.
 #[tokio::test]
 async fn postgresql_commits_are_always_synchronous() {
-    let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let url = stage.gateway.database_url();
     let (_, name) = url.rsplit_once('/').unwrap();

@@ -76,9 +76,7 @@ enum Route {
 #[case::pooler(Route::SessionPooler)]
 #[tokio::test]
 async fn replaces_sessions_that_stayed_read_only(#[case] route: Route) {
-    let Some(server) = PostgresServer::start().await else {
-        return;
-    };
+    let server = or_skip!(PostgresServer::start().await);
     let mut address = server.address;
     let pooler = match route {
         Route::Direct => None,
@@ -103,9 +101,7 @@ async fn replaces_sessions_that_stayed_read_only(#[case] route: Route) {
 
 #[tokio::test]
 async fn recovers_from_demoted_primary() {
-    let Some(server) = PostgresServer::start().await else {
-        return;
-    };
+    let server = or_skip!(PostgresServer::start().await);
     let stage = stage(server.address).await;
     server.demote();
     rejects_events(&stage, "database_takes_no_writes").await;
@@ -126,9 +122,7 @@ enum OldPrimary {
 #[case::demoted(OldPrimary::Demoted, "database_takes_no_writes")]
 #[tokio::test]
 async fn follows_promoted_standby(#[case] old: OldPrimary, #[case] state: &str) {
-    let Some(primary) = PostgresServer::start().await else {
-        return;
-    };
+    let primary = or_skip!(PostgresServer::start().await);
     // Synchronous, so that no acknowledged commit is lost.
     let standby = primary.standby();
     let wait = "ALTER SYSTEM SET synchronous_standby_names = '*'";
@@ -153,12 +147,8 @@ async fn follows_promoted_standby(#[case] old: OldPrimary, #[case] state: &str) 
 #[case::statement("statement")]
 #[tokio::test]
 async fn start_refuses_poolers_without_session_mode(#[case] mode: &str) {
-    let Some(server) = PostgresServer::start().await else {
-        return;
-    };
-    let Some(pooler) = Pooler::start(server.address, mode).await else {
-        return;
-    };
+    let server = or_skip!(PostgresServer::start().await);
+    let pooler = or_skip!(Pooler::start(server.address, mode).await);
     let directory = TempDirectory::new();
     let key = directory.write("master.key", &master_key());
     let url = url_at(pooler.address, "runnel");

@@ -683,9 +683,7 @@ async fn replicas_refuse_calls_after_committed_terminal(
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
         MANY.clone_into(&mut config.limits);
     });
-    let Some(stage) = configured.await else {
-        return;
-    };
+    let stage = or_skip!(configured.await);
     let mut urls = vec![stage.client.url.clone()];
     let replica = match engine {
         Postgres => Some(stage.gateway.start_replica().await),

@@ -127,9 +127,7 @@ async fn has_python() -> bool {
 
 #[tokio::test]
 async fn reads_only_files_in_its_directories() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let inside = cell.shell(&[], "cat ../library/guide").await;
     assert_prints(&inside, "guide\n");
     let key = cell.path("keys/master.key");
@@ -139,18 +137,14 @@ async fn reads_only_files_in_its_directories() {
 
 #[tokio::test]
 async fn follows_no_link_outside_its_directories() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let script = "ln -s ../keys/master.key link && cat link";
     assert_denied(&cell.shell(&[], script).await);
 }
 
 #[tokio::test]
 async fn writes_only_files_in_its_directories() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let inside = cell
         .shell(&[], "echo one > note && mv note kept && cat kept")
         .await;
@@ -170,9 +164,7 @@ async fn writes_only_files_in_its_directories() {
 
 #[tokio::test]
 async fn creates_files_accessible_to_owner_only() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     assert_prints(&cell.shell(&[], "echo one > note; mkdir made").await, "");
     let mode = |name| cell.path(name).metadata().unwrap().permissions().mode() & 0o777;
     assert_eq!(mode("work/note"), 0o600);
@@ -192,9 +184,7 @@ for port in sys.argv[1:]:
 
 #[tokio::test]
 async fn connects_only_to_allowed_ports() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -230,9 +220,7 @@ for attempt in (multipath, fast_open, virtual_machine, io_uring):
 
 #[tokio::test]
 async fn blocks_bypasses_of_tcp_rules() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -256,9 +244,7 @@ for port in sys.argv[1:]:
 
 #[tokio::test]
 async fn binds_only_allowed_ports() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -272,9 +258,7 @@ async fn binds_only_allowed_ports() {
 
 #[tokio::test]
 async fn open_confines_neither_files_nor_tcp() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let key = cell.path("keys/master.key");
     let read = cell.run(&["--open"], &["cat", key.to_str().unwrap()]).await;
     assert_prints(&read, "secret\n");
@@ -348,9 +332,7 @@ print(len(children))
 
 #[tokio::test]
 async fn limits_processes_of_a_fork_bomb() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -385,9 +367,7 @@ async fn refuses_process_limits_that_root_ignores() {
 /// Simulates a full disk: one file cannot exceed the limit.
 #[tokio::test]
 async fn limits_file_size() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let limit = format!("--file-size={MIB}");
     let output = cell
         .shell(&[&limit], "head -c 3145728 /dev/zero > big")
@@ -398,9 +378,7 @@ async fn limits_file_size() {
 
 #[tokio::test]
 async fn limits_process_memory() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -416,9 +394,7 @@ async fn limits_process_memory() {
 
 #[tokio::test]
 async fn limits_process_cpu_time() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let output = cell
         .shell(&["--cpu-seconds=1"], "while :; do :; done")
         .await;
@@ -428,17 +404,13 @@ async fn limits_process_cpu_time() {
 
 #[tokio::test]
 async fn dumps_no_core() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     assert_prints(&cell.shell(&[], "ulimit -H -c").await, "0\n");
 }
 
 #[tokio::test]
 async fn runs_only_as_the_named_user() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !is_root() {
         skipped(&NO_ROOT, "root", "the tests do not run as root");
         return;
@@ -464,9 +436,7 @@ async fn refuses_root_as_the_named_user() {
 
 #[tokio::test]
 async fn drops_all_capabilities_permanently() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let script = "grep -E '^(CapInh|CapPrm|CapEff|CapAmb|NoNewPrivs)' /proc/self/status";
     let output = cell.shell(&[], script).await;
     let zero = "0".repeat(16);
@@ -476,9 +446,7 @@ async fn drops_all_capabilities_permanently() {
 
 #[tokio::test]
 async fn passes_exactly_the_given_environment() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let mut command = wrapper(&[option("read-write", &cell.path("work"))], &["env"]);
     command.env("RUNNEL_TOKEN", "token");
     let output = within("env", command.output()).await.unwrap();
@@ -505,9 +473,7 @@ fn outsider() -> tokio::process::Child {
 
 #[tokio::test]
 async fn reads_no_environment_of_outside_processes() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let outsider = outsider();
     let environment = format!("/proc/{}/environ", outsider.id().unwrap());
     // The environment is visible a moment after the spawn.
@@ -526,9 +492,7 @@ async fn reads_no_environment_of_outside_processes() {
 
 #[tokio::test]
 async fn signals_no_process_outside() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let outsider = outsider();
     let script = format!("kill -0 {}", outsider.id().unwrap());
     let output = cell.shell(&[], &script).await;
@@ -577,9 +541,7 @@ for target in pid, 0:
 
 #[tokio::test]
 async fn changes_no_process_outside() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     if !has_python().await {
         return;
     }
@@ -611,9 +573,7 @@ worker.on('exit', code => console.log(code, kept.length, require('node:os').cpus
 
 #[tokio::test]
 async fn runs_node_within_512_mib() {
-    let Some(cell) = SandboxDirectories::new().await else {
-        return;
-    };
+    let cell = or_skip!(SandboxDirectories::new().await);
     let mut node = Command::new("node");
     let Ok(found) = node.args(["-p", "process.execPath"]).output().await else {
         skipped(&NO_NODE, "node", "there is no node");

@@ -61,9 +61,7 @@ fn seqs(page: &Value) -> Vec<i64> {
 #[rstest]
 #[tokio::test]
 async fn search_finds_words_of_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = open_stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(open_stage(engine).await);
     for (event_id, text) in [
         ("m-1", "今天天气不错，我们去公园"),
         ("m-2", "東京タワーの高さは？"),
@@ -193,9 +191,7 @@ async fn search_applies_filters_and_continues_by_cursor() {
 #[rstest]
 #[tokio::test]
 async fn search_accepts_any_query_text(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = open_stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(open_stage(engine).await);
     let run = HeldRun::start(&stage, &saying("m-1", "hello OR near")).await;
     for (query, status) in [
         ("hello OR", 200),
@@ -401,9 +397,7 @@ async fn page(run: &HeldRun, query: &str) -> Value {
 #[rstest]
 #[tokio::test]
 async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = open_stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(open_stage(engine).await);
     for number in 0..4 {
         say(&stage, &saying(&format!("m-{number}"), "hello")).await;
     }
@@ -462,9 +456,7 @@ async fn paging_both_ways_is_stable_during_inserts(#[values(Sqlite, Postgres)] e
 #[rstest]
 #[tokio::test]
 async fn both_cursors_bound_pages_in_both_directions(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = open_stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(open_stage(engine).await);
     for number in 0..4 {
         say(&stage, &saying(&format!("m-{number}"), "hello")).await;
     }
@@ -618,9 +610,7 @@ async fn lists_reject_unknown_parameters() {
 #[tokio::test]
 async fn other_conversations_need_their_own_grant(#[values(Sqlite, Postgres)] engine: Engine) {
     let wanted = json!(["page", "search", "workspace"]);
-    let Some(stage) = stage(engine, &wanted, BOTH).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, &wanted, BOTH).await);
     for conversation in ["c-1", "c-2"] {
         let mut event = saying(conversation, &format!("words of {conversation}"));
         event["conversation"]["conversation_id"] = json!(conversation);

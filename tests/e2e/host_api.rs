@@ -20,9 +20,7 @@ fn message_in(conversation: &str, event_id: &str) -> Value {
 #[rstest]
 #[tokio::test]
 async fn run_reads_its_context_and_record(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(run.host.url, format!("{}/host/v1", stage.client.url));
 
@@ -58,9 +56,7 @@ async fn run_reads_its_context_and_record(#[values(Sqlite, Postgres)] engine: En
 #[rstest]
 #[tokio::test]
 async fn state_writes_check_the_version(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let key = "/state/conversation/memory.summary";
     assert_eq!(run.get(key).await.status, 404);
@@ -187,9 +183,7 @@ async fn rejects_writes_to_foreign_or_reserved_state() {
 #[rstest]
 #[tokio::test]
 async fn run_pages_its_own_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(|run| {
         let message = r#"{"message":{"role":"assistant","content":"answer"},"file_ids":[]}"#;
         let results = [

@@ -65,9 +65,7 @@ async fn neighbours(stage: &Stage) -> (Vec<String>, Vec<String>) {
 #[rstest]
 #[tokio::test]
 async fn run_sees_only_runs_of_its_scope(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let (mut near, far) = neighbours(&stage).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     near.push(run.run_id.clone());
@@ -148,9 +146,7 @@ fn sequences(page: &Value) -> Vec<u64> {
 #[rstest]
 #[tokio::test]
 async fn reads_ledger_in_both_directions(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let before = finished(&stage, &message("near")).await;
     let ledger = stage.client.ledger(&before).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -211,9 +207,7 @@ async fn reads_ledger_in_both_directions(#[values(Sqlite, Postgres)] engine: Eng
 #[rstest]
 #[tokio::test]
 async fn run_cancels_itself_and_runs_in_scope(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let neighbour = HeldRun::start(&stage, &message("m-0")).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let other = format!("/runs/{}/cancel", neighbour.run_id);

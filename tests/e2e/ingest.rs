@@ -36,9 +36,7 @@ fn with_member(event_id: &str, pointer: &str, value: Value) -> Value {
 async fn rejects_invalid_events_by_pointer_without_stored_rows(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = quick_stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(quick_stage(engine, |_| {}).await);
     for (n, (pointer, value)) in [
         ("/event_type", Value::Null),
         ("/event_type", json!(7)),
@@ -173,9 +171,7 @@ async fn rejects_missing_and_invalid_keys() {
 #[rstest]
 #[tokio::test]
 async fn duplicate_event_returns_first_answer(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = quick_stage(engine, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(quick_stage(engine, |_| {}).await);
     let first = stage.client.post(&message("m-1")).await;
     assert!(!first.is_replay());
     stage.outcome(&first.run_id()).await;
@@ -218,9 +214,7 @@ async fn duplicate_event_can_stream_its_run() {
 #[rstest]
 #[tokio::test]
 async fn binds_key_to_body_and_event_to_key(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = quick_stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(quick_stage(engine, |_| {}).await);
     let with_key = |key: &'static str, event: Value| {
         let request = stage.client.posting(&event).header("idempotency-key", key);
         async move { send(request).await.unwrap() }
@@ -249,9 +243,7 @@ async fn binds_key_to_body_and_event_to_key(#[values(Sqlite, Postgres)] engine: 
 #[rstest]
 #[tokio::test]
 async fn concurrent_duplicates_start_one_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = quick_stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(quick_stage(engine, |_| {}).await);
     let event = message("m-1");
     let senders = (0..20).map(|_| stage.client.post(&event));
     let answers = futures_util::future::join_all(senders).await;
@@ -307,9 +299,7 @@ async fn reports_both_agents_of_binding_conflict() {
 #[tokio::test]
 async fn reject_policy_allows_one_run_per_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
     let reject = |config: &mut Config| config.agents[0].concurrency = "reject";
-    let Some(stage) = quick_stage(engine, reject).await else {
-        return;
-    };
+    let stage = or_skip!(quick_stage(engine, reject).await);
     let gate = Gate::new();
     let held = gate.clone();
     let first = stage

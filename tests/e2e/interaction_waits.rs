@@ -9,7 +9,6 @@ use tokio::time::Instant;
 use crate::interactions::{ask, asking_event, question, stage, stage_with};
 use crate::support::client::{ApiResponse, Client, send};
 use crate::support::held::HeldRun;
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
 
@@ -42,7 +41,7 @@ impl WaitingInteraction {
             ]
         });
         let run_id = stage.client.post(&asking_event(event_id)).await.run_id();
-        let host = host_of(stage, &run_id).await;
+        let host = stage.host_of(&run_id).await;
         let path = format!("/v1/interactions?run_id={run_id}");
         let mut id = None;
         until("the question", async || {
@@ -89,20 +88,6 @@ impl WaitingInteraction {
         assert!(page.ends_with(&path), "{page}");
         path
     }
-}
-
-/// A host API client with the token of this run.
-async fn host_of(stage: &Stage, run_id: &str) -> Client {
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
-    let token = run_request["host"]["token"].as_str().unwrap();
-    Client::new(&format!("{}/host/v1", stage.client.url), token)
 }
 
 async fn wait(host: &Client, id: &str, seconds: u64) -> ApiResponse {
@@ -152,9 +137,7 @@ async fn post_page(client: &Client, path: &str, form: &str) -> Html {
 #[rstest]
 #[tokio::test]
 async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     assert_eq!(asking.wait(0).await.body, json!({"status": "open"}));
     let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&stage.client, "b"));
@@ -214,9 +197,7 @@ async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
 #[rstest]
 #[tokio::test]
 async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     asking.end(&stage).await;
     assert_eq!(asking.shown(&stage).await["status"], "open");
@@ -224,7 +205,7 @@ async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine
     assert_eq!(taken.status, 202, "{}", taken.body);
     let run_id = taken.run_id();
     stage.client.finished(&run_id).await;
-    let request = host_request(&stage, &run_id).await;
+    let request = stage.runner.run_request(&run_id).await.json();
     let context = &request["context"];
     assert_eq!(
         context["input"]["interaction"]["values"],
@@ -239,23 +220,10 @@ async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine
     assert_eq!(other.detail("reason"), "already_submitted");
 }
 
-async fn host_request(stage: &Stage, run_id: &str) -> Value {
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json()
-}
-
 #[rstest]
 #[tokio::test]
 async fn reports_expiry_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let soon = json!({"expires_at": now + 3});
@@ -288,9 +256,7 @@ async fn reports_expiry_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
 #[rstest]
 #[tokio::test]
 async fn reports_cancel_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let (resolution, cancelled) =
         tokio::join!(asking.wait(30), stage.client.cancel(&asking.run_id));
@@ -311,9 +277,7 @@ async fn reports_cancel_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
 async fn rejects_waits_on_foreign_or_unawaited_interactions(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({"interaction_id": "mine"})).await;
     let mut other = asking_event("m-2");
     other["conversation"]["conversation_id"] = json!("c-8");
@@ -409,9 +373,7 @@ async fn answers_waiting_run_across_replicas() {
     let stage = stage_with(Postgres, |config| {
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
     });
-    let Some(stage) = stage.await else {
-        return;
-    };
+    let stage = or_skip!(stage.await);
     let replica = stage.gateway.start_replica().await;
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     let host = Client::new(&format!("{}/host/v1", replica.client.url), &asking.host.key);
@@ -437,9 +399,7 @@ async fn answers_waiting_run_across_replicas() {
 #[rstest]
 #[tokio::test]
 async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking =
         WaitingInteraction::start(&stage, "m-1", &json!({"description": "rm -rf <all> && ls"}))
             .await;
@@ -527,7 +487,7 @@ async fn late_page_answer_becomes_an_event() {
         .await
         .body;
     let id = listed["items"][0]["id"].as_str().unwrap().to_owned();
-    let (host, gate) = (host_of(&stage, &run_id).await, Gate::new());
+    let (host, gate) = (stage.host_of(&run_id).await, Gate::new());
     let waiting = WaitingInteraction {
         run_id,
         id,
@@ -543,7 +503,7 @@ async fn late_page_answer_becomes_an_event() {
     );
     let shown = waiting.shown(&stage).await;
     let run_id = shown["submitted_run_id"].as_str().unwrap();
-    let request = host_request(&stage, run_id).await;
+    let request = stage.runner.run_request(run_id).await.json();
     let actor = &request["context"]["event"]["data"]["answered_by"];
     assert_eq!(*actor, json!({"actor_type": "link"}));
 }

@@ -150,9 +150,7 @@ fn answer_context(stage: &Stage, run_id: &str) -> Value {
 async fn interaction_answer_starts_run_of_requesting_agent(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let event = asking_event("m-1");
     let asking_run_id = ask(&stage, &event, &[question("q", &json!({}))]).await;
     let ledger = stage.client.ledger(&asking_run_id).await;
@@ -247,9 +245,7 @@ async fn interaction_answer_starts_run_of_requesting_agent(
 #[rstest]
 #[tokio::test]
 async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let asking_run_id = ask(&stage, &asking_event("m-1"), &[question("q", &json!({}))]).await;
     let id = only_id(&stage, &asking_run_id).await;
     let old = link(&stage.client, &id).await;
@@ -315,9 +311,7 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
 #[rstest]
 #[tokio::test]
 async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let now = std::time::SystemTime::now();
     let now = now.duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
     let soon = question("q", &json!({"expires_at": now + 3}));
@@ -345,9 +339,7 @@ async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] eng
 #[rstest]
 #[tokio::test]
 async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     stage.runner.answer("m-1", |run| {
         let request =
             json!({"action": "interaction.requested", "payload": question("q", &json!({}))});
@@ -392,9 +384,7 @@ async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] eng
 async fn interactions_need_manifest_agent_and_surface_permission(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     for (number, (kind, layer)) in [
         ("test.unpermitted", "manifest"),
         ("test.incapable", "manifest"),
@@ -470,9 +460,7 @@ async fn answers_go_only_to_requesting_agent() {
 #[rstest]
 #[tokio::test]
 async fn action_requests_with_targets_have_no_effect(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let elsewhere = ToolServer::start().await;
     let mut other = message("m-1");
     other["conversation"]["conversation_id"] = json!("other");
@@ -524,9 +512,7 @@ async fn action_requests_with_targets_have_no_effect(#[values(Sqlite, Postgres)]
 #[rstest]
 #[tokio::test]
 async fn filters_interactions_by_bot_and_thread(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     for (event_id, bot, thread) in [
         ("m-1", Some("b-1"), None),
         ("m-2", Some("b-2"), None),

@@ -494,9 +494,7 @@ async fn two_tenants(engine: Engine) -> Option<(OwnStage, Tenant, Tenant)> {
 #[rstest]
 #[tokio::test]
 async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some((stage, ours, theirs)) = two_tenants(engine).await else {
-        return;
-    };
+    let (stage, ours, theirs) = or_skip!(two_tenants(engine).await);
     let mut only = message("m-only");
     only["conversation"]["conversation_id"] = json!(ONLY);
     only["input"]["text"] = json!(format!("hello {}", ours.mark));
@@ -605,9 +603,7 @@ async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: 
 #[rstest]
 #[tokio::test]
 async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let ended = HeldRun::start(&stage, &message("m-2")).await;
@@ -730,9 +726,7 @@ async fn runs_access_only_own_and_granted_data(#[values(Sqlite, Postgres)] engin
             ..Agent::default()
         });
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let tenant = Tenant::new(&stage, "other").await;
     let mut event = message("m-other");
     event["input"]["text"] = json!(tenant.mark);
@@ -937,9 +931,7 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
     let staged = Stage::of(engine, runner, |config: &mut Config| {
         config.agents[0].resources = ALL;
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
         run.put("/state/conversation/secret", &json!("hidden"))

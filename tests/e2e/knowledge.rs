@@ -207,9 +207,7 @@ const QUESTIONS: &[(&str, &str, &str)] = &[
 #[rstest]
 #[tokio::test]
 async fn finds_documents_of_every_type_until_deleted(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = stage(engine).await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     fill(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -392,9 +390,7 @@ async fn everything_found(engine: Engine) -> Option<BTreeMap<String, Vec<Value>>
 
 #[tokio::test]
 async fn search_results_are_equal_on_both_databases() {
-    let Some(on_postgres) = everything_found(Postgres).await else {
-        return;
-    };
+    let on_postgres = or_skip!(everything_found(Postgres).await);
     let on_sqlite = everything_found(Sqlite).await.unwrap();
     assert_eq!(on_sqlite, on_postgres);
 }
@@ -404,9 +400,7 @@ async fn search_results_are_equal_on_both_databases() {
 async fn filters_results_and_rejects_invalid_queries_by_pointer(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     fill(&admin).await;
     for (filters, documents) in [
@@ -565,9 +559,7 @@ async fn searches_only_bases_granted_by_every_layer() {
 #[rstest]
 #[tokio::test]
 async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     assert_eq!(
         put(&admin, "a", "text/plain", "The first reading.")
@@ -682,9 +674,7 @@ async fn slow_uploads_do_not_block_indexing() {
 #[rstest]
 #[tokio::test]
 async fn rebuilds_lost_index_from_stored_chunks(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     fill(&admin).await;
     let long = "A long text about bicycles. ".repeat(100);
@@ -727,9 +717,7 @@ async fn rebuilds_lost_index_from_stored_chunks(#[values(Sqlite, Postgres)] engi
 #[rstest]
 #[tokio::test]
 async fn long_queries_match_by_rarest_words(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     let texts = |n: usize| {
         format!(

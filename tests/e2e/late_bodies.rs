@@ -167,9 +167,7 @@ async fn rejects_late_bodies_of_ended_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
     #[values(RightsLoss::Ended, RightsLoss::Cancelled)] loss: RightsLoss,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let url = &stage.client.url;
     let all = half_sent_to_all(&stage.client, url, &[Face::Host], &run.token, &run.run_id).await;
@@ -226,9 +224,7 @@ async fn rejects_late_bodies_on_another_replica(
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
     });
-    let Some(stage) = stage.await else {
-        return;
-    };
+    let stage = or_skip!(stage.await);
     let replica = stage.gateway.start_replica().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let url = &replica.client.url;
@@ -265,9 +261,7 @@ async fn rejects_late_bodies_on_another_replica(
 #[rstest]
 #[tokio::test]
 async fn rejects_late_bodies_of_revoked_keys(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
     let made = admin
         .create("/v1/api-keys", &json!({"name": "leaked", "role": "admin"}))
@@ -337,9 +331,7 @@ async fn link(stage: &Stage, id: &str) -> String {
 #[rstest]
 #[tokio::test]
 async fn rejects_late_answers_for_replaced_links(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = super::interactions::stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(super::interactions::stage(engine).await);
     let (run_id, id, gate) = held_question(&stage).await;
     let mut routes = operations(&stage.client).await;
     routes.retain(|route| route.id.starts_with("submit_interaction"));

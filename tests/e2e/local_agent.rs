@@ -8,7 +8,6 @@ use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
@@ -17,7 +16,7 @@ use crate::support::gateway::{Config, GatewayProcess};
 use crate::support::listening::{ChildServer, local_agent_under};
 use crate::support::runner::SECRET;
 use crate::support::talker::{AnswerPiece, ScriptedProvider};
-use crate::support::{Engine, Postgres, Sqlite, within};
+use crate::support::{Engine, Postgres, Sqlite, serve, within};
 use crate::tool_servers::{EVERYTHING, PEERS};
 
 /// The agent as a separate service, and a gateway with an endpoint for it.
@@ -153,9 +152,7 @@ impl AgentTurn {
 #[rstest]
 #[tokio::test]
 async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(peers) = PEERS.built("mcp").await else {
-        return;
-    };
+    let peers = or_skip!(PEERS.built("mcp").await);
     let talker = ScriptedProvider::start().await;
     let catalog = format!(
         "[[mcp_servers]]\nname = \"everything\"\ncommand = [\"node\", \"{}\", \"stdio\"]\n\
@@ -168,9 +165,7 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
         catalog,
         ..AgentSetting::default()
     };
-    let Some(agency) = LocalAgentStage::open(engine, &talker, setting).await else {
-        return;
-    };
+    let agency = or_skip!(LocalAgentStage::open(engine, &talker, setting).await);
     let admin = agency.gateway.admin();
     crate::tool_servers::ready(&admin).await;
     let guide = "# Rooms\n\nThe breakfast room is behind the red door.";
@@ -243,9 +238,7 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
 #[tokio::test]
 async fn shows_pictures_again_in_next_message(#[values(Sqlite, Postgres)] engine: Engine) {
     let talker = ScriptedProvider::start().await;
-    let Some(agency) = LocalAgentStage::open(engine, &talker, AgentSetting::default()).await else {
-        return;
-    };
+    let agency = or_skip!(LocalAgentStage::open(engine, &talker, AgentSetting::default()).await);
     // One stays in its event, the other is replaced by an artifact.
     let pictures = [2_000, 100_000].map(|bytes| {
         let picture = [&b"\x89PNG\r\n\x1a\n"[..], &vec![7; bytes]].concat();
@@ -279,9 +272,7 @@ async fn shows_pictures_again_in_next_message(#[values(Sqlite, Postgres)] engine
 #[tokio::test]
 async fn later_runs_stay_below_refused_size() {
     let talker = ScriptedProvider::start().await;
-    let Some(agency) = LocalAgentStage::open(Sqlite, &talker, AgentSetting::default()).await else {
-        return;
-    };
+    let agency = or_skip!(LocalAgentStage::open(Sqlite, &talker, AgentSetting::default()).await);
     for turn in 1..=8 {
         talker.says([AnswerPiece::text("Noted.")]);
         agency
@@ -354,10 +345,7 @@ async fn slow_tool() -> (String, Arc<(Notify, Notify)>, JoinSet<()>) {
         "\"done\""
     };
     let router = axum::Router::new().fallback(answer);
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let url = format!("http://{}", listener.local_addr().unwrap());
-    let mut server = JoinSet::new();
-    server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+    let (url, server) = serve(router).await;
     (url, signals, server)
 }
 

@@ -142,9 +142,7 @@ pub async fn json_output(command: &mut Command) -> Value {
 
 #[tokio::test]
 async fn typescript_client_lists_and_calls_granted_tools() {
-    let Some(peers) = PEERS.built("mcp").await else {
-        return;
-    };
+    let peers = or_skip!(PEERS.built("mcp").await);
     let server = ToolServer::start().await;
     let stage = stage(Sqlite, &server).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -186,14 +184,13 @@ async fn speak(run: &HeldRun, body: &Value) -> (u16, Value) {
 #[rstest]
 #[tokio::test]
 async fn is_stateless_and_closes_with_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage_with(
-        engine,
-        "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
-    )
-    .await
-    else {
-        return;
-    };
+    let stage = or_skip!(
+        stage_with(
+            engine,
+            "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
+        )
+        .await
+    );
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let hello = json!({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": {
         "protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}});
@@ -381,9 +378,7 @@ async fn concurrent_calls_with_equal_ids_stay_separate() {
 #[rstest]
 #[tokio::test]
 async fn rejects_unstorable_messages_before_audit(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let nul = r#"{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"x\u0000y","arguments":{}}}"#;
     let deep = format!(

@@ -18,7 +18,8 @@ use crate::support::{
     CommandOutput, Engine, Postgres, Sqlite, Stage, TempDirectory, programs, run,
 };
 
-const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+pub(crate) const MASTER_KEY: &str =
+    "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
 /// One pipeline of each built-in runner, one already migrated pipeline, and one without a runner.
 fn export() -> String {
@@ -32,7 +33,7 @@ fn directory() -> TempDirectory {
     directory
 }
 
-async fn runnel(
+pub(crate) async fn runnel(
     directory: &TempDirectory,
     arguments: &[&str],
     variables: &[(String, String)],
@@ -586,9 +587,7 @@ fn gateway_variables(report: &Value) -> Vec<(String, String)> {
 #[tokio::test]
 async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] engine: Engine) {
     let directory = TempDirectory::new();
-    let Some(database) = LangbotDatabase::create(engine, &directory).await else {
-        return;
-    };
+    let database = or_skip!(LangbotDatabase::create(engine, &directory).await);
     let before = std::fs::read(directory.file("langbot.db")).ok();
     let source = database.source.as_str();
     let arguments = [

@@ -6,15 +6,15 @@ use tokio::process::Command;
 
 use reqwest::Method;
 
+use crate::migrate::{MASTER_KEY, runnel};
 use crate::support::client::{Client, send};
 use crate::support::connectors::connectors_with;
 use crate::support::fake_platforms::FakePlatforms;
 use crate::support::langbot_database::{LangbotDatabase, pipelines};
 use crate::support::listening::{ChildServer, local_agent_under};
 use crate::support::runner::SECRET;
-use crate::support::{CommandOutput, Engine, Postgres, Sqlite, TempDirectory, programs, run};
+use crate::support::{Engine, Postgres, Sqlite, TempDirectory, programs};
 
-const MASTER_KEY: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 /// The default address of the Local Agent.
 const LOCAL_AGENT: &str = "127.0.0.1:9101";
 /// A configuration line of each agent with a fixed platform address, and its API path. Users set no address
@@ -41,9 +41,7 @@ async fn nine_migrated_pipelines_answer_two_turns(#[values(Sqlite, Postgres)] en
     let directory = TempDirectory::new();
     let platforms = FakePlatforms::start().await;
     let addresses = ADDRESSES.map(|(from, path)| (from, format!("{}{path}", platforms.url)));
-    let Some(database) = LangbotDatabase::create_at(engine, &directory, &addresses).await else {
-        return;
-    };
+    let database = or_skip!(LangbotDatabase::create_at(engine, &directory, &addresses).await);
     // The service needs the platform secrets in its environment, and its address goes into the configuration. So
     // migrate twice.
     let report = migrate(&directory, &database.source, "http://127.0.0.1:9120").await;
@@ -98,19 +96,6 @@ async fn migrate(directory: &TempDirectory, source: &str, connectors: &str) -> V
     let printed = runnel(directory, &arguments, &[]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
     serde_json::from_str(&printed.stdout).unwrap()
-}
-
-async fn runnel(
-    directory: &TempDirectory,
-    arguments: &[&str],
-    variables: &[(String, String)],
-) -> CommandOutput {
-    let mut command = Command::new(programs::runnel());
-    command
-        .args(arguments)
-        .current_dir(directory.file(""))
-        .envs(variables.iter().cloned());
-    run(&mut command).await
 }
 
 /// All variables of the report, with values.

@@ -293,9 +293,7 @@ async fn first_of_two_terminals_holds() {
 #[rstest]
 #[tokio::test]
 async fn invalid_sequence_number_fails_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     for sequence in ["0", "-1", "18446744073709551616", "1.5"] {
         let outcome = stage
             .play(move |run| sse(run.delta(sequence, "a") + &run.completed(2)))
@@ -336,9 +334,7 @@ async fn closes_socket_after_terminal_and_drops_rest() {
 #[rstest]
 #[tokio::test]
 async fn foreign_run_id_fails_only_sending_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let gate = Gate::new();
     let held = gate.clone();
     let victim = stage

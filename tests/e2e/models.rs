@@ -111,6 +111,16 @@ async fn scripted_in(
     Some((stage, run))
 }
 
+/// Usage of a run once this many calls are counted.
+async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
+    let path = format!("/v1/runs/{}/usage", run.run_id);
+    until("the calls to be counted", async || {
+        stage.client.get(&path).await.body["total"]["calls"] == calls
+    })
+    .await;
+    stage.client.get(&path).await.body["total"].clone()
+}
+
 async fn stage_in(
     directory: &TempDirectory,
     engine: Engine,
@@ -181,9 +191,7 @@ fn streamed_text(events: &[(String, Value)]) -> String {
 #[rstest]
 #[tokio::test]
 async fn calls_granted_model_plain_and_streamed(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some((stage, run)) = scripted(engine).await else {
-        return;
-    };
+    let (stage, run) = or_skip!(scripted(engine).await);
     let listed = run.get("/models").await.body;
     let ids: Vec<_> = listed["models"]
         .as_array()
@@ -1004,9 +1012,7 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
     let budgets = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 3\n\
         [[budgets]]\nname = \"day-tokens\"\nscope = \"workspace\"\nwindow = \"day\"\ntokens = 1000\n\
         [[budgets]]\nname = \"each-agent\"\nscope = \"agent\"\nwindow = \"day\"\ncalls = 100\n";
-    let Some((stage, run)) = scripted_with(engine, budgets).await else {
-        return;
-    };
+    let (stage, run) = or_skip!(scripted_with(engine, budgets).await);
     // Output is limited to 100 tokens; with the input, nine such calls would fit.
     let full_response = run
         .call("/models/talker/invoke", &chat_request("hello"))
@@ -1124,9 +1130,7 @@ fn check_client(got: &Value) {
 
 #[tokio::test]
 async fn official_python_client_accepts_run_token() {
-    let Some(openai) = python_with_openai().await else {
-        return;
-    };
+    let openai = or_skip!(python_with_openai().await);
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let base_url = format!("{}/openai/v1", run.host.url);
     let mut python = Command::new(openai);
@@ -1142,9 +1146,7 @@ async fn official_python_client_accepts_run_token() {
 
 #[tokio::test]
 async fn official_node_client_accepts_run_token() {
-    let Some(project) = OPENAI_NODE.built("node").await else {
-        return;
-    };
+    let project = or_skip!(OPENAI_NODE.built("node").await);
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let base_url = format!("{}/openai/v1", run.host.url);
     let mut node = Command::new("node");

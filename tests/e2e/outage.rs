@@ -66,9 +66,7 @@ fn outage() -> u64 {
 #[case::silent(NetworkFault::Holding)]
 #[tokio::test]
 async fn rejects_events_during_outage_and_accepts_once_after(#[case] wire: NetworkFault) {
-    let Some((stage, proxy)) = stage(|_| {}).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|_| {}).await);
     stage.runner.answer_all(talk);
     let before = stage.client.post(&message("before")).await.run_id();
     stage.outcome(&before).await;
@@ -111,9 +109,7 @@ async fn live_run_survives_outage_without_loss(#[case] wire: NetworkFault) {
         config.agents[0].timeout_seconds += Duration::from_secs(outage()).as_secs_f64();
         config.set_runner_url(&url);
     };
-    let Some((stage, proxy)) = stage_of(runner, configure).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage_of(runner, configure).await);
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
@@ -197,9 +193,7 @@ fn asking(what: RunQuery, run: &Run, hold: Gate) -> Vec<ScriptStep> {
 #[case::post_retry(RunQuery::PostRetry)]
 #[tokio::test]
 async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
-    let Some((stage, proxy)) = stage(|config| config.agents[0].retries = 1).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|config| config.agents[0].retries = 1).await);
     let gate = Gate::new();
     let hold = gate.clone();
     stage
@@ -253,10 +247,7 @@ async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
 
 #[tokio::test]
 async fn keeps_files_when_event_commit_is_unknown() {
-    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
-    else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|config| config.runs = "lease_seconds = 3".into()).await);
     stage.runner.answer_all(talk);
     let mut event = message("gone-1");
     let file = BASE64_STANDARD.encode("a;b\n".repeat(30_000));
@@ -283,14 +274,7 @@ async fn keeps_files_when_event_commit_is_unknown() {
     assert!(again.is_replay(), "{}", again.body);
     let run_id = again.run_id();
     assert_eq!(stage.outcome(&run_id).await.ending(), "completed");
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-    };
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
+    let run_request = stage.runner.run_request(&run_id).await.json();
     let artifact_id = &run_request["context"]["input"]["attachments"][0]["id"];
     let path = format!("/v1/artifacts/{}", artifact_id.as_str().unwrap());
     assert_eq!(stage.client.get(&path).await.status, 200);
@@ -323,9 +307,7 @@ async fn run_with_expired_lease_ends_as_orphaned(
         config.runs = "lease_seconds = 2".into();
         config.rest = format!("[metrics]\nlisten = \"{metrics}\"\n");
     };
-    let Some((stage, proxy)) = stage(configure).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(configure).await);
     let between = stage.start(script).await;
     let mut stream = stage.client.follow(&between, 0).await;
     let seen = stream.event().await.unwrap();
@@ -364,9 +346,7 @@ async fn run_with_expired_lease_ends_as_orphaned(
 #[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger)]
 #[tokio::test]
 async fn checks_lost_commit_before_retry(#[case] trap: fn(String) -> CutTrigger) {
-    let Some((stage, proxy)) = stage(|_| {}).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|_| {}).await);
     let script = |run: &Run| {
         let malformed = run.result(3, "message.delta", r#"{"rejected-3":1}"#);
         let words = [run.delta(1, "said-1"), run.delta(2, "said-2"), malformed];
@@ -408,10 +388,7 @@ async fn checks_lost_commit_before_retry(#[case] trap: fn(String) -> CutTrigger)
 #[case::a_later_one(true)]
 #[tokio::test]
 async fn resent_event_after_lost_commit_is_duplicate(#[case] is_later: bool) {
-    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 3".into()).await
-    else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|config| config.runs = "lease_seconds = 3".into()).await);
     stage.runner.answer_all(talk);
     if is_later {
         let run_id = stage.client.post(&message("before")).await.run_id();
@@ -442,9 +419,7 @@ async fn resent_event_after_lost_commit_is_duplicate(#[case] is_later: bool) {
 #[case::made(CutTrigger::AfterCommit as fn(String) -> CutTrigger)]
 #[tokio::test]
 async fn host_call_recovers_result_of_lost_commit(#[case] trap: fn(String) -> CutTrigger) {
-    let Some((stage, proxy)) = stage(|_| {}).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let path = "/state/conversation/k";
     assert_eq!(run.put(path, &json!("one")).await.body["version"], 1);
@@ -474,9 +449,7 @@ async fn steering_pull_recovers_from_lost_commit(
     steerable["capabilities"]["steering"] = json!(true);
     let steer = |config: &mut Config| config.agents[0].concurrency = "steer";
     let runner = StubRunner::start_as(steerable).await;
-    let Some((stage, proxy)) = stage_of(runner, steer).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage_of(runner, steer).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for event_id in ["m-2", "m-3"] {
         let absorbed = stage.client.post(&message(event_id)).await;
@@ -513,10 +486,7 @@ async fn slow_database_fails_no_run() {
     // The leases hold because renewals do not queue after the runs' writes.
     const LATE: Duration = Duration::from_millis(100);
     const PAUSE: Duration = Duration::from_millis(100);
-    let Some((stage, proxy)) = stage(|config| config.runs = "lease_seconds = 15".into()).await
-    else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|config| config.runs = "lease_seconds = 15".into()).await);
     let gate = Gate::new();
     let mut runs = Vec::new();
     for n in 0..6 {
@@ -579,9 +549,7 @@ async fn execute(database: &mut PgConnection, sql: String) {
 #[case::lock_timeout("55P03")]
 #[tokio::test]
 async fn retries_serialization_conflicts_exactly_once(#[case] code: &str) {
-    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     stage.runner.answer_all(talk);
     let mut database = database(&stage).await;
     // Sequences are not rolled back: the first three writes to each table fail.
@@ -616,9 +584,7 @@ async fn retries_serialization_conflicts_exactly_once(#[case] code: &str) {
 
 #[tokio::test]
 async fn repeated_connection_loss_fails_no_run() {
-    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     stage.runner.answer_all(|run| {
         let frames = run.talk(150).into_iter().map(String::into_bytes).collect();
         vec![
@@ -649,9 +615,7 @@ async fn silently_dead_connections_fail_no_run() {
     let configure = |config: &mut Config| {
         config.runs = format!("lease_seconds = {}", LEASE.as_secs());
     };
-    let Some((stage, proxy)) = stage(configure).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(configure).await);
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer_all(move |run| {
@@ -675,9 +639,7 @@ async fn silently_dead_connections_fail_no_run() {
 
 #[tokio::test]
 async fn returns_endpoint_secret_after_lost_commit() {
-    let Some((stage, proxy)) = stage(|_| {}).await else {
-        return;
-    };
+    let (stage, proxy) = or_skip!(stage(|_| {}).await);
     let admin = stage.admin.clone();
     let other = StubRunner::start_as(manifest("plugin:test/other/default")).await;
     proxy.arm(CutTrigger::AfterCommit("lost-endpoint".to_owned()));

@@ -501,9 +501,7 @@ impl ComposeReplica {
 async fn compose_services_answer_an_event() {
     let directory = TempDirectory::new();
     let path = secrets(&directory).await;
-    let Some(database) = Database::create(Postgres, &directory).await else {
-        return;
-    };
+    let database = or_skip!(Database::create(Postgres, &directory).await);
     std::fs::write(format!("{path}/database_url"), database.url()).unwrap();
 
     let secret = std::fs::read_to_string(format!("{path}/local_agent_secret")).unwrap();
@@ -654,9 +652,7 @@ async fn cluster_restarts_gateways_after_configuration_changes() {
         }
     }
     for path in ["sqlite", "postgres"] {
-        let Some(before) = kustomized(&directory.file(path)).await else {
-            return;
-        };
+        let before = or_skip!(kustomized(&directory.file(path)).await);
         let config = directory.file(path).join("runnel.toml");
         let changed = std::fs::read_to_string(&config).unwrap() + "[limits]\n";
         std::fs::write(&config, changed).unwrap();
@@ -675,10 +671,7 @@ async fn cluster_restarts_gateways_after_configuration_changes() {
 
 #[tokio::test]
 async fn node_drains_end_one_stateless_replica_at_once() {
-    let Some(documents) = kustomized(&repository_file("packaging/kubernetes/postgres")).await
-    else {
-        return;
-    };
+    let documents = or_skip!(kustomized(&repository_file("packaging/kubernetes/postgres")).await);
     let stateful = &of_kind(&documents, "StatefulSet")["spec"];
     assert_eq!(stateful["replicas"].as_u64(), Some(2));
     assert!(stateful["volumeClaimTemplates"].is_null());

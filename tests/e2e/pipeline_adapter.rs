@@ -60,30 +60,16 @@ async fn post(stage: &Stage, query: &Value) -> ApiResponse {
     send(posting(&stage.client, query)).await.unwrap()
 }
 
-async fn context_of(stage: &Stage, run_id: &str) -> Value {
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json()["context"]
-        .clone()
-}
-
 #[rstest]
 #[tokio::test]
 async fn passes_query_to_runner_without_private_fields(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(quick);
     let posted = post(&stage, &query("q-1")).await;
     assert_eq!(posted.body["event_id"], "q-1");
     assert_eq!(posted.body["status"], "created");
     let run_id = posted.run_id();
-    let context = context_of(&stage, &run_id).await;
+    let context = stage.runner.context_of(&run_id).await;
     for (pointer, expected) in [
         ("/run_id", json!(run_id)),
         (
@@ -183,9 +169,7 @@ async fn passes_query_to_runner_without_private_fields(#[values(Sqlite, Postgres
 #[rstest]
 #[tokio::test]
 async fn runner_pulls_effective_prompt_with_audit(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer("q-1", move |run| {
@@ -244,9 +228,7 @@ async fn audited(stage: &Stage, run_id: &str) -> Vec<Value> {
 #[rstest]
 #[tokio::test]
 async fn duplicate_query_returns_first_answer(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(quick);
     let counted = query(7);
     let first = post(&stage, &counted).await;
@@ -375,7 +357,7 @@ async fn binds_each_pipeline_to_its_agent() {
         let run = stage.client.finished(&run_id).await;
         assert_eq!(run["status"], "completed", "{run}");
         assert_eq!(
-            context_of(&stage, &run_id).await["adapter"]["extra"]["pipeline_uuid"],
+            stage.runner.context_of(&run_id).await["adapter"]["extra"]["pipeline_uuid"],
             pipeline
         );
     }
@@ -388,14 +370,12 @@ async fn binds_each_pipeline_to_its_agent() {
 
 #[tokio::test]
 async fn exchanges_query_and_context_with_langbot_sdk() {
-    let Some(peer) = LangbotPeer::find().await else {
-        return;
-    };
+    let peer = or_skip!(LangbotPeer::find().await);
     let stage = Stage::new().await;
     stage.runner.answer_all(quick);
     let dumped = peer.ask("query", &json!(7)).await;
     let run_id = post(&stage, &dumped).await.run_id();
-    let context = context_of(&stage, &run_id).await;
+    let context = stage.runner.context_of(&run_id).await;
     assert_eq!(context["input"]["text"], "@Bob see");
     assert_eq!(
         context["adapter"]["extra"],

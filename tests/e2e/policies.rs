@@ -92,9 +92,7 @@ async fn pull(run: &HeldRun, body: &Value) -> Vec<String> {
 #[rstest]
 #[tokio::test]
 async fn enqueued_events_run_sequentially_in_order(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "enqueue").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "enqueue").await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let mut waiting = Vec::new();
     for event_id in ["m-2", "m-3"] {
@@ -155,9 +153,7 @@ async fn notifies_stream_of_queued_run() {
 #[rstest]
 #[tokio::test]
 async fn unpreparable_queued_run_fails_at_its_turn(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "enqueue").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "enqueue").await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let waiting = post(&stage, "m-2").await.run_id();
     let bend = "UPDATE runners SET status = 'odd' RETURNING runner_id";
@@ -171,9 +167,7 @@ async fn unpreparable_queued_run_fails_at_its_turn(#[values(Sqlite, Postgres)] e
 #[rstest]
 #[tokio::test]
 async fn interrupting_event_cancels_previous_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "interrupt").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "interrupt").await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let answer = post(&stage, "m-2").await;
     assert_eq!(
@@ -191,9 +185,7 @@ async fn interrupting_event_cancels_previous_run(#[values(Sqlite, Postgres)] eng
 #[rstest]
 #[tokio::test]
 async fn active_run_pulls_steered_event_once(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "steer").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "steer").await);
     let active = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
         active.run_request["context"]["context"]["available_apis"]["steering_pull"],
@@ -255,9 +247,7 @@ fn sequences(events: &[Frame]) -> Vec<u64> {
 #[rstest]
 #[tokio::test]
 async fn steered_stream_starts_at_current_run_position(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "steer").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "steer").await);
     let gates = [Gate::new(), Gate::new()];
     let held = gates.clone();
     stage.runner.answer("m-1", move |run| {
@@ -326,9 +316,7 @@ async fn steered_stream_starts_at_current_run_position(#[values(Sqlite, Postgres
 #[rstest]
 #[tokio::test]
 async fn unpulled_events_start_their_own_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, "steer").await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, "steer").await);
     let active = HeldRun::start(&stage, &message("m-1")).await;
     for event_id in ["m-2", "m-3"] {
         assert_eq!(post(&stage, event_id).await.run_id(), active.run_id);

@@ -68,9 +68,7 @@ fn assert_one_of(outcome: &VerifiedOutcome, endings: &[&str]) {
 #[tokio::test]
 async fn completion_races_cancel_with_one_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
-    let Some(stage) = Stage::on(engine, at_once).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, at_once).await);
     let stage = &stage;
     race("cancel and completion", |round| async move {
         let gate = Gate::new();
@@ -117,9 +115,7 @@ async fn completion_races_cancel_with_one_terminal(#[values(Sqlite, Postgres)] e
 #[tokio::test]
 async fn completion_races_deadline_with_one_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let soon = |config: &mut Config| config.agents[0].timeout_seconds = 0.5;
-    let Some(stage) = Stage::on(engine, soon).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, soon).await);
     let stage = &stage;
     race("deadline and completion", |round| async move {
         let wait = Duration::from_millis(460) + start_delay(round, 60_000);
@@ -169,9 +165,7 @@ async fn cancel_deadline_and_completion_yield_one_terminal() {
 #[tokio::test]
 async fn immediate_cancel_never_posts_run_twice(#[values(Sqlite, Postgres)] engine: Engine) {
     let at_once = |config: &mut Config| config.runs = "cancel_grace_seconds = 0.0".into();
-    let Some(stage) = Stage::on(engine, at_once).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, at_once).await);
     let stage = &stage;
     race("cancel and dispatch", |round| async move {
         let run_id = stage
@@ -221,9 +215,7 @@ async fn run_cancelled_in_queue_is_never_posted() {
 #[rstest]
 #[tokio::test]
 async fn late_follow_up_is_pulled_or_run_once(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = steering_stage(engine, "steer").await else {
-        return;
-    };
+    let stage = or_skip!(steering_stage(engine, "steer").await);
     let stage = &stage;
     race("follow-up and end", |round| async move {
         let conversation = format!("c-{round}");

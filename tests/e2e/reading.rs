@@ -31,9 +31,7 @@ async fn status_of(client: &Client, run_id: &str, after: &str, last: Option<&str
 #[rstest]
 #[tokio::test]
 async fn accepts_only_reached_numeric_cursors(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run_id = stage.start(four_events).await;
     stage.outcome(&run_id).await;
 
@@ -97,9 +95,7 @@ async fn stream_starts_with_run_id() {
 #[rstest]
 #[tokio::test]
 async fn page_limit_bounds_events(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run_id = stage.start(four_events).await;
     stage.outcome(&run_id).await;
 
@@ -130,9 +126,7 @@ async fn page_limit_bounds_events(#[values(Sqlite, Postgres)] engine: Engine) {
 #[rstest]
 #[tokio::test]
 async fn replays_ended_run_after_restart(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     stage.runner.answer_all(four_events);
     let stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();

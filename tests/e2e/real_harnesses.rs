@@ -75,9 +75,7 @@ fn script(tools: &HarnessToolNames) -> String {
 #[case("qwen-code")]
 #[tokio::test]
 async fn real_harness_completes_governed_turns(#[case] name: &str) {
-    let Some((command, directory)) = installed(name).await else {
-        return;
-    };
+    let (command, directory) = or_skip!(installed(name).await);
     let preset = if name == "claude-acp" {
         "claude-code\"\nnative = false\nname = \"acp"
     } else {
@@ -183,9 +181,7 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
 #[case("codex")]
 #[tokio::test]
 async fn budget_stops_looping_harness(#[case] name: &str) {
-    let Some((command, directory)) = installed(name).await else {
-        return;
-    };
+    let (command, directory) = or_skip!(installed(name).await);
     let HarnessToolNames {
         shell, argument, ..
     } = tools(name);
@@ -232,9 +228,7 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
 #[case("codex")]
 #[tokio::test]
 async fn provider_error_fails_turn_of_harness(#[case] name: &str) {
-    let Some((command, directory)) = installed(name).await else {
-        return;
-    };
+    let (command, directory) = or_skip!(installed(name).await);
     let runner = format!("{name}/default");
     let house = HarnessFixture::open(HarnessSetup {
         harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
@@ -308,9 +302,7 @@ fn planted(ran: &str) -> Vec<(&'static str, String)> {
 #[case("qwen-code")]
 #[tokio::test]
 async fn configuration_of_workspace_starts_no_program(#[case] name: &str) {
-    let Some((command, directory)) = installed(name).await else {
-        return;
-    };
+    let (command, directory) = or_skip!(installed(name).await);
     let runner = format!("{name}/default");
     let house = HarnessFixture::open(HarnessSetup {
         harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),

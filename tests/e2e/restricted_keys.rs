@@ -127,9 +127,7 @@ async fn objects_of(stage: &OwnStage, event_id: &str, event_type: &str) -> Resou
 #[rstest]
 #[tokio::test]
 async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let client = restricted_to(&stage, &json!(["main"])).await;
     let own = objects_of(&stage, "m-1", "message.received").await;
     let foreign = objects_of(&stage, "o-1", OTHER).await;
@@ -195,9 +193,7 @@ async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] eng
 #[rstest]
 #[tokio::test]
 async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let client = restricted_to(&stage, &json!(["main"])).await;
     let main = agent_id(&stage, "main").await;
     let other = agent_id(&stage, "other").await;
@@ -254,9 +250,7 @@ async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] e
 async fn replays_and_retries_stay_within_the_restriction(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let client = restricted_to(&stage, &json!(["main"])).await;
     for (id, event_type) in [("o-1", OTHER), ("n-1", "test.nobody")] {
         let event = event(id, event_type);
@@ -307,9 +301,7 @@ async fn replays_and_retries_stay_within_the_restriction(
 
 #[tokio::test]
 async fn keys_name_their_agents_by_name_or_id() {
-    let Some(stage) = stage(Sqlite).await else {
-        return;
-    };
+    let stage = or_skip!(stage(Sqlite).await);
     let (main, other) = (
         agent_id(&stage, "main").await,
         agent_id(&stage, "other").await,

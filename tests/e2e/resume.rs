@@ -57,9 +57,7 @@ async fn read_in_pieces(client: &Client, run_id: &str, size: usize) -> Vec<Frame
 async fn resumed_live_streams_have_no_gaps_or_duplicates(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     let run_id = stage.start(long_run).await;
     let sizes = [1, 2, 3, 7, 50];
     let clients = sizes.map(|size| read_in_pieces(&stage.client, &run_id, size));
@@ -75,9 +73,7 @@ async fn resumed_live_streams_have_no_gaps_or_duplicates(
 #[rstest]
 #[tokio::test]
 async fn resumes_after_any_event_and_restart(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     stage.runner.answer_all(long_run);
     let stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
@@ -102,9 +98,7 @@ async fn cut_after_every_event(client: &Client, run_id: &str, ledger: &[Frame]) 
 #[tokio::test]
 async fn streamed_events_survive_gateway_kill(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
-    let Some(mut stage) = OwnStage::on(engine, lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, lease).await);
     let never = Gate::new();
     stage.runner.answer_all(move |run| {
         let frames = run.talk(EVENTS)[..EVENTS / 2].concat();

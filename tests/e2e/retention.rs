@@ -19,9 +19,7 @@ async fn deletes_expired_events_but_keeps_run(#[values(Sqlite, Postgres)] engine
         "lease_seconds = 1.5".clone_into(&mut config.runs);
         "retention_days = 0.000001".clone_into(&mut config.ledger);
     };
-    let Some(stage) = Stage::on(engine, impatient).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, impatient).await);
     let live = HeldRun::start(&stage, &message("m-live")).await;
     stage.runner.answer_all(|run| sse(run.talk(2).concat()));
     let run_id = stage.client.post(&message("m-1")).await.run_id();
@@ -86,9 +84,7 @@ async fn keeps_events_while_interaction_is_open(#[values(Sqlite, Postgres)] engi
         "retention_days = 0.000001".clone_into(&mut config.ledger);
         config.agents[0].interactions = true;
     };
-    let Some(stage) = OwnStage::of(engine, runner, impatient).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::of(engine, runner, impatient).await);
     let questions = [question("q", &json!({}))];
     let waiting_run_id = ask(&stage, &asking_event("m-1"), &questions).await;
     stage.runner.answer_all(|run| sse(run.talk(2).concat()));

@@ -28,9 +28,7 @@ fn talks(run: &Run) -> Vec<ScriptStep> {
 #[tokio::test]
 async fn retries_run_of_killed_gateway(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
-    let Some(mut stage) = OwnStage::on(engine, lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, lease).await);
     let lost = HeldRun::start(&stage, &message("m-1")).await.run_id;
     stage.gateway.kill().await;
     stage.gateway.restart().await;
@@ -59,9 +57,7 @@ async fn retries_run_of_killed_gateway(#[values(Sqlite, Postgres)] engine: Engin
 #[rstest]
 #[tokio::test]
 async fn concurrent_retries_make_one_run(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, |_| {}).await);
     stage.runner.answer_all(fails);
     let mut event = message("m-1");
     event["conversation"] = Value::Null;

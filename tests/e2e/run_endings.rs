@@ -60,9 +60,7 @@ async fn started(stage: &Stage) -> String {
 #[rstest]
 #[tokio::test]
 async fn repeated_cancels_give_one_cancelled_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = Stage::on(engine, short_grace).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, short_grace).await);
     let run_id = started(&stage).await;
     let accepted = stage.client.cancel(&run_id).await;
     assert_eq!(accepted.status, 202, "{}", accepted.body);
@@ -231,9 +229,7 @@ async fn cancel_ignores_ended_runs_and_rejects_unknown_ones() {
 #[tokio::test]
 async fn deadline_ends_run_and_closes_socket(#[values(Sqlite, Postgres)] engine: Engine) {
     let soon = |config: &mut Config| config.agents[0].timeout_seconds = 1.0;
-    let Some(stage) = Stage::on(engine, soon).await else {
-        return;
-    };
+    let stage = or_skip!(Stage::on(engine, soon).await);
     let outcome = stage.play(one_delta_and_wait).await;
     outcome.assert(
         "timeout deadline_exceeded",
@@ -249,9 +245,7 @@ async fn shutdown_notifies_clients_and_ends_overdue_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let grace = |config: &mut Config| config.runs = "shutdown_grace_seconds = 2".into();
-    let Some(mut stage) = OwnStage::on(engine, grace).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, grace).await);
     stage.runner.answer_all(one_delta_and_wait);
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
@@ -365,9 +359,7 @@ async fn health_prints_why_gateway_is_not_ready() {
 #[tokio::test]
 async fn runs_of_killed_gateway_end_as_orphaned(#[values(Sqlite, Postgres)] engine: Engine) {
     let lease = |config: &mut Config| config.runs = "lease_seconds = 2".into();
-    let Some(mut stage) = OwnStage::on(engine, lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, lease).await);
     let run_id = started(&stage).await;
     stage.gateway.kill().await;
     stage.gateway.restart().await;

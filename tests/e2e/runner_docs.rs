@@ -89,9 +89,7 @@ async fn python_snippet_refuses_wrong_signatures() {
 
 #[tokio::test]
 async fn node_snippet_refuses_wrong_signatures() {
-    let Some(built) = NODE.built("node").await else {
-        return;
-    };
+    let built = or_skip!(NODE.built("node").await);
     let code = snippet("js")
         + "\nconst { readFileSync } = await import('node:fs');\n\
            const calls = JSON.parse(readFileSync(0, 'utf8'));\n\

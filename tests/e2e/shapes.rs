@@ -15,13 +15,13 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 
 use crate::isolation::ask;
-use crate::support::client::{Client, message, send};
+use crate::support::client::{message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::peer::environment;
 use crate::support::repository::repository_file;
 use crate::support::routes::{Face, operations};
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{head, sse};
 use crate::support::tool_server::ToolServer;
 use crate::support::{
@@ -248,21 +248,13 @@ impl DeferredSubject {
             vec![head("202 Accepted", "content-length: 0\r\n")]
         });
         let run_id = stage.client.post(&message("m-later")).await.run_id();
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let run_request = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json();
-        let token = text(&run_request["host"]["token"]);
-        let host = Client::new(&format!("{}/host/v1", stage.client.url), &token);
+        let host = stage.host_of(&run_id).await;
         until("the run to be deferred", async || {
             let beat = host.request(Method::POST, "/run/heartbeat");
             send(beat).await.unwrap().status == 200
         })
         .await;
+        let token = host.key;
         Self { run_id, token }
     }
 }
@@ -391,9 +383,7 @@ async fn responses_conform_to_api_document(
     caller: ShapeCaller,
 ) {
     let tools = ToolServer::start().await;
-    let Some(stage) = stage(engine, &tools).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, &tools).await);
     let all = operations(&stage.client).await;
     let left_out: Vec<_> = all
         .iter()
@@ -401,9 +391,7 @@ async fn responses_conform_to_api_document(
         .map(|operation| operation.id.clone())
         .collect();
     let subject = prepare(&stage, caller).await;
-    let Some(statuses) = send_shapes(&stage, &subject, caller, &left_out).await else {
-        return;
-    };
+    let statuses = or_skip!(send_shapes(&stage, &subject, caller, &left_out).await);
 
     let sent: BTreeSet<_> = statuses.keys().chain(&left_out).collect();
     let served: BTreeSet<_> = all.iter().map(|operation| &operation.id).collect();

@@ -81,9 +81,7 @@ async fn stage(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
 #[tokio::test]
 async fn tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
-    let Some(stage) = stage(engine, &server).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, &server).await);
     let url = stage.client.url.clone();
     let list = json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"});
     let (_, listed) = post_message(&url, &list).await;
@@ -124,9 +122,7 @@ async fn tools_answer_for_the_run_of_the_token(#[values(Sqlite, Postgres)] engin
 #[tokio::test]
 async fn authorizes_and_audits_calls_like_other_apis(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
-    let Some(stage) = stage(engine, &server).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, &server).await);
     let url = stage.client.url.clone();
     let may = HeldRun::start(&stage, &message("m-1")).await;
     let mut event = message("m-2");

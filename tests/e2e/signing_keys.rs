@@ -172,9 +172,7 @@ async fn renewed(url: &str, token: &str, kid: &str) -> String {
 #[rstest]
 #[tokio::test]
 async fn run_continues_through_token_key_rotation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(pair) = pair(engine).await else {
-        return;
-    };
+    let pair = or_skip!(pair(engine).await);
     let stage = &pair.stage;
     let first = HeldRun::start(stage, &message("m-1")).await;
     let old = kid_of(&first.token);
@@ -236,9 +234,7 @@ async fn run_continues_through_token_key_rotation(#[values(Sqlite, Postgres)] en
 #[rstest]
 #[tokio::test]
 async fn rotates_expired_keys_automatically_once(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(pair) = pair(engine).await else {
-        return;
-    };
+    let pair = or_skip!(pair(engine).await);
     let old_token = pair.key("run_token", "signing").await.unwrap();
     let old_cursor = pair.key("cursor", "signing").await.unwrap();
     pair.published(&[&old_token]).await;
@@ -274,9 +270,7 @@ async fn rotates_expired_keys_automatically_once(#[values(Sqlite, Postgres)] eng
 #[rstest]
 #[tokio::test]
 async fn cursors_stay_valid_a_month_after_rotation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(pair) = pair(engine).await else {
-        return;
-    };
+    let pair = or_skip!(pair(engine).await);
     let clients: Vec<_> = pair
         .urls()
         .iter()
@@ -354,9 +348,7 @@ async fn cursors_stay_valid_a_month_after_rotation(#[values(Sqlite, Postgres)] e
 #[rstest]
 #[tokio::test]
 async fn withdrawn_key_is_rejected_immediately(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(pair) = pair(engine).await else {
-        return;
-    };
+    let pair = or_skip!(pair(engine).await);
     let stage = &pair.stage;
     let run = HeldRun::start(stage, &message("m-1")).await;
     pair.assert_all(&pair.call_back(&run.token).await, 200);
@@ -402,9 +394,7 @@ async fn withdrawn_key_is_rejected_immediately(#[values(Sqlite, Postgres)] engin
 #[rstest]
 #[tokio::test]
 async fn creates_missing_signing_keys(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(pair) = pair(engine).await else {
-        return;
-    };
+    let pair = or_skip!(pair(engine).await);
     let lost = HeldRun::start(&pair.stage, &message("m-1")).await;
     pair.execute("DELETE FROM signing_keys".to_owned()).await;
     let new = within("a new key", async {
@@ -426,9 +416,7 @@ async fn creates_missing_signing_keys(#[values(Sqlite, Postgres)] engine: Engine
 
 #[tokio::test]
 async fn rejects_unknown_keys_without_side_effects() {
-    let Some(pair) = pair(Postgres).await else {
-        return;
-    };
+    let pair = or_skip!(pair(Postgres).await);
     let run = HeldRun::start(&pair.stage, &message("m-1")).await;
     // Concurrent requests with unknown keys share one read of the table.
     let (head, rest) = run.token.split_once('.').unwrap();
@@ -473,9 +461,7 @@ async fn commands_print_no_secret_and_check_master_key() {
 #[rstest]
 #[tokio::test]
 async fn probe_tries_master_key_against_the_database(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = OwnStage::on(engine, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, |_| {}).await);
     let database = stage.gateway.database_url();
     let write_ahead_log = format!("{}-wal", database.trim_start_matches("sqlite://"));
     let wrong = master_key();

@@ -50,9 +50,7 @@ async fn call(run: &HeldRun, tool: &str, parameters: Value) -> ApiResponse {
 #[rstest]
 #[tokio::test]
 async fn activated_skills_stay_with_conversation(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, r#"skills = ["summary"]"#).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, r#"skills = ["summary"]"#).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let resources = &run.run_request["context"]["resources"];
     assert_eq!(resources["skills"][0]["skill_name"], "summary");
@@ -175,9 +173,7 @@ fn names(run: &HeldRun, kind: &str, member: &str) -> Vec<String> {
 #[rstest]
 #[tokio::test]
 async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, REGISTER_GRANTS).await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
         names(&first, "skills", "skill_name"),
@@ -253,9 +249,7 @@ async fn registered_skills_belong_to_one_agent(#[values(Sqlite, Postgres)] engin
             ..Agent::default()
         });
     });
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let (_, ours) = register(&stage, "m-1", brief("Cut.\n")).await;
 
     let mut event = message("m-2");
@@ -308,9 +302,7 @@ async fn registered_skills_belong_to_one_agent(#[values(Sqlite, Postgres)] engin
 async fn rejects_skills_changed_or_withdrawn_during_run(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, REGISTER_GRANTS).await);
     let elsewhere = |event_id: &str| {
         let mut event = message(event_id);
         event["conversation"]["conversation_id"] = json!(event_id);
@@ -382,9 +374,7 @@ async fn rejects_skills_changed_or_withdrawn_during_run(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn serializes_concurrent_skill_registrations() {
-    let Some(stage) = stage(Postgres, REGISTER_GRANTS).await else {
-        return;
-    };
+    let stage = or_skip!(stage(Postgres, REGISTER_GRANTS).await);
     let replica = stage.gateway.start_replica().await;
     let mut runs = Vec::new();
     for number in 0..8 {
@@ -459,9 +449,7 @@ async fn wildcard_grants_do_not_include_skill_registration() {
 async fn limits_registered_skills_and_reserves_operator_names(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, REGISTER_GRANTS).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, REGISTER_GRANTS).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let with = |member: &str, value: Value| {
         let mut skill = brief("Cut.\n");

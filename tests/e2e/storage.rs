@@ -85,9 +85,7 @@ fn bytes(count: usize) -> Vec<u8> {
 #[rstest]
 #[tokio::test]
 async fn reads_blobs_as_written(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let chunk = 256 * 1024;
     for count in [
@@ -133,9 +131,7 @@ async fn reads_blobs_as_written(#[values(Sqlite, Postgres)] engine: Engine) {
 #[rstest]
 #[tokio::test]
 async fn isolates_areas_by_owner(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     for area in ["plugin", "workspace", "binding"] {
         let path = format!("/storage/{area}/key");
@@ -268,9 +264,7 @@ async fn rejects_writes_to_full_area(#[values(Sqlite, Postgres)] engine: Engine)
     let small = |config: &mut Config| {
         config.limits = "storage_blob_bytes = 600000\nstorage_area_bytes = 1000000".to_owned();
     };
-    let Some(stage) = stage(engine, small).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, small).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(
         put(&run, "/storage/plugin/one", "a/b", bytes(600_000))
@@ -348,9 +342,7 @@ async fn rejects_storage_calls_after_run_end() {
 #[rstest]
 #[tokio::test]
 async fn deletes_storage_with_its_agent(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |config| config.agents.truncate(2)).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |config| config.agents.truncate(2)).await);
     let admin = stage.admin.clone();
     let spec = json!({"name": "passing", "event_types": ["test.passing"], "runner_id": "plugin:test/other/default",
         "resource_policy": {"storage": ["binding", "plugin"]}});

@@ -30,9 +30,7 @@ async fn wait_for_ledger_length(stage: &Stage, run: &Deferred, events: u64) {
 async fn deferred_run_survives_killed_and_stopped_gateways(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = OwnStage::on(engine, short_lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, short_lease).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     let bad = json!({"scope": "nobody", "key": "k", "value": 1});
     let usage = json!({"input_tokens": 3, "output_tokens": 5});
@@ -86,9 +84,7 @@ async fn next_owner_judges_accepted_results_past_deadline(
         short_lease(config);
         config.agents[0].timeout_seconds = 4.0;
     };
-    let Some(mut stage) = OwnStage::on(engine, configure).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, configure).await);
     stage.gateway.kill().await;
     let dying = format!("{moment}=return(abort)");
     assert!(stage.gateway.start_with_failpoints(&dying).await);
@@ -125,9 +121,7 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
         config.runs = "lease_seconds = 300\nshutdown_grace_seconds = 300".into();
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(mut stage) = OwnStage::on(Postgres, configure).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(Postgres, configure).await);
     let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
@@ -161,9 +155,7 @@ async fn frozen_replica_judges_nothing_after_takeover(#[values(true, false)] is_
         short_lease(config);
         "public_url = \"http://runnel.test\"".clone_into(&mut config.server);
     };
-    let Some(stage) = OwnStage::on(Postgres, configure).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, configure).await);
     let replica = stage.gateway.start_replica().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one ")], 1).await;
@@ -207,9 +199,7 @@ async fn silent_runner_is_orphaned_after_takeover(#[values(Sqlite, Postgres)] en
         short_lease(config);
         config.runs.push_str("\nappend_lease_seconds = 1");
     };
-    let Some(mut stage) = OwnStage::on(engine, configure).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(engine, configure).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;
@@ -280,9 +270,7 @@ async fn host_calls_beyond_shutdown_grace_ask_for_retry() {
 #[rstest]
 #[tokio::test]
 async fn handover_keeps_open_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(mut stage) = crate::interactions::stage(engine).await else {
-        return;
-    };
+    let mut stage = or_skip!(crate::interactions::stage(engine).await);
     let run = Deferred::start(&stage, &asking_event("m-1")).await;
     let interaction = |sequence: u64| {
         let payload = question("q", &json!({}));
@@ -317,9 +305,7 @@ async fn restart_after_sql(stage: &mut OwnStage, sql: &'static str) {
 /// Only a cancel needs the endpoint.
 #[tokio::test]
 async fn run_continues_without_its_endpoint() {
-    let Some(mut stage) = OwnStage::on(Postgres, short_lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(Postgres, short_lease).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     // Simulate a deleted endpoint.
     let gone = "UPDATE runs SET endpoint_id = '00000000-0000-0000-0000-000000000000'";
@@ -333,9 +319,7 @@ async fn run_continues_without_its_endpoint() {
 /// Simulate corrupt data: the run still ends, exactly once.
 #[tokio::test]
 async fn corrupt_appended_results_fail_the_run() {
-    let Some(mut stage) = OwnStage::on(Postgres, short_lease).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(Postgres, short_lease).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
     wait_for_ledger_length(&stage, &run, 1).await;

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tokio::process::Command;
 
-use crate::dev::sending;
+use crate::dev::{sending, start_echoing};
 use crate::support::faulty_runner::{FaultyRunner, InjectedFault};
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
@@ -16,12 +16,6 @@ const BACKSPACE: &str = "\u{7f}";
 const LEFT: &str = "\u{1b}[D";
 const UP: &str = "\u{1b}[A";
 
-async fn echoing() -> (Playground, TempDirectory) {
-    let directory = TempDirectory::new();
-    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
-    (playground, directory)
-}
-
 /// Answers of the runs, which repeat their messages, newest first.
 async fn answers(playground: &Playground) -> Vec<String> {
     let runs = playground.client().get("/v1/runs").await.body;
@@ -32,7 +26,7 @@ async fn answers(playground: &Playground) -> Vec<String> {
 
 #[tokio::test]
 async fn chat_sends_the_line_that_it_shows() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let mut terminal = PseudoTerminal::start(&mut sending(&directory.file(""), &[]), 80);
     terminal.type_keys("", ">").await;
     let erased = format!("你好世界{BACKSPACE}{BACKSPACE}吗");
@@ -58,7 +52,7 @@ async fn chat_sends_the_line_that_it_shows() {
 
 #[tokio::test]
 async fn chat_sends_fenced_lines_as_one_message() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let mut terminal = PseudoTerminal::start(&mut sending(&directory.file(""), &[]), 80);
     terminal.type_keys("", ">").await;
     terminal.type_keys("\"\"\"one\r", "> \"\"\"one").await;
@@ -151,7 +145,7 @@ async fn lost_gateway_is_named_once() {
 
 #[tokio::test]
 async fn terminal_without_colors_gets_plain_text() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let start = |variable: &str, value: &str| {
         let mut sending = sending(&directory.file(""), &["hi"]);
         PseudoTerminal::start(sending.env(variable, value), 80)
@@ -214,7 +208,7 @@ async fn verdicts_are_colored_on_terminals_only() {
 
 #[tokio::test]
 async fn connection_and_key_errors_are_one_sentence() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     let rejected = run(sending(&here, &["hi"]).env("RUNNEL_API_KEY", "rnl_wrong")).await;
     assert_eq!(rejected.status.code(), Some(1));

@@ -5,18 +5,12 @@ use std::path::Path;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use crate::dev::sending;
+use crate::dev::{sending, start_echoing};
 use crate::interactions::{ask, asking_event, question, stage as asking_stage};
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
 use crate::support::script::{Run, answer, sse};
 use crate::support::{CommandOutput, OwnStage, Sqlite, Stage, TempDirectory, run};
-
-async fn echoing() -> (Playground, TempDirectory) {
-    let directory = TempDirectory::new();
-    let playground = Playground::start_echoing(&directory.file("runnel-data")).await;
-    (playground, directory)
-}
 
 async fn command(here: &Path, arguments: &[&str]) -> CommandOutput {
     let mut command = Command::new(runnel());
@@ -50,7 +44,7 @@ fn document(printed: &CommandOutput) -> Value {
 
 #[tokio::test]
 async fn runs_are_listed_and_found_by_parts() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     for words in [&["hello", "world"][..], &["second"]] {
         assert!(run(&mut sending(&here, words)).await.status.success());
@@ -98,7 +92,7 @@ async fn runs_are_listed_and_found_by_parts() {
 
 #[tokio::test]
 async fn shows_events_grants_and_calls_of_a_run() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     assert!(run(&mut sending(&here, &["hello"])).await.status.success());
     let plain = command(&here, &["runs", "show"]).await;
@@ -122,7 +116,7 @@ async fn shows_events_grants_and_calls_of_a_run() {
 
 #[tokio::test]
 async fn conversations_are_listed_and_shown_in_order() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     for text in ["first", "second"] {
         assert!(run(&mut sending(&here, &[text])).await.status.success());
@@ -217,7 +211,7 @@ async fn run_shows_error_response_to_admins() {
 
 #[tokio::test]
 async fn agents_are_switched_and_deleted_by_name() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     assert_printed(
         &command(&here, &["agents", "list"]).await,
@@ -257,7 +251,7 @@ async fn agents_are_switched_and_deleted_by_name() {
 
 #[tokio::test]
 async fn endpoint_refresh_reports_health_and_runners() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     assert_printed(&command(&here, &["endpoints", "list"]).await, "healthy");
     let refreshed = command(&here, &["endpoints", "refresh", "echo"]).await;
@@ -352,7 +346,7 @@ async fn send_posts_events_types_and_attachments() {
 
 #[tokio::test]
 async fn backup_restores_runs_and_artifacts() {
-    let (playground, directory) = echoing().await;
+    let (playground, directory) = start_echoing().await;
     let here = directory.file("");
     let note = directory.write("note.md", "# A note\n");
     let send = ["--attach", note.to_str().unwrap(), "remember me"];

@@ -71,9 +71,7 @@ async fn call_shared(run: &HeldRun, name: &str, scope: &str, parameters: &Value)
 async fn later_run_finds_the_stored_result(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "effect = \"write\"", &["echo", "fail"]);
-    let Some(stage) = stage_with(engine, catalog).await else {
-        return;
-    };
+    let stage = or_skip!(stage_with(engine, catalog).await);
     let count = |path: &str| server.seen(path).len();
     let parameters = json!({"a": 1});
     let first = HeldRun::start(&stage, &message("m-1")).await;

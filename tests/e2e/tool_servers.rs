@@ -58,9 +58,7 @@ async fn changed_tool_is_rejected_until_next_run(#[values(Sqlite, Postgres)] eng
         &server.url,
         "prefix = \"s_\"\neffects = { echo = \"write\" }",
     );
-    let Some(stage) = stage_with(engine, catalog).await else {
-        return;
-    };
+    let stage = or_skip!(stage_with(engine, catalog).await);
     let admin = stage.admin.clone();
     assert_eq!(ready(&admin).await["tools"], json!(["s_echo"]));
     let run = HeldRun::start(&stage, &message("m-1")).await;
@@ -752,9 +750,7 @@ async fn everything_answers(stage: &Stage) {
 
 #[tokio::test]
 async fn calls_reference_server_over_http() {
-    let Some(peers) = PEERS.built("mcp").await else {
-        return;
-    };
+    let peers = or_skip!(PEERS.built("mcp").await);
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = free.local_addr().unwrap().port();
     drop(free);
@@ -781,9 +777,7 @@ fn is_alive(pid: &str) -> bool {
 
 #[tokio::test]
 async fn restarts_child_server_with_clean_environment() {
-    let Some(peers) = PEERS.built("mcp").await else {
-        return;
-    };
+    let peers = or_skip!(PEERS.built("mcp").await);
     let directory = TempDirectory::new();
     let pids = directory.file("pids");
     // A grandchild process, as npx starts it, must also end.

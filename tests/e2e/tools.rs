@@ -95,13 +95,12 @@ tool_name = "get_current_time"
         url = server.url,
         key = STUB_API_KEY.0,
     );
-    let Some(stage) = stage_of(engine, catalog, |config| {
-        config.agents[0].resources = r#"tools = ["find", "get_current_time"]"#;
-    })
-    .await
-    else {
-        return;
-    };
+    let stage = or_skip!(
+        stage_of(engine, catalog, |config| {
+            config.agents[0].resources = r#"tools = ["find", "get_current_time"]"#;
+        })
+        .await
+    );
     let run = HeldRun::start(&stage, &message("m-1")).await;
 
     let granted = run.get("/tools").await.body["tools"].clone();
@@ -228,9 +227,7 @@ const WITH_ARTIFACTS: &str = r#"tools = "*", artifacts = ["metadata", "read"]"#;
 async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "effect = \"read\"", &["long", "echo"]);
-    let Some(stage) = stage_with_artifacts(engine, catalog, WITH_ARTIFACTS, "").await else {
-        return;
-    };
+    let stage = or_skip!(stage_with_artifacts(engine, catalog, WITH_ARTIFACTS, "").await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let long = call(&run, "long", &json!({})).await.body["result"].clone();
     assert_eq!(
@@ -469,9 +466,7 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
     let catalog = tools_at(&server, "effect = \"write\"", &["echo", "refuse"])
         + &tools_at(&server, "", &["fail"])
         + &tools_at(&server, "effect = \"read\"", &["bent"]);
-    let Some(stage) = stage_with(engine, catalog).await else {
-        return;
-    };
+    let stage = or_skip!(stage_with(engine, catalog).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let count = |path: &str| server.seen(path).len();
     let reason = |answer: &ApiResponse| (answer.status, answer.detail("reason").clone());
@@ -542,9 +537,7 @@ async fn does_not_repeat_call_with_lost_response(#[values(Sqlite, Postgres)] eng
     let slow = |effect: &str| tools_at(&server, effect, &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let catalog = slow("effect = \"irreversible\"")
         + &slow("effect = \"read\"").replace("\"slow\"", "\"slow_read\"");
-    let Some(stage) = stage_with(engine, catalog).await else {
-        return;
-    };
+    let stage = or_skip!(stage_with(engine, catalog).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let nothing = json!({});
     for name in ["slow", "slow_read"] {
@@ -665,9 +658,7 @@ async fn deadline_aborts_tool_call(#[values(Sqlite, Postgres)] engine: Engine) {
     let server = ToolServer::start().await;
     let catalog = tools_at(&server, "", &["slow"]).replace("= 2.0\n", "= 50.0\n");
     let short = |config: &mut Config| config.agents[0].timeout_seconds = SHORT;
-    let Some(stage) = stage_of(engine, catalog, short).await else {
-        return;
-    };
+    let stage = or_skip!(stage_of(engine, catalog, short).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let answer = call(&run, "slow", &json!({})).await;
     let message = (answer.status, answer.error("code"), answer.error("message"));

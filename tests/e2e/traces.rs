@@ -10,7 +10,7 @@ use crate::support::client::{message, send};
 use crate::support::collector::{Collector, CollectorMode, ReceivedSpan};
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::tool_server::{TIMEOUT, ToolServer};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, until};
@@ -94,13 +94,6 @@ async fn post_with(stage: &Stage, event_id: &str, traceparent: &str) -> String {
     posted.unwrap().run_id()
 }
 
-async fn run_request_of(stage: &Stage, run_id: &str) -> RecordedRequest {
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    stage.runner.wait_for_request("the run", of_run).await
-}
-
 #[rstest]
 #[tokio::test]
 async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -109,9 +102,7 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
         "headers = {{ x-collector-key = \"env:{}\" }}",
         STUB_API_KEY.0
     );
-    let Some((stage, _files)) = traced(engine, &collector, &tools, &header).await else {
-        return;
-    };
+    let (stage, _files) = or_skip!(traced(engine, &collector, &tools, &header).await);
     let mut event = message("m-1");
     event["input"]["text"] = json!(CANARY);
     event["conversation"]["conversation_id"] = json!("conversation-outside");
@@ -120,7 +111,7 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
     let hex = run.run_id.replace('-', "");
     let own = &hex[16..];
     assert_eq!(run.run_request["context"]["runtime"]["trace_id"], TRACE);
-    let request = run_request_of(&stage, &run.run_id).await;
+    let request = stage.runner.run_request(&run.run_id).await;
     let traceparent = format!("00-{TRACE}-{own}-01");
     assert_eq!(request.header("traceparent"), Some(traceparent.as_str()));
 
@@ -260,7 +251,7 @@ async fn follows_valid_traceparent_sampling_flag() {
     let (stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
     let dropped = post_with(&stage, "m-1", &format!("00-{TRACE}-{OUTER}-00")).await;
     stage.client.finished(&dropped).await;
-    let request = run_request_of(&stage, &dropped).await;
+    let request = stage.runner.run_request(&dropped).await;
     let own = dropped.replace('-', "")[16..].to_owned();
     let traceparent = format!("00-{TRACE}-{own}-00");
     assert_eq!(request.header("traceparent"), Some(traceparent.as_str()));
@@ -272,7 +263,7 @@ async fn follows_valid_traceparent_sampling_flag() {
         .await;
     assert_eq!(root.trace_id, malformed.replace('-', ""));
     assert_eq!(
-        run_request_of(&stage, &malformed).await.json()["context"]["runtime"]["trace_id"],
+        stage.runner.run_request(&malformed).await.json()["context"]["runtime"]["trace_id"],
         root.trace_id
     );
     // The trace header is not part of the event's identity.
@@ -296,7 +287,7 @@ async fn zero_sample_ratio_exports_only_sampled_parents() {
     assert_eq!(span.attributes["runnel.run.id"], json!(continued));
     assert_eq!(span.resource["service.name"], "ours");
     assert_eq!(collector.spans().len(), 1);
-    let request = run_request_of(&stage, &own).await;
+    let request = stage.runner.run_request(&own).await;
     assert!(request.header("traceparent").unwrap().ends_with("-00"));
 }
 

@@ -14,11 +14,10 @@ use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message as _;
 use serde_json::{Map, Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::{hex, within};
+use super::{hex, serve, within};
 
 /// Response of the collector to exports.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,16 +63,13 @@ pub struct Collector {
 
 impl Collector {
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = Arc::new(CollectorState {
             manner: Mutex::new(CollectorMode::Takes),
             spans: watch::Sender::default(),
             requests: watch::Sender::default(),
         });
         let router = Router::new().fallback(take).with_state(Arc::clone(&shared));
-        let mut server = JoinSet::new();
-        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, server) = serve(router).await;
         Self {
             url,
             shared,

@@ -65,11 +65,7 @@ impl ConnectedAgent {
 
     /// The results of a run that have type `kind`.
     pub async fn results(&self, run: &str, kind: &str) -> Vec<Value> {
-        let lines = self.client.ledger(run).await.0;
-        let results = lines
-            .iter()
-            .map(|line| serde_json::from_str::<Value>(line).unwrap());
-        results.filter(|result| result["type"] == kind).collect()
+        self.client.ledger(run).await.of_type(kind)
     }
 }
 

@@ -5,7 +5,6 @@ use serde_json::{Value, json};
 
 use crate::support::Stage;
 use crate::support::client::{ApiResponse, Client, send};
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{ScriptStep, head};
 
 /// A run whose runner has answered 202, and its token for appending results.
@@ -25,20 +24,8 @@ impl Deferred {
         let event_id = event["event_id"].as_str().unwrap();
         stage.runner.answer(event_id, move |_| steps.clone());
         let run_id = stage.client.post(event).await.run_id();
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let run_request = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json();
-        let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
-        Self {
-            // Use the gateway's listen address; the base URL in the request may be another.
-            host: Client::new(&format!("{}/host/v1", stage.client.url), &text("token")),
-            run_id,
-        }
+        let host = stage.host_of(&run_id).await;
+        Self { run_id, host }
     }
 
     pub fn result(&self, sequence: u64, kind: &str, data: &Value) -> Value {

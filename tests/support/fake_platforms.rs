@@ -9,8 +9,9 @@ use axum::extract::Request;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::task::JoinSet;
+
+use super::serve;
 
 /// Id of the Dify conversation, a UUID as Dify requires.
 const DIFY_CONVERSATION: &str = "7b6a1e0c-5d3f-4b7a-9a61-0f1d2c3b4a59";
@@ -26,11 +27,8 @@ pub struct FakePlatforms {
 impl FakePlatforms {
     /// Starts the server on a free port.
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let router = Router::new().fallback(answer);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, tasks) = serve(router).await;
         Self { url, _tasks: tasks }
     }
 }

@@ -15,11 +15,11 @@ use base64::prelude::{BASE64_STANDARD, Engine as _};
 use futures_util::stream;
 use http::{HeaderMap, StatusCode};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
 use super::runner::SECRET;
+use super::serve;
 
 pub const FAULTY_RUNNER_ID: &str = "plugin:test/bent/default";
 
@@ -121,8 +121,6 @@ struct FaultyRunnerState {
 
 impl FaultyRunner {
     pub async fn start(fault: InjectedFault) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let runner = Arc::new(FaultyRunnerState {
             fault,
             client: reqwest::Client::builder().no_proxy().build().unwrap(),
@@ -133,8 +131,7 @@ impl FaultyRunner {
             runs: Mutex::default(),
         });
         let app = Router::new().fallback(answer).with_state(runner);
-        let mut tasks = JoinSet::new();
-        tasks.spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let (url, tasks) = serve(app).await;
         Self { url, _tasks: tasks }
     }
 }

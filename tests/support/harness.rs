@@ -13,6 +13,7 @@ use super::listening::ChildServer;
 use super::programs::runnel_harness;
 use super::repository::repository;
 use super::runner::SECRET;
+use super::stage::ending_of;
 use super::waiting::until;
 use super::{Engine, Sqlite};
 
@@ -300,11 +301,7 @@ pub struct FinishedRun {
 impl FinishedRun {
     /// The status and, unless completed, the error code.
     pub fn ending(&self) -> String {
-        let status = self.run["status"].as_str().unwrap();
-        match self.run["error"]["code"].as_str() {
-            Some(code) => format!("{status} {code}"),
-            None => status.to_owned(),
-        }
+        ending_of(&self.run)
     }
 
     /// The texts of all completed messages.

@@ -4,7 +4,6 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
 use super::client::{ApiResponse, Client, send};
-use super::runner::RecordedRequest;
 use super::script::{Gate, ScriptStep, send as step, sse_head};
 use super::stage::{Stage, VerifiedOutcome};
 
@@ -43,14 +42,7 @@ impl HeldRun {
             vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
         });
         let run_id = send(posting).await.unwrap().run_id();
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let run_request = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json();
+        let run_request = stage.runner.run_request(&run_id).await.json();
         let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
         let (base_url, token) = (text("base_url"), text("token"));
         Self {

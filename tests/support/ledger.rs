@@ -14,6 +14,13 @@ impl Ledger {
             .collect()
     }
 
+    /// The events of type `kind`.
+    pub fn of_type(&self, kind: &str) -> Vec<Value> {
+        let mut events = self.events();
+        events.retain(|event| event["type"] == kind);
+        events
+    }
+
     /// The event types in order.
     pub fn types(&self) -> Vec<String> {
         let of = |event: &Value| event["type"].as_str().unwrap().to_owned();

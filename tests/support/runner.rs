@@ -171,6 +171,19 @@ impl StubRunner {
         all.iter().find(|request| fits(request)).unwrap().clone()
     }
 
+    /// Waits for the run request of this run.
+    pub async fn run_request(&self, run_id: &str) -> RecordedRequest {
+        let of_run = |request: &RecordedRequest| {
+            request.is_run() && request.header("runnel-run-id") == Some(run_id)
+        };
+        self.wait_for_request("the run", of_run).await
+    }
+
+    /// The context in the run request of this run.
+    pub async fn context_of(&self, run_id: &str) -> Value {
+        self.run_request(run_id).await.json()["context"].clone()
+    }
+
     /// Waits for `more` further list requests. Only the responses before the last are sure to hold the current
     /// list: a request may have been in flight.
     pub async fn listed(&self, more: usize) {

@@ -133,6 +133,13 @@ impl Stage {
         })
     }
 
+    /// A host API client with the token of this run, at the address of the gateway.
+    pub async fn host_of(&self, run_id: &str) -> Client {
+        let run_request = self.runner.run_request(run_id).await.json();
+        let token = run_request["host"]["token"].as_str().unwrap();
+        Client::new(&format!("{}/host/v1", self.client.url), token)
+    }
+
     /// Starts a run that the runner answers with `script`.
     pub async fn start(
         &self,
@@ -177,14 +184,19 @@ impl Stage {
     }
 }
 
+/// Status of a run and, unless completed, its error code: `failed runner.unreachable`.
+pub fn ending_of(run: &Value) -> String {
+    let status = run["status"].as_str().unwrap();
+    match run["error"]["code"].as_str() {
+        Some(code) => format!("{status} {code}"),
+        None => status.to_owned(),
+    }
+}
+
 impl VerifiedOutcome {
     /// The status and, unless completed, the error code: `failed runner.unreachable`.
     pub fn ending(&self) -> String {
-        let status = self.run["status"].as_str().unwrap();
-        match self.run["error"]["code"].as_str() {
-            Some(code) => format!("{status} {code}"),
-            None => status.to_owned(),
-        }
+        ending_of(&self.run)
     }
 
     #[track_caller]

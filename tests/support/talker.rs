@@ -12,11 +12,10 @@ use axum::response::{IntoResponse, Json, Response};
 use futures_util::{StreamExt as _, stream};
 use http::StatusCode;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
-use super::within;
+use super::{serve, within};
 
 /// A piece of an answer.
 #[derive(Clone, Debug)]
@@ -120,12 +119,9 @@ pub struct ScriptedProvider {
 
 impl ScriptedProvider {
     pub async fn start() -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
         let shared = ProviderState::default();
         let router = Router::new().fallback(answer).with_state(shared.clone());
-        let mut server = JoinSet::new();
-        server.spawn(async move { axum::serve(listener, router).await.unwrap() });
+        let (url, server) = serve(router).await;
         Self {
             url,
             shared,

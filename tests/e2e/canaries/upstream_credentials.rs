@@ -281,9 +281,7 @@ async fn upstream_credentials_reach_only_their_own_upstream(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let far = Upstreams::start().await;
-    let Some((stage, metrics)) = stage(engine, &far).await else {
-        return;
-    };
+    let (stage, metrics) = or_skip!(stage(engine, &far).await);
     let admin = stage.admin.clone();
     listing(&admin, &far).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;

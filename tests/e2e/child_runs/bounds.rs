@@ -10,9 +10,7 @@ use crate::support::{Engine, Postgres, Sqlite, until};
 #[rstest]
 #[tokio::test]
 async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let first = parent.child(&stage, "k", &gate).await;
@@ -37,9 +35,7 @@ async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine
 #[rstest]
 #[tokio::test]
 async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     gate.cancel();
     let parent = PausedRun::parent(&stage).await;
@@ -57,9 +53,7 @@ async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine
 #[rstest]
 #[tokio::test]
 async fn child_ends_at_parent_deadline(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let deadline = stage.client.run(&parent.run_id).await["deadline_at"].clone();

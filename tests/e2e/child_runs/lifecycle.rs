@@ -11,9 +11,7 @@ use crate::support::{Engine, Postgres, Sqlite};
 #[rstest]
 #[tokio::test]
 async fn cancel_reaches_children_and_grandchildren(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
@@ -31,9 +29,7 @@ async fn cancel_reaches_children_and_grandchildren(#[values(Sqlite, Postgres)] e
 #[rstest]
 #[tokio::test]
 async fn end_of_parent_cancels_its_children(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
@@ -48,9 +44,7 @@ async fn end_of_parent_cancels_its_children(#[values(Sqlite, Postgres)] engine: 
 #[rstest]
 #[tokio::test]
 async fn later_run_follows_children_left_running(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::start(&stage, &message("m-1"), "waiting_child").await;
     let first = parent.child(&stage, "a", &gate).await;
@@ -72,9 +66,7 @@ async fn later_run_follows_children_left_running(#[values(Sqlite, Postgres)] eng
 #[rstest]
 #[tokio::test]
 async fn unrelated_runs_see_no_child(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;

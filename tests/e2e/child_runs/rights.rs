@@ -41,9 +41,7 @@ async fn decision(stage: &Stage, run_id: &str, kind: &str, id: &str) -> Value {
 #[rstest]
 #[tokio::test]
 async fn child_grant_never_exceeds_parent_grant(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let child = parent.child(&stage, "k", &gate).await;
@@ -69,9 +67,7 @@ async fn child_grant_never_exceeds_parent_grant(#[values(Sqlite, Postgres)] engi
 #[rstest]
 #[tokio::test]
 async fn request_narrows_child_grant(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine).await);
     let gate = hold_children(&stage, &completed());
     let parent = PausedRun::parent(&stage).await;
     let grants = json!({"grants": {"tools": ["look", "launch"], "agents": []}});

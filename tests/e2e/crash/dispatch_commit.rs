@@ -25,9 +25,7 @@ fn event(id: &str) -> Value {
 async fn idle_conversation_dispatches_within_event_commit(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = stage(engine, "1.0").await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine, "1.0").await);
     stage.gateway.kill().await;
     // The first event of a process misses the agent cache, so its run commits the dispatch separately.
     let second = "post.before_intent=1*off->return(abort)";
@@ -66,9 +64,7 @@ async fn idle_conversation_dispatches_within_event_commit(
 async fn crash_after_dispatch_commit_orphans_unposted_run(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = stage(engine, "1.0").await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine, "1.0").await);
     stage.gateway.kill().await;
     let second = "ingest.after_commit=1*off->return(abort)";
     assert!(stage.gateway.start_with_failpoints(second).await);
@@ -90,9 +86,7 @@ async fn crash_after_dispatch_commit_orphans_unposted_run(
 async fn run_continues_after_unconfirmed_dispatch_commit(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(mut stage) = stage(engine, "1.0").await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine, "1.0").await);
     stage.gateway.kill().await;
     let second = "ingest.after_commit=1*off->1*return(error)";
     assert!(stage.gateway.start_with_failpoints(second).await);

@@ -90,9 +90,7 @@ for name, call in calls.items():
 
 #[tokio::test]
 async fn sees_and_changes_no_file_outside() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     if !has_python().await {
         return;
     }
@@ -107,9 +105,7 @@ async fn sees_and_changes_no_file_outside() {
 
 #[tokio::test]
 async fn connects_to_no_unix_socket_outside() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     if !has_python().await {
         return;
     }
@@ -138,9 +134,7 @@ async fn python_outside(program: &str) -> (Child, String) {
 
 #[tokio::test]
 async fn opens_only_its_own_terminals() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     if !has_python().await {
         return;
     }
@@ -159,9 +153,7 @@ print(os.ttyname(own))";
 
 #[tokio::test]
 async fn sees_no_process_outside() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     let outsider = outsider();
     let script = format!(
         "test -e /proc/{pid} || echo absent; kill -0 {pid} 2>/dev/null || echo closed; cat /proc/self/comm",
@@ -173,9 +165,7 @@ async fn sees_no_process_outside() {
 
 #[tokio::test]
 async fn shares_no_system_v_memory() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     if !has_python().await {
         return;
     }
@@ -219,9 +209,7 @@ fn processes_with(mark: &str) -> usize {
 
 #[tokio::test]
 async fn leaves_no_process_that_forks_without_pause() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     if !has_python().await {
         return;
     }
@@ -234,9 +222,7 @@ async fn leaves_no_process_that_forks_without_pause() {
 
 #[tokio::test]
 async fn killed_supervisor_leaves_no_process() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     let mark = Uuid::new_v4().to_string();
     let line = format!("touch started; sleep 600; : {mark}");
     let mut supervisor = supervised(&cell, &["/bin/sh", "-c", &line])
@@ -253,9 +239,7 @@ async fn killed_supervisor_leaves_no_process() {
 
 #[tokio::test]
 async fn commands_end_with_their_own_exit_code() {
-    let Some(cell) = directories().await else {
-        return;
-    };
+    let cell = or_skip!(directories().await);
     for (script, code) in [("exit 7", 7), ("kill -KILL $$", 137)] {
         let output = run(&cell, &["/bin/sh", "-c", script]).await;
         assert_eq!(output.status.code(), Some(code), "{output:?}");

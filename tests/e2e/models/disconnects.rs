@@ -1,14 +1,14 @@
 //! Usage of completions whose client disconnects.
 
 use reqwest::Method;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::net::TcpStream;
 
-use super::{chat_request, chunk, remote, remote_of};
+use super::{chat_request, chunk, remote, remote_of, used};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
+use crate::support::until;
 use crate::support::upstream::{Upstream, UpstreamReply};
-use crate::support::{Stage, until};
 use crate::tools::SHORT;
 
 const CHAT: &str = "/openai/v1/chat/completions";
@@ -16,16 +16,6 @@ const INVOKE: &str = "/models/remote/invoke";
 const STREAM: &str = "/models/remote/stream";
 /// Maximum output tokens of the model.
 const MAX_OUTPUT_TOKENS: u64 = 50;
-
-/// Usage of a run once this many calls are counted.
-async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
-    let path = format!("/v1/runs/{}/usage", run.run_id);
-    until("the calls to be counted", async || {
-        stage.client.get(&path).await.body["total"]["calls"] == calls
-    })
-    .await;
-    stage.client.get(&path).await.body["total"].clone()
-}
 
 /// Sends a request and disconnects once the provider has it.
 async fn disconnect(run: &HeldRun, upstream: &Upstream, path: &str, held: Vec<String>) {

@@ -12,12 +12,12 @@ mod translated;
 use reqwest::{Method, RequestBuilder};
 use serde_json::{Value, json};
 
-use super::{audit, chat_request, events_in, scripted, scripted_with, text_of};
+use super::{audit, chat_request, events_in, scripted, scripted_with, text_of, used};
 use crate::metrics::listener;
 use crate::support::client::Client;
 use crate::support::held::HeldRun;
 use crate::support::upstream::Upstream;
-use crate::support::{Sqlite, Stage, until};
+use crate::support::{Sqlite, until};
 
 const MESSAGES: &str = "/anthropic/v1/messages";
 const COUNT: &str = "/anthropic/v1/messages/count_tokens";
@@ -66,16 +66,6 @@ fn pieces(events: &[Value], name: &str) -> String {
 /// An event as an Anthropic provider sends it.
 fn event(data: &Value) -> String {
     format!("event: {}\ndata: {data}", data["type"].as_str().unwrap())
-}
-
-/// Usage of a run once this many calls are counted.
-async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
-    let path = format!("/v1/runs/{}/usage", run.run_id);
-    until("the calls to be counted", async || {
-        stage.client.get(&path).await.body["total"]["calls"] == calls
-    })
-    .await;
-    stage.client.get(&path).await.body["total"].clone()
 }
 
 /// A request without the test client's credential.

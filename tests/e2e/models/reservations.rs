@@ -63,9 +63,7 @@ async fn run_end_releases_reservations_of_killed_gateway(
 ) {
     let directory = TempDirectory::new();
     let staged = scripted_in(&directory, engine, |config| config.rest += BUDGETS);
-    let Some((mut stage, run)) = staged.await else {
-        return;
-    };
+    let (mut stage, run) = or_skip!(staged.await);
     let admin = stage.admin.clone();
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
     stage.gateway.kill().await;
@@ -93,9 +91,7 @@ async fn deferred_run_regains_reservations_of_killed_gateway(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let directory = TempDirectory::new();
-    let Some(mut stage) = stage_in(&directory, engine, with_short_leases).await else {
-        return;
-    };
+    let mut stage = or_skip!(stage_in(&directory, engine, with_short_leases).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
     let admin = stage.admin.clone();
     let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
@@ -118,9 +114,7 @@ async fn deferred_run_regains_reservations_of_killed_gateway(
 async fn renews_reservations_during_long_calls() {
     let directory = TempDirectory::new();
     let staged = scripted_in(&directory, Postgres, with_short_leases).await;
-    let Some((stage, run)) = staged else {
-        return;
-    };
+    let (stage, run) = or_skip!(staged);
     let admin = stage.admin.clone();
     let (_, slow) = call_and_endless_call(&run.host, &admin).await;
     let url = stage.gateway.database_url();

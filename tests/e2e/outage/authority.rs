@@ -193,9 +193,7 @@ async fn assert_denied(requests: Vec<(String, RequestBuilder)>) {
 #[case::silent(NetworkFault::Holding)]
 #[tokio::test]
 async fn fails_closed_when_authority_is_unreadable(#[case] wire: NetworkFault) {
-    let Some(house) = AuthorityStage::new(60).await else {
-        return;
-    };
+    let house = or_skip!(AuthorityStage::new(60).await);
     let (owner, second) = (
         house.stage.client.clone(),
         house.stage.gateway.start_replica().await,
@@ -227,9 +225,7 @@ async fn fails_closed_when_authority_is_unreadable(#[case] wire: NetworkFault) {
 #[case::silent(NetworkFault::Holding)]
 #[tokio::test]
 async fn denies_run_whose_lease_expired_in_outage(#[case] wire: NetworkFault) {
-    let Some(house) = AuthorityStage::new(2).await else {
-        return;
-    };
+    let house = or_skip!(AuthorityStage::new(2).await);
     let owner = house.stage.client.clone();
     house.assert_open(&owner).await;
     let requests = house.requests();

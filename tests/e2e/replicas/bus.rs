@@ -31,9 +31,7 @@ async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
 async fn streams_run_through_another_replica(
     #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
-    let Some((stage, replica)) = two(bus).await else {
-        return;
-    };
+    let (stage, replica) = or_skip!(two(bus).await);
     let gate = gated(&stage, "m-1");
     let run_id = stage.client.post(&message("m-1")).await.run_id();
     // The first reader shows that the event is stored; the second one waits on the other replica.
@@ -59,14 +57,13 @@ async fn streams_run_through_another_replica(
 async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
     #[values(false, true)] has_answered: bool,
 ) {
-    let Some(stage) = stage_on(TestBus::Silent, |config| {
-        without_lease_renewal(config);
-        "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
-    })
-    .await
-    else {
-        return;
-    };
+    let stage = or_skip!(
+        stage_on(TestBus::Silent, |config| {
+            without_lease_renewal(config);
+            "kind = \"none\"\npoll_seconds = 60.0".clone_into(&mut config.bus);
+        })
+        .await
+    );
     let replica = stage.gateway.start_replica().await;
     let gate = Gate::new();
     let hold = gate.clone();
@@ -101,9 +98,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
 async fn cancel_through_another_replica_closes_runner_socket(
     #[values(TestBus::Postgres, TestBus::Nats, TestBus::Silent)] bus: TestBus,
 ) {
-    let Some((stage, replica)) = two(bus).await else {
-        return;
-    };
+    let (stage, replica) = or_skip!(two(bus).await);
     stage
         .runner
         .answer_all(|run| sse_and_wait(run.delta(1, "one")));
@@ -142,9 +137,7 @@ async fn pulls_follow_up_through_another_replica(
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         config.agents[0].concurrency = "steer";
     };
-    let Some(stage) = stage_on(bus, steering).await else {
-        return;
-    };
+    let stage = or_skip!(stage_on(bus, steering).await);
     let second = stage.gateway.start_replica().await;
     let active = HeldRun::start(&stage, &message("m-1")).await;
     for (client, event_id) in [(&second.client, "m-2"), (&stage.client, "m-3")] {

@@ -40,9 +40,7 @@ async fn clock_skew_of_an_hour_ends_no_run() {
         "lease_seconds = 5".clone_into(&mut config.runs);
         config.agents[0].concurrency = "enqueue";
     };
-    let Some(stage) = OwnStage::on(Postgres, queueing).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, queueing).await);
     let wrong = |offset: &'static str| {
         let library = library.clone();
         let gateway = &stage.gateway;

@@ -48,9 +48,7 @@ async fn assert_works(stage: &Stage, other: &crate::support::client::Client, nam
 async fn logs_each_nats_outage_once() {
     let Some(server) = nats_server() else { return };
     let line = NatsProxy::to(&server).await;
-    let Some(stage) = stage_by(&line.url, 0.2, "").await else {
-        return;
-    };
+    let stage = or_skip!(stage_by(&line.url, 0.2, "").await);
     let replica = stage.gateway.start_replica().await;
     let logged =
         |words: &str| [stage.gateway.log(), replica.log()].map(|log| log.matches(words).count());
@@ -82,9 +80,7 @@ async fn resumes_notifications_after_nats_outage() {
     let Some(server) = nats_server() else { return };
     let line = NatsProxy::to(&server).await;
     line.mend();
-    let Some(stage) = stage_by(&line.url, 60.0, "").await else {
-        return;
-    };
+    let stage = or_skip!(stage_by(&line.url, 60.0, "").await);
     let replica = stage.gateway.start_replica().await;
     let logged =
         |words: &str| [stage.gateway.log(), replica.log()].map(|log| log.matches(words).count());
@@ -115,9 +111,7 @@ async fn ignores_forged_notifications() {
     let Some(server) = nats_server() else { return };
     let subject = format!("test.{}", Uuid::new_v4().simple());
     let named = format!("subject = \"{subject}\"");
-    let Some(stage) = stage_by(&server, 60.0, &named).await else {
-        return;
-    };
+    let stage = or_skip!(stage_by(&server, 60.0, &named).await);
     let replica = stage.gateway.start_replica().await;
     for log in [stage.gateway.log(), replica.log()] {
         assert!(!log.contains(LOST_LOG), "{log}");
@@ -176,9 +170,7 @@ async fn separates_installations_on_one_nats_server() {
     let mut subjects = Vec::new();
     for event_id in ["m-1", "m-2"] {
         let fresh = |config: &mut Config| config.has_fresh_database = true;
-        let Some(stage) = stage_on(TestBus::Nats, fresh).await else {
-            return;
-        };
+        let stage = or_skip!(stage_on(TestBus::Nats, fresh).await);
         let mut everything = NatsSubscriber::to(&nats_server().unwrap(), "runnel.>").await;
         gated(&stage, event_id).cancel();
         let run_id = stage.client.post(&message(event_id)).await.run_id();

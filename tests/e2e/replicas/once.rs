@@ -11,9 +11,7 @@ use crate::support::{OwnStage, Postgres, number};
 /// `RUNNEL_TEST_KEYS` events, each from `RUNNEL_TEST_SENDERS` concurrent senders.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn concurrent_duplicates_on_two_replicas_start_one_run() {
-    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     let replica = stage.gateway.start_replica().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let keys = number("RUNNEL_TEST_KEYS", 50);

@@ -10,7 +10,6 @@ use tokio::task::JoinSet;
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{Gate, ScriptStep, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, Postgres, Stage, number, slow, until, within};
 
@@ -22,9 +21,7 @@ const TOLERANCE: Duration = Duration::from_secs(5);
 /// `RUNNEL_TEST_ORPHANS` runs on one of three replicas.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ends_runs_of_killed_replica_once_in_time() {
-    let Some(stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     let mut victim = stage.gateway.start_replica().await;
     let sweeper = stage.gateway.start_replica().await;
     stage
@@ -88,14 +85,7 @@ async fn ends_runs_of_killed_replica_once_in_time() {
 
 /// Sends host API requests to a hanging replica, which reads them when it continues.
 async fn send_pending_requests(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
-    let of_run = |request: &RecordedRequest| {
-        request.is_run() && request.header("runnel-run-id") == Some(run_id)
-    };
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
+    let run_request = stage.runner.run_request(run_id).await.json();
     let token = run_request["host"]["token"].as_str().unwrap();
     let head = format!(
         "GET /host/v1/run HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\r\n"
@@ -114,9 +104,7 @@ async fn send_pending_requests(stage: &Stage, run_id: &str) -> Vec<TcpStream> {
 #[tokio::test]
 async fn replica_with_expired_lease_writes_nothing() {
     let short = |config: &mut Config| config.runs = "lease_seconds = 1.0".into();
-    let Some(stage) = OwnStage::on(Postgres, short).await else {
-        return;
-    };
+    let stage = or_skip!(OwnStage::on(Postgres, short).await);
     let replica = stage.gateway.start_replica().await;
     for n in 1..=number("RUNNEL_TEST_ZOMBIES", 1) {
         let (event_id, gate) = (format!("m-{n}"), Gate::new());

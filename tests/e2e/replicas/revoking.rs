@@ -34,9 +34,7 @@ async fn revocation_takes_effect_on_every_replica(
         "public_url = \"http://runnel.invalid\"".clone_into(&mut config.server);
         config.runs = "cancel_grace_seconds = 50".into();
     };
-    let Some(stage) = stage_on(bus, configure).await else {
-        return;
-    };
+    let stage = or_skip!(stage_on(bus, configure).await);
     let second = stage.gateway.start_replica().await;
     let admin = stage.admin.clone();
     let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,

@@ -9,9 +9,7 @@ use crate::support::{OwnStage, Postgres};
 
 #[tokio::test]
 async fn replicas_start_concurrently_on_empty_database() {
-    let Some(mut stage) = OwnStage::on(Postgres, |_| {}).await else {
-        return;
-    };
+    let mut stage = or_skip!(OwnStage::on(Postgres, |_| {}).await);
     stage.gateway.kill().await;
     let url = stage.gateway.database_url();
     let mut database = PgConnection::connect(&url).await.unwrap();

@@ -12,7 +12,7 @@ use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::routes::{Face, operations};
-use crate::support::runner::{RUNNER_ID, RecordedRequest, SECRET, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, SECRET, StubRunner, manifest};
 use crate::support::script::head;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex};
 
@@ -133,19 +133,8 @@ impl Team {
             vec![head("202 Accepted", "content-length: 0\r\n")]
         });
         let run_id = self.admin.post(&self.event(event_id)).await.run_id();
-        let of_run = |request: &RecordedRequest| {
-            request.is_run() && request.header("runnel-run-id") == Some(run_id.as_str())
-        };
-        let run_request = stage
-            .runner
-            .wait_for_request("the run", of_run)
-            .await
-            .json();
-        let token = run_request["host"]["token"].as_str().unwrap();
-        Deferred {
-            host: Client::new(&format!("{}/host/v1", stage.client.url), token),
-            run_id,
-        }
+        let host = stage.host_of(&run_id).await;
+        Deferred { run_id, host }
     }
 }
 
@@ -155,9 +144,7 @@ impl Team {
 async fn equal_ids_in_workspaces_start_independent_runs(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let teams = Team::two(&stage).await;
     for team in &teams {
         assert_eq!(team.put_document().await.status, 201);
@@ -256,9 +243,7 @@ async fn equal_ids_in_workspaces_start_independent_runs(
 #[rstest]
 #[tokio::test]
 async fn run_tokens_grant_nothing_in_other_workspaces(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let [one, two] = Team::two(&stage).await;
     let first = HeldRun::start_as(&stage, &one.admin, &one.event("m-one")).await;
     let second = HeldRun::start_as(&stage, &two.admin, &two.event("m-two")).await;
@@ -325,9 +310,7 @@ async fn run_tokens_grant_nothing_in_other_workspaces(#[values(Sqlite, Postgres)
 #[rstest]
 #[tokio::test]
 async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)] engine: Engine) {
-    let Some(stage) = stage(engine, |_| {}).await else {
-        return;
-    };
+    let stage = or_skip!(stage(engine, |_| {}).await);
     let [one, two] = Team::two(&stage).await;
     for (path, name) in [("/v1/models", "m"), ("/v1/knowledge-bases", "handbook")] {
         let listed = one.admin.get(path).await;
@@ -387,9 +370,7 @@ async fn counts_live_runs_and_conversations_per_workspace(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let staged = stage(engine, |config| config.limits = "workspace_runs = 2".into());
-    let Some(stage) = staged.await else {
-        return;
-    };
+    let stage = or_skip!(staged.await);
     let [one, two] = Team::two(&stage).await;
     let single = |event_id: &str| {
         let mut event = message(event_id);
@@ -425,9 +406,7 @@ async fn counts_live_runs_and_conversations_per_workspace(
 #[tokio::test]
 async fn recovers_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine: Engine) {
     let quick = |config: &mut Config| "lease_seconds = 1.0".clone_into(&mut config.runs);
-    let Some(mut stage) = stage(engine, quick).await else {
-        return;
-    };
+    let mut stage = or_skip!(stage(engine, quick).await);
     let teams = Team::two(&stage).await;
     let mut left = Vec::new();
     for team in &teams {

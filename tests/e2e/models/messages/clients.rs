@@ -1,5 +1,6 @@
 //! Anthropic's official clients against the Messages API, with each kind of provider.
 
+use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
@@ -19,19 +20,29 @@ const EXPECTED_TEXT: &str = "You said: hello";
 const EXPECTED_FORECAST: &str = "It is cold.";
 const CALL_ID: &str = "toolu_01-Ab_9";
 
-/// Client as a program. Its packages are installed before a test starts its run: an installation may take longer than
-/// the run's deadline.
-async fn python() -> Option<Command> {
-    let mut python = Command::new(python_with_anthropic().await?);
-    python.arg(repository_file("tests/peer/anthropic_client.py"));
-    Some(python)
+/// Language of a client.
+#[derive(Clone, Copy, Debug)]
+enum ClientLanguage {
+    Python,
+    Node,
 }
+use ClientLanguage::{Node, Python};
 
-async fn node() -> Option<Command> {
-    let project = NODE.built("node").await?;
-    let mut node = Command::new("node");
-    node.arg(project.join("client.mjs"));
-    Some(node)
+impl ClientLanguage {
+    /// The client as a program. Its packages are installed before a test starts its run: an installation may take
+    /// longer than the run's deadline.
+    async fn program(self) -> Option<Command> {
+        let (interpreter, script) = match self {
+            Python => (
+                python_with_anthropic().await?,
+                repository_file("tests/peer/anthropic_client.py"),
+            ),
+            Node => ("node".into(), NODE.built("node").await?.join("client.mjs")),
+        };
+        let mut program = Command::new(interpreter);
+        program.arg(script);
+        Some(program)
+    }
 }
 
 fn given(run: &HeldRun, model: &str) -> Value {
@@ -151,66 +162,27 @@ fn check_provider(got: &Value, model: &str, upstream: &Upstream) {
     assert_eq!(back.matches(&id).count(), 2, "{back}");
 }
 
+#[rstest]
 #[tokio::test]
-async fn python_client_uses_scripted_model() {
-    let Some(mut client) = python().await else {
-        return;
-    };
+async fn client_uses_scripted_model(#[values(Python, Node)] language: ClientLanguage) {
+    let mut client = or_skip!(language.program().await);
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let got = ask(&mut client, &given(&run, "talker")).await;
     check(&got, "talker", &json!(["talker", "ranker"]));
 }
 
+#[rstest]
+#[case::openai("remote", script_openai)]
+#[case::anthropic("claude", script_anthropic)]
 #[tokio::test]
-async fn node_client_uses_scripted_model() {
-    let Some(mut client) = node().await else {
-        return;
-    };
-    let (_stage, run) = scripted(Sqlite).await.unwrap();
-    let got = ask(&mut client, &given(&run, "talker")).await;
-    check(&got, "talker", &json!(["talker", "ranker"]));
-}
-
-#[tokio::test]
-async fn python_client_uses_openai_provider() {
-    let Some(mut client) = python().await else {
-        return;
-    };
+async fn client_uses_remote_provider(
+    #[values(Python, Node)] language: ClientLanguage,
+    #[case] model: &str,
+    #[case] script: fn(&Upstream),
+) {
+    let mut client = or_skip!(language.program().await);
     let (_stage, run, upstream) = remote("").await;
-    script_openai(&upstream);
-    let got = ask(&mut client, &given(&run, "remote")).await;
-    check_provider(&got, "remote", &upstream);
-}
-
-#[tokio::test]
-async fn node_client_uses_openai_provider() {
-    let Some(mut client) = node().await else {
-        return;
-    };
-    let (_stage, run, upstream) = remote("").await;
-    script_openai(&upstream);
-    let got = ask(&mut client, &given(&run, "remote")).await;
-    check_provider(&got, "remote", &upstream);
-}
-
-#[tokio::test]
-async fn python_client_uses_anthropic_provider() {
-    let Some(mut client) = python().await else {
-        return;
-    };
-    let (_stage, run, upstream) = remote("").await;
-    script_anthropic(&upstream);
-    let got = ask(&mut client, &given(&run, "claude")).await;
-    check_provider(&got, "claude", &upstream);
-}
-
-#[tokio::test]
-async fn node_client_uses_anthropic_provider() {
-    let Some(mut client) = node().await else {
-        return;
-    };
-    let (_stage, run, upstream) = remote("").await;
-    script_anthropic(&upstream);
-    let got = ask(&mut client, &given(&run, "claude")).await;
-    check_provider(&got, "claude", &upstream);
+    script(&upstream);
+    let got = ask(&mut client, &given(&run, model)).await;
+    check_provider(&got, model, &upstream);
 }

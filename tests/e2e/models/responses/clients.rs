@@ -204,9 +204,7 @@ async fn check(mut program: Command, behind: ProviderKind) {
 async fn official_python_client_uses_responses_api(
     #[values(Script, Chat, Messages)] behind: ProviderKind,
 ) {
-    let Some(openai) = python_with_openai().await else {
-        return;
-    };
+    let openai = or_skip!(python_with_openai().await);
     let mut python = Command::new(openai);
     python.arg(repository_file("tests/peer/openai_responses.py"));
     check(python, behind).await;
@@ -217,9 +215,7 @@ async fn official_python_client_uses_responses_api(
 async fn official_node_client_uses_responses_api(
     #[values(Script, Chat, Messages)] behind: ProviderKind,
 ) {
-    let Some(project) = OPENAI_NODE.built("node").await else {
-        return;
-    };
+    let project = or_skip!(OPENAI_NODE.built("node").await);
     let mut node = Command::new("node");
     node.arg(project.join("responses.mjs"));
     check(node, behind).await;

@@ -10,9 +10,7 @@ use crate::support::{Sqlite, TempDirectory, within};
 /// For a model name that it knows, Codex sends its tools as an item of the input.
 #[tokio::test]
 async fn codex_runs_with_models_that_it_knows() {
-    let Some((command, _)) = installed("codex").await else {
-        return;
-    };
+    let (command, _) = or_skip!(installed("codex").await);
     let directory = TempDirectory::new();
     let (stage, run) = scripted_in(&directory, Sqlite, |config| {
         config.agents = vec![Agent {

@@ -2,10 +2,9 @@
 
 use serde_json::{Value, json};
 
+use super::super::used;
 use super::{RESPONSES, asks, names, remote, stream};
-use crate::support::held::HeldRun;
 use crate::support::upstream::UpstreamReply;
-use crate::support::{Stage, until};
 
 fn event(data: &Value) -> String {
     format!("event: {}\ndata: {data}", data["type"].as_str().unwrap())
@@ -19,15 +18,6 @@ fn response(status: &str) -> Value {
                 "content": [{"type": "output_text", "text": "hi", "annotations": []}]}],
         "usage": {"input_tokens": 5, "output_tokens": 3, "total_tokens": 8,
             "output_tokens_details": {"reasoning_tokens": 2}}})
-}
-
-async fn used(stage: &Stage, run: &HeldRun, calls: u64) -> Value {
-    let path = format!("/v1/runs/{}/usage", run.run_id);
-    until("the calls to be counted", async || {
-        stage.client.get(&path).await.body["total"]["calls"] == calls
-    })
-    .await;
-    stage.client.get(&path).await.body["total"].clone()
 }
 
 #[tokio::test]
