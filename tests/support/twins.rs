@@ -8,18 +8,32 @@ use super::waiting::announce;
 
 /// Test modules.
 const TWINS: &[&str] = &[
+    "action_graphs",
+    "browsers",
+    "canaries",
     "deviations",
     "dry_run",
+    "event_files",
     "event_formats",
+    "facts",
+    "interaction_waits",
+    "late_bodies",
     "local_agent",
-    "misbehaviour",
-    "reading",
-    "shapes",
-    "skills",
     "mcp_tools",
+    "migrated_pipelines",
+    "misbehaviour",
+    "pipeline_adapter",
+    "reading",
+    "response_limits",
+    "run_endings",
+    "shapes",
+    "shared_mcp",
+    "skills",
+    "tool_effects",
     "tool_servers",
     "tools",
     "traces",
+    "transport",
 ];
 
 static SKIPPED_TWINS: Once = Once::new();
