@@ -120,7 +120,7 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 30] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 31] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &["secrets"]),
     ("crates/clock", &[]),
@@ -262,21 +262,36 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 30] = [
         ],
     ),
     ("crates/runner-kit", &["clock", "protocol", "secrets"]),
+    ("crates/agent-core", &["protocol", "runner-kit"]),
     ("examples/rust", &["protocol", "runner-kit"]),
     (
         "services/connectors",
-        &["clock", "egress", "protocol", "runner-kit"],
+        &["agent-core", "clock", "egress", "protocol", "runner-kit"],
     ),
-    ("services/harness", &["clock", "protocol", "runner-kit"]),
-    ("services/local-agent", &["clock", "protocol", "runner-kit"]),
+    (
+        "services/harness",
+        &["agent-core", "clock", "protocol", "runner-kit"],
+    ),
+    (
+        "services/local-agent",
+        &["agent-core", "clock", "protocol", "runner-kit"],
+    ),
     (
         "services/protocol-agent",
-        &["action-graph", "clock", "protocol", "runner-kit", "secrets"],
+        &[
+            "action-graph",
+            "agent-core",
+            "clock",
+            "protocol",
+            "runner-kit",
+            "secrets",
+        ],
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 30] = [
+const WORKSPACE_CRATES: [&str; 31] = [
     "action-graph",
+    "agent-core",
     "blob-store",
     "client-api",
     "clock",

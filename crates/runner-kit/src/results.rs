@@ -22,6 +22,18 @@ pub fn custom(kind: impl Into<String>, data: JsonObject) -> AgentRunResult {
     }
 }
 
+/// Result of a protocol type. `payload`: the payload struct of that type.
+///
+/// # Panics
+///
+/// If the payload is no JSON object.
+pub fn typed(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
+    let Ok(Value::Object(data)) = serde_json::to_value(payload) else {
+        unreachable!("every payload of the protocol is a struct with text keys")
+    };
+    custom(kind.as_str(), data)
+}
+
 /// `message.delta`: next piece of the assistant's text.
 pub fn delta(text: impl Into<String>) -> AgentRunResult {
     let chunk = MessageChunk {
@@ -121,11 +133,4 @@ pub fn run_failed(
         retryable,
     };
     typed(ResultType::RunFailed, &payload)
-}
-
-fn typed(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
-    let Ok(Value::Object(data)) = serde_json::to_value(payload) else {
-        unreachable!("every payload of the protocol is a struct with text keys")
-    };
-    custom(kind.as_str(), data)
 }

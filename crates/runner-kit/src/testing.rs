@@ -150,6 +150,15 @@ pub fn run_record() -> Value {
     })
 }
 
+/// Host access of a run that calls no host: nothing listens at its address.
+pub fn offline_access() -> HostAccess {
+    HostAccess {
+        base_url: "http://127.0.0.1:9/host/v1".to_owned(),
+        token: TOKEN.to_owned(),
+        token_expires_at: 0,
+    }
+}
+
 /// Run request to `runner_id` with one message of conversation `c-7`.
 pub fn run_request(
     runner_id: &str,

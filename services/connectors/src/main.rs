@@ -6,6 +6,7 @@ mod try_out;
 
 use std::process::ExitCode;
 
+use agent_core::service::{exit_code, health};
 use clap::{Parser, Subcommand};
 
 /// Serves agents on other platforms as runners of Runnel.
@@ -28,16 +29,12 @@ enum Command {
     Manifests,
 }
 
-#[expect(clippy::print_stderr, reason = "a failed command reports its error")]
 fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Serve(args) => serve::execute(&args).map(|()| ExitCode::SUCCESS),
-        Command::Health(args) => Ok(serve::health(&args)),
+        Command::Health(args) => Ok(health(args.port)),
         Command::Try(args) => try_out::execute(&args),
         Command::Manifests => serve::print_manifests().map(|()| ExitCode::SUCCESS),
     };
-    ended.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
-        ExitCode::FAILURE
-    })
+    exit_code(ended)
 }

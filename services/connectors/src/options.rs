@@ -69,16 +69,6 @@ impl PlatformArgs {
             lookup: Arc::new(|name| value_of(name, |name| std::env::var(name).ok())),
         })
     }
-
-    /// Sends logs to standard error.
-    pub(crate) fn start_log(&self) -> anyhow::Result<()> {
-        let filter = tracing_subscriber::EnvFilter::try_new(&self.log);
-        tracing_subscriber::fmt()
-            .with_env_filter(filter.context("--log cannot be understood")?)
-            .with_writer(std::io::stderr)
-            .init();
-        Ok(())
-    }
 }
 
 /// The value of a variable, or the trimmed content of the file that the variable `NAME_FILE` names.

@@ -3,14 +3,13 @@
 use std::io::Write as _;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
+use agent_core::service::{SecretNames, serve, signing_secret, start_log};
 use anyhow::Context as _;
 use connectors::catalogue::PLATFORMS;
 use connectors::service::{ConnectorService, ServedIds};
 use connectors::upstream::config::SecretHosts;
-use runner_kit::process::{is_healthy, stop_requested};
-use runner_kit::{CancellationToken, RouterOptions, SigningSecret, router_with, serve};
+use runner_kit::{CancellationToken, RouterOptions};
 use tokio::net::TcpListener;
 
 use crate::options::{PlatformArgs, SECRET};
@@ -51,16 +50,7 @@ enum OfferedIds {
 pub(crate) struct ConnectorHealthArgs {
     /// The loopback port of the service.
     #[arg(long, default_value_t = 9120)]
-    port: u16,
-}
-
-/// Checks the service on a loopback port.
-pub(crate) fn health(args: &ConnectorHealthArgs) -> ExitCode {
-    if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    pub(crate) port: u16,
 }
 
 /// Prints the manifests of all platforms, one a line.
@@ -75,7 +65,7 @@ pub(crate) fn print_manifests() -> anyhow::Result<()> {
 
 /// Serves until a termination signal.
 pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
-    args.platforms.start_log()?;
+    start_log(&args.platforms.log)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
@@ -83,7 +73,11 @@ pub(crate) fn execute(args: &ConnectorServeArgs) -> anyhow::Result<()> {
 }
 
 async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
-    let secret = secret(args)?;
+    let names = SecretNames {
+        variable: SECRET,
+        file: "--secret-file",
+    };
+    let secret = signing_secret(args.secret_file.as_deref(), names)?;
     let secrets = args.platforms.source(SecretHosts::Listed)?;
     // Bind before printing the address: with port 0 the system chooses the port.
     let listener = TcpListener::bind(args.listen)
@@ -102,18 +96,7 @@ async fn run(args: &ConnectorServeArgs) -> anyhow::Result<()> {
         live_runs: args.live_runs,
         ..RouterOptions::default()
     };
-    let stop = CancellationToken::new();
-    let serving = serve(
-        listener,
-        router_with(runners, secret, options),
-        stop.clone(),
-    );
-    let stopping = async {
-        // The guard stops the server also if waiting for the signal fails.
-        let _stop = stop.drop_guard_ref();
-        stop_requested().await
-    };
-    tokio::try_join!(serving, stopping)?;
+    serve(listener, runners, secret, options, CancellationToken::new()).await?;
     Ok(())
 }
 
@@ -128,23 +111,4 @@ fn say(
         writeln!(out, "{}", runner.manifest().id)?;
     }
     Ok(())
-}
-
-#[expect(
-    clippy::disallowed_methods,
-    reason = "a secret is no argument: arguments are seen by other processes"
-)]
-fn secret(args: &ConnectorServeArgs) -> anyhow::Result<SigningSecret> {
-    let text = match &args.secret_file {
-        Some(path) => std::fs::read_to_string(path)
-            .with_context(|| format!("--secret-file: cannot read {}", path.display()))?,
-        None => std::env::var(SECRET).with_context(|| {
-            format!(
-                "no signing secret: set {SECRET} or --secret-file to that of the runner endpoint"
-            )
-        })?,
-    };
-    text.trim()
-        .parse()
-        .context("the signing secret cannot be used")
 }

@@ -5,6 +5,7 @@ mod terminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use agent_core::service::start_log;
 use anyhow::{Context as _, ensure};
 use connectors::agent_file::AgentFile;
 use connectors::driver::{StopCause, drive};
@@ -40,7 +41,7 @@ pub(crate) struct TryArgs {
 
 /// Runs the agent once. Exits with a failure code if the run fails.
 pub(crate) fn execute(args: &TryArgs) -> anyhow::Result<ExitCode> {
-    args.platforms.start_log()?;
+    start_log(&args.platforms.log)?;
     let AgentFile { platform, config } = AgentFile::read(&args.config, args.agent.as_deref())?;
     let mut terminal = Terminal::default();
     // The caller owns both the file and the environment, so no host list is required.

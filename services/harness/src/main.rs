@@ -4,6 +4,7 @@ mod serve;
 
 use std::process::ExitCode;
 
+use agent_core::service::{exit_code, health};
 use clap::{Parser, Subcommand};
 use harness::own_process;
 use harness::sandbox::SandboxArgs;
@@ -32,10 +33,11 @@ fn main() -> ExitCode {
     if let Some(code) = own_process::run(std::env::args_os()) {
         return code;
     }
-    match Cli::parse().command {
-        Command::Serve(args) => serve::execute(&args),
-        Command::Health(args) => serve::health(&args),
-        Command::Check(args) => serve::check(&args),
-        Command::Sandbox(args) => harness::sandbox::execute(&args),
-    }
+    let success = |()| ExitCode::SUCCESS;
+    exit_code(match Cli::parse().command {
+        Command::Serve(args) => serve::execute(&args).map(success),
+        Command::Health(args) => Ok(health(args.port)),
+        Command::Check(args) => serve::check(&args).map(success),
+        Command::Sandbox(args) => Ok(harness::sandbox::execute(&args)),
+    })
 }

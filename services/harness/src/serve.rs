@@ -1,11 +1,10 @@
 //! Commands `serve`, `health` and `check` of `runnel-harness`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::service::{serve, start_log};
 use anyhow::Context as _;
 use harness::owner::ProcessOwner;
 use harness::protections::Protections;
@@ -13,10 +12,8 @@ use harness::relay::CredentialRelay;
 use harness::service::HarnessService;
 use harness::settings::{HarnessFile, WorkspaceRetention};
 use harness::workspace::Workspaces;
-use runner_kit::process::{is_healthy, stop_requested};
-use runner_kit::{CancellationToken, RouterOptions, router_with, serve};
+use runner_kit::{CancellationToken, RouterOptions};
 use tokio::net::TcpListener;
-use tracing_subscriber::EnvFilter;
 
 /// Interval of the removal of old workspaces.
 const SWEEP: Duration = Duration::from_hours(1);
@@ -37,16 +34,7 @@ pub(crate) struct HarnessServeArgs {
 pub(crate) struct HarnessHealthArgs {
     /// The loopback port of the service.
     #[arg(long, default_value_t = 9110)]
-    port: u16,
-}
-
-/// Sends a health check to the service on that port.
-pub(crate) fn health(args: &HarnessHealthArgs) -> ExitCode {
-    if is_healthy(SocketAddr::from(([127, 0, 0, 1], args.port))) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    }
+    pub(crate) port: u16,
 }
 
 /// Arguments of `runnel-harness check`.
@@ -61,12 +49,8 @@ pub(crate) struct HarnessCheckArgs {
 }
 
 /// Prints the protections that hold on this machine. Fails if a service with these settings would not start.
-pub(crate) fn check(args: &HarnessCheckArgs) -> ExitCode {
-    exit_code(print_protections(args))
-}
-
 #[expect(clippy::print_stdout, reason = "the output of the command")]
-fn print_protections(args: &HarnessCheckArgs) -> anyhow::Result<()> {
+pub(crate) fn check(args: &HarnessCheckArgs) -> anyhow::Result<()> {
     let settings = args
         .settings
         .as_deref()
@@ -81,27 +65,9 @@ fn print_protections(args: &HarnessCheckArgs) -> anyhow::Result<()> {
     settings.as_ref().map_or(Ok(()), check_sandbox)
 }
 
-pub(crate) fn execute(args: &HarnessServeArgs) -> ExitCode {
-    exit_code(start(args))
-}
-
-#[expect(clippy::print_stderr, reason = "a command reports its failure")]
-fn exit_code(result: anyhow::Result<()>) -> ExitCode {
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn start(args: &HarnessServeArgs) -> anyhow::Result<()> {
-    let log = EnvFilter::try_new(&args.log).context("--log cannot be understood")?;
-    tracing_subscriber::fmt()
-        .with_env_filter(log)
-        .with_writer(std::io::stderr)
-        .init();
+/// Serves the harnesses of a settings file.
+pub(crate) fn execute(args: &HarnessServeArgs) -> anyhow::Result<()> {
+    start_log(&args.log)?;
     let settings = HarnessFile::read(&args.settings)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -136,18 +102,10 @@ async fn run(settings: HarnessFile) -> anyhow::Result<()> {
     let service = Arc::new(HarnessService::new(settings, workspaces.clone(), relay));
     let runners = service.runners()?;
     announce(&listener, &service)?;
-    let serving = serve(
-        listener,
-        router_with(runners, secret, options),
-        stop.clone(),
-    );
-    let stopping = async {
-        // Dropping the guard stops both servers.
-        let _stop = stop.drop_guard_ref();
-        stop_requested().await
-    };
+    // The end of one server ends the other: dropping it, or its stop, fires the token.
+    let serving = serve(listener, runners, secret, options, stop);
     tokio::select! {
-        ended = async { tokio::try_join!(serving, relaying, stopping) } => { ended?; }
+        ended = async { tokio::try_join!(serving, relaying) } => { ended?; }
         () = sweep(workspaces, keep) => {}
     }
     Ok(())

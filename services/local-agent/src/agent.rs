@@ -3,49 +3,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use agent_core::model::FinishKind;
+use agent_core::usage::UsageLog;
+use agent_core::{RunFailure, failure};
 use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
 use protocol::manifest::AgentRunnerManifest;
 use protocol::result::AgentRunResult;
-use runner_kit::runner::CANCELLED;
-use runner_kit::{
-    CancellationToken, HostError, ResultSender, ResultStream, RunHandle, Runner, results, stream,
-};
-use serde_json::Value;
+use runner_kit::{CancellationToken, ResultSender, ResultStream, RunHandle, Runner, stream};
 
 use crate::config::Config;
-use crate::host::AgentHost;
+use crate::failure::{cancelled, no_model, timeout};
+use crate::host::LocalAgentHost;
 use crate::manifest::manifest;
 use crate::message_writer::MessageWriter;
-use crate::model::FinishKind;
 use crate::side_effects::SideEffects;
 use crate::turns::{self, TurnParts};
-use crate::usage::UsageLog;
-
-/// No model of the configuration was granted.
-const NO_MODEL: &str = "runner.no_model";
-/// The event and the configuration have no input for a model.
-const NO_INPUT: &str = "runner.no_input";
-/// The configured timeout, or the gateway's deadline, has passed.
-const TIMEOUT: &str = "runner.timeout";
-/// No model answered, or a model's stream broke off.
-pub(crate) const LLM_ERROR: &str = "runner.llm_error";
-/// Any other failure.
-pub(crate) const ERROR: &str = "runner.error";
 
 /// The agent. It has no state between runs; runs are concurrent without a limit of its own.
 #[derive(Debug)]
 pub struct LocalAgent {
     id: RunnerId,
-}
-
-/// Cause of a failed run, as its user sees it.
-#[derive(Debug)]
-pub(crate) struct AgentFailure {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
-    /// True when the same event may succeed in a second run. Never true after side effects.
-    pub(crate) retryable: bool,
 }
 
 impl LocalAgent {
@@ -73,7 +51,7 @@ impl Runner for LocalAgent {
 /// Executes a run on `host`. The last result is terminal in every case.
 pub(crate) fn run_on(
     context: AgentRunContext,
-    host: impl AgentHost,
+    host: impl LocalAgentHost,
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
@@ -84,7 +62,7 @@ pub(crate) fn run_on(
         // A cancel that arrives before the terminal result is sent wins, even if the work has just completed.
         let ended = match ended {
             Some(ended) if !cancel.is_cancelled() => ended,
-            _ => Err(AgentFailure::cancelled()),
+            _ => Err(cancelled()),
         };
         // Sent in every case: the gateway fails a run whose stream ends without a terminal result.
         out.send(terminal(ended, &usage, &side_effects)).await;
@@ -94,18 +72,13 @@ pub(crate) fn run_on(
 
 async fn work(
     context: &AgentRunContext,
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     out: &ResultSender,
     (usage, side_effects): (&UsageLog, &SideEffects),
-) -> Result<FinishKind, AgentFailure> {
+) -> Result<FinishKind, RunFailure> {
     let config = Config::read(&context.config, &context.resources);
-    // The grant may have removed every configured model, so the error names the policy, too.
     if config.models.is_empty() {
-        return Err(AgentFailure {
-            code: NO_MODEL,
-            message: "No authorized model for local-agent: set `model` of the agent's config to a model that its resource policy grants".to_owned(),
-            retryable: false,
-        });
+        return Err(no_model());
     }
     let work = TurnParts {
         context,
@@ -124,74 +97,21 @@ async fn work(
 
 async fn within(
     time: Duration,
-    turns: impl Future<Output = Result<FinishKind, AgentFailure>>,
-) -> Result<FinishKind, AgentFailure> {
+    turns: impl Future<Output = Result<FinishKind, RunFailure>>,
+) -> Result<FinishKind, RunFailure> {
     let ended = tokio::time::timeout(time, turns).await;
-    ended.unwrap_or_else(|_| Err(AgentFailure::timeout()))
+    ended.unwrap_or_else(|_| Err(timeout()))
 }
 
 fn terminal(
-    ended: Result<FinishKind, AgentFailure>,
+    ended: Result<FinishKind, RunFailure>,
     usage: &UsageLog,
     side_effects: &SideEffects,
 ) -> AgentRunResult {
-    let usage = usage.total();
-    let terminal = match ended {
-        Ok(ending) => results::run_completed_because(ending.as_str()),
+    let ended = ended.map(FinishKind::as_str).map_err(|failure| RunFailure {
         // A second run of the same event could repeat a write.
-        Err(failure) => {
-            let retryable = failure.retryable && !side_effects.any();
-            results::run_failed(failure.code, failure.message, retryable)
-        }
-    };
-    AgentRunResult { usage, ..terminal }
-}
-
-impl AgentFailure {
-    /// No input for a model.
-    pub(crate) fn no_input() -> Self {
-        Self {
-            code: NO_INPUT,
-            message: "The event has no text, picture or file, and there is no prompt and no history: set `prompt` of the agent's config, or bind the agent to events that have an input".to_owned(),
-            retryable: false,
-        }
-    }
-
-    fn cancelled() -> Self {
-        Self {
-            code: CANCELLED,
-            message: "Run cancellation requested".to_owned(),
-            retryable: false,
-        }
-    }
-
-    fn timeout() -> Self {
-        Self {
-            code: TIMEOUT,
-            message: "Agent run timed out".to_owned(),
-            retryable: true,
-        }
-    }
-}
-
-impl From<HostError> for AgentFailure {
-    fn from(failed: HostError) -> Self {
-        // Before the generic mapping: a cancelled run and one past its deadline have codes of their own.
-        if failed.is_cancelled() {
-            return Self::cancelled();
-        }
-        if failed.is_deadline_exceeded() {
-            return Self::timeout();
-        }
-        // The reason names the gateway's cause (such as `upstream_timeout`), which the message omits.
-        let reason = failed.details.get("reason").and_then(Value::as_str);
-        let reason = reason
-            .map(|reason| format!(" ({reason})"))
-            .unwrap_or_default();
-        Self {
-            code: ERROR,
-            message: format!("{failed}{reason}"),
-            retryable: failed.retryable,
-        }
-    }
+        retryable: failure.retryable && !side_effects.any(),
+        ..failure
+    });
+    failure::terminal(ended, usage.total_with_turns())
 }

@@ -14,7 +14,7 @@ use crate::context::checkpoint::{self, Checkpoint};
 use crate::context::learned_limit::{self, LearnedLimit};
 use crate::context::{pictures, reference_data};
 use crate::dates;
-use crate::host::AgentHost;
+use crate::host::LocalAgentHost;
 use clock::Clock;
 
 pub(crate) use history::Remembered;
@@ -36,7 +36,7 @@ pub(crate) struct AssembledRequest {
 
 /// Fetches all parts from the gateway.
 pub(crate) async fn assemble(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     context: &AgentRunContext,
     config: &Config,
     budget: RequestBudget,
@@ -92,7 +92,7 @@ fn words(input: &AgentInput) -> String {
 
 /// Prompt of the entry, else of the configuration, followed by the skills that the run may activate.
 async fn prompt(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     context: &AgentRunContext,
     config: &Config,
 ) -> Result<Vec<Message>, HostError> {
@@ -125,7 +125,7 @@ async fn prompt(
 
 /// Value of the conversation's state; `None` without access, and after a failed read.
 async fn state_of_conversation(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     context: &AgentRunContext,
     key: &str,
 ) -> Result<Option<Value>, HostError> {

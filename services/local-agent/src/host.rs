@@ -1,71 +1,33 @@
-//! Host API as a trait, so that the agent runs without a network in tests.
+//! Host API calls of the agent, in addition to those of [`AgentHost`].
 
+use agent_core::host::{AgentHost, HostResult};
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
 use protocol::context::AgentInput;
-use protocol::history::TranscriptItem;
-use protocol::host_api::{SteeringInputItem, SteeringMode};
-use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
-use protocol::message::Message;
-use protocol::model::{CountTokens, LlmInvokeResult, LlmRequest, Rerank, RerankResult};
+use protocol::model::{CountTokens, Rerank, RerankResult};
 use protocol::resources::StateScope;
-use protocol::run::Page;
-use protocol::tool::ToolDescription;
-use runner_kit::host::{HistoryPageQuery, Host, HostError, ModelStream};
+use runner_kit::host::Host;
 use serde_json::Value;
 
-/// Result of a host call.
-pub type HostCallResult<T> = Result<T, HostError>;
-
 /// Host API calls of the agent. Errors are those of the [`Host`] method of the same name.
-pub trait AgentHost: Send + Sync + 'static {
-    /// Prompt that the entry has built, if any.
-    fn prompt(&self) -> impl Future<Output = HostCallResult<Option<Vec<Message>>>> + Send;
-
-    /// Page of the conversation's transcript.
-    fn history(
-        &self,
-        query: &HistoryPageQuery,
-    ) -> impl Future<Output = HostCallResult<Page<TranscriptItem>>> + Send;
-
+pub trait LocalAgentHost: AgentHost {
     /// Value of the conversation's state.
-    fn state_get(&self, key: &str) -> impl Future<Output = HostCallResult<Option<Value>>> + Send;
+    fn state_get(&self, key: &str) -> impl Future<Output = HostResult<Option<Value>>> + Send;
 
     /// Writes a value of the conversation's state.
-    fn state_put(&self, key: &str, value: Value)
-    -> impl Future<Output = HostCallResult<()>> + Send;
-
-    fn retrieve(
-        &self,
-        kb_id: &str,
-        query: &RetrievalQuery,
-    ) -> impl Future<Output = HostCallResult<Vec<RetrievalResultEntry>>> + Send;
+    fn state_put(&self, key: &str, value: Value) -> impl Future<Output = HostResult<()>> + Send;
 
     fn rerank(
         &self,
         model: &str,
         request: &Rerank,
-    ) -> impl Future<Output = HostCallResult<Vec<RerankResult>>> + Send;
+    ) -> impl Future<Output = HostResult<Vec<RerankResult>>> + Send;
 
     fn count_tokens(
         &self,
         model: &str,
         request: &CountTokens,
-    ) -> impl Future<Output = HostCallResult<u64>> + Send;
-
-    fn invoke_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> impl Future<Output = HostCallResult<LlmInvokeResult>> + Send;
-
-    fn stream_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> impl Future<Output = HostCallResult<ModelStream>> + Send;
-
-    fn tool(&self, name: &str) -> impl Future<Output = HostCallResult<ToolDescription>> + Send;
+    ) -> impl Future<Output = HostResult<u64>> + Send;
 
     /// Calls a tool at most once per idempotency key.
     fn call_tool(
@@ -73,7 +35,7 @@ pub trait AgentHost: Send + Sync + 'static {
         name: &str,
         parameters: JsonObject,
         key: &str,
-    ) -> impl Future<Output = HostCallResult<Value>> + Send;
+    ) -> impl Future<Output = HostResult<Value>> + Send;
 
     /// Starts a child run of another agent and waits for its end; at most once per idempotency key.
     fn ask_agent(
@@ -81,73 +43,33 @@ pub trait AgentHost: Send + Sync + 'static {
         agent: &str,
         prompt: &str,
         key: &str,
-    ) -> impl Future<Output = HostCallResult<ChildRun>> + Send;
-
-    /// Takes all events that steer this run.
-    fn pull_steering(&self) -> impl Future<Output = HostCallResult<Vec<SteeringInputItem>>> + Send;
+    ) -> impl Future<Output = HostResult<ChildRun>> + Send;
 }
 
-impl AgentHost for Host {
-    async fn prompt(&self) -> HostCallResult<Option<Vec<Message>>> {
-        Host::prompt(self).await
-    }
-
-    async fn history(&self, query: &HistoryPageQuery) -> HostCallResult<Page<TranscriptItem>> {
-        self.history().page(query).await
-    }
-
-    async fn state_get(&self, key: &str) -> HostCallResult<Option<Value>> {
+impl LocalAgentHost for Host {
+    async fn state_get(&self, key: &str) -> HostResult<Option<Value>> {
         let entry = self.state().get(StateScope::Conversation, key).await?;
         Ok(entry.map(|entry| entry.value))
     }
 
-    async fn state_put(&self, key: &str, value: Value) -> HostCallResult<()> {
+    async fn state_put(&self, key: &str, value: Value) -> HostResult<()> {
         let written = self.state().put(StateScope::Conversation, key, value).await;
         written.map(drop)
     }
 
-    async fn retrieve(
-        &self,
-        kb_id: &str,
-        query: &RetrievalQuery,
-    ) -> HostCallResult<Vec<RetrievalResultEntry>> {
-        Host::retrieve(self, kb_id, query).await
-    }
-
-    async fn rerank(&self, model: &str, request: &Rerank) -> HostCallResult<Vec<RerankResult>> {
+    async fn rerank(&self, model: &str, request: &Rerank) -> HostResult<Vec<RerankResult>> {
         self.models().rerank(model, request).await
     }
 
-    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostCallResult<u64> {
+    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostResult<u64> {
         self.models().count_tokens(model, request).await
     }
 
-    async fn invoke_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> HostCallResult<LlmInvokeResult> {
-        self.models().invoke(model, request).await
-    }
-
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostCallResult<ModelStream> {
-        self.models().stream(model, request).await
-    }
-
-    async fn tool(&self, name: &str) -> HostCallResult<ToolDescription> {
-        self.tools().get(name).await
-    }
-
-    async fn call_tool(
-        &self,
-        name: &str,
-        parameters: JsonObject,
-        key: &str,
-    ) -> HostCallResult<Value> {
+    async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> HostResult<Value> {
         self.tools().call(name, parameters, Some(key)).await
     }
 
-    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostCallResult<ChildRun> {
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostResult<ChildRun> {
         let request = ChildRunRequest {
             agent_id: agent.to_owned(),
             input: AgentInput {
@@ -163,10 +85,5 @@ impl AgentHost for Host {
         };
         let child = self.child_runs().spawn(&request).await?;
         self.child_runs().wait(&child.run_id).await
-    }
-
-    async fn pull_steering(&self) -> HostCallResult<Vec<SteeringInputItem>> {
-        // All at once: the model sees them in one request.
-        Host::pull_steering(self, SteeringMode::All, None).await
     }
 }

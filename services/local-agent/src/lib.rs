@@ -2,7 +2,7 @@
 //!
 //! Reading order: [`agent`] is one run from start to terminal result; [`assemble`] builds the first request;
 //! [`turns`] calls the model, executes its tool calls and repeats; [`context`] keeps requests within the model's
-//! window. [`host::AgentHost`] abstracts the gateway, so that everything runs without a network.
+//! window. [`host::LocalAgentHost`] abstracts the gateway, so that everything runs without a network.
 
 pub mod agent; // start here
 pub mod config;
@@ -12,13 +12,12 @@ pub mod manifest;
 
 mod assemble;
 mod dates;
+mod failure;
 mod message_writer;
 mod model;
-mod output_limit;
 mod side_effects;
 mod tools;
 mod turns;
-mod usage;
 mod window;
 
 #[cfg(test)]

@@ -1,8 +1,9 @@
 //! Manifest of the Local Agent: identity, permissions and configuration form.
 
+use agent_core::manifest::{form, in_english};
 use protocol::id::RunnerId;
 use protocol::manifest::{
-    AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
+    AgentRunnerManifest, Capabilities, ContextPolicy, Permissions, RunnerUsage,
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, HistoryOperation, KnowledgeOperation, ModelOperation,
@@ -46,19 +47,9 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             wants_static_context_refs: false,
             ..ContextPolicy::default()
         },
-        config_schema: form(),
+        config_schema: form(include_str!("config_schema.json")),
         ..AgentRunnerManifest::new(id, label)
     }
-}
-
-/// Configuration form for operators.
-fn form() -> Vec<FormItem> {
-    serde_json::from_str(include_str!("config_schema.json"))
-        .expect("the embedded form is a list of fields")
-}
-
-fn in_english(text: &str) -> I18n {
-    I18n::from_iter([("en_US".to_owned(), text.to_owned())])
 }
 
 #[cfg(test)]

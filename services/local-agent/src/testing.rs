@@ -198,11 +198,7 @@ pub(crate) fn error(failed: &Failing) -> HostError {
 
 /// Context with all resources granted: primary model `m`, fallback `n`, tools `look` and `send`.
 pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
-    let access = protocol::request::HostAccess {
-        base_url: "http://127.0.0.1:9/host/v1".to_owned(),
-        token: "t".to_owned(),
-        token_expires_at: 0,
-    };
+    let access = testing::offline_access();
     let request = testing::run_request(RUNNER_ID, input, &access).unwrap();
     let mut context = request.context;
     let models = ["invoke", "stream", "count_tokens", "rerank"];

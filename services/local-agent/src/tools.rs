@@ -6,6 +6,8 @@ mod result;
 
 use std::collections::HashSet;
 
+use agent_core::model::FinishKind;
+use agent_core::output::LineLimit;
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
@@ -13,14 +15,12 @@ use protocol::message::{Message, ToolCall};
 use protocol::model::LlmTool;
 use protocol::resources::{AgentResources, ToolEffect, ToolOperation, ToolResource};
 use protocol::result::{ResultType, ToolCallCompletedPayload, ToolCallStartedPayload};
-use runner_kit::HostError;
+use runner_kit::{HostError, results};
 use serde_json::Value;
 
 use crate::config::{Config, ToolExecution};
-use crate::host::AgentHost;
-use crate::message_writer::{MessageWriter, typed_result};
-use crate::model::FinishKind;
-use crate::output_limit::LineLimit;
+use crate::host::LocalAgentHost;
+use crate::message_writer::MessageWriter;
 use crate::side_effects::SideEffects;
 use crate::turns::TurnParts;
 
@@ -67,7 +67,7 @@ pub(crate) struct CallBatch {
 impl Toolbox {
     /// Fetches granted tools by name. A tool without a readable schema is left out.
     pub(crate) async fn open(
-        host: &impl AgentHost,
+        host: &impl LocalAgentHost,
         resources: &AgentResources,
         config: &Config,
     ) -> Result<Self, HostError> {
@@ -104,7 +104,7 @@ impl Toolbox {
     /// Executes the calls of a turn. Fails only when the run ends.
     pub(crate) async fn run(
         &self,
-        work: &TurnParts<'_, impl AgentHost>,
+        work: &TurnParts<'_, impl LocalAgentHost>,
         message_writer: &MessageWriter,
         turn: u64,
         calls: &[ToolCall],
@@ -187,7 +187,7 @@ impl Toolbox {
 
     async fn call(
         &self,
-        host: &impl AgentHost,
+        host: &impl LocalAgentHost,
         side_effects: &SideEffects,
         call: &ToolCall,
         key: &str,
@@ -240,7 +240,7 @@ impl Toolbox {
 }
 
 async fn describe(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     tool: &ToolResource,
 ) -> Result<Option<LlmTool>, HostError> {
     let (description, parameters) = match &tool.parameters {
@@ -320,7 +320,7 @@ fn started(call: &ToolCall, line_limit: LineLimit) -> protocol::result::AgentRun
         tool_name: call.function.name.clone(),
         parameters: shown(parameters, "tool_parameters_preview", line_limit),
     };
-    typed_result(ResultType::ToolCallStarted, &payload)
+    results::typed(ResultType::ToolCallStarted, &payload)
 }
 
 fn completed(
@@ -337,7 +337,7 @@ fn completed(
         // Half of the limit: the other half is for the result in the same payload.
         error: error.map(|error| line_limit.half().beginning(error).to_owned()),
     };
-    typed_result(ResultType::ToolCallCompleted, &payload)
+    results::typed(ResultType::ToolCallCompleted, &payload)
 }
 
 /// The value, or a prefix when it exceeds the limit of a result.
@@ -345,6 +345,7 @@ fn shown(value: JsonObject, kind: &str, line_limit: LineLimit) -> JsonObject {
     if line_limit.half().holds(&value) {
         return value;
     }
-    let preview = line_limit.preview(kind, &value);
-    preview.as_object().cloned().unwrap_or_default()
+    let mut preview = line_limit.preview(&value);
+    preview.insert("type".to_owned(), kind.into());
+    preview
 }

@@ -1,20 +1,22 @@
 //! Agent loop: call the model, execute tool calls, take steering input, repeat.
 
+use agent_core::RunFailure;
+use agent_core::model::{FinishKind, ModelFailure, ModelReply};
+use agent_core::usage::UsageLog;
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, ToolCall};
 use protocol::model::LlmRequest;
 
-use crate::agent::{AgentFailure, LLM_ERROR};
 use crate::assemble::assemble;
 use crate::config::Config;
 use crate::context::budget::RequestBudget;
 use crate::context::{pictures, reference_data};
-use crate::host::AgentHost;
+use crate::failure::{no_input, of_host, of_model};
+use crate::host::LocalAgentHost;
 use crate::message_writer::MessageWriter;
-use crate::model::{FinishKind, ModelAnswer, ModelFailure, ModelFallbacks, without_thinking};
+use crate::model::{ModelFallbacks, without_thinking};
 use crate::side_effects::SideEffects;
 use crate::tools::{Toolbox, with_valid_arguments};
-use crate::usage::UsageLog;
 use crate::window::MessageWindow;
 
 const STOPPED: &str = "Tool call iteration limit reached. I stopped before calling more tools.";
@@ -30,21 +32,23 @@ pub(crate) struct TurnParts<'a, H> {
 }
 
 /// Answers the event and returns the finish reason of the last answer.
-pub(crate) async fn converse<H: AgentHost>(
+pub(crate) async fn converse<H: LocalAgentHost>(
     work: &TurnParts<'_, H>,
     mut message_writer: MessageWriter,
-) -> Result<FinishKind, AgentFailure> {
+) -> Result<FinishKind, RunFailure> {
     let mut models = ModelFallbacks::new(work.config.models.clone());
     let budget = RequestBudget::new(&work.config.context, &work.context.runtime.metadata);
     // Tools and history are read at the same time: both need one or more calls to the gateway.
     let (tools, assembled) = tokio::try_join!(
         Toolbox::open(work.host, &work.context.resources, work.config),
         assemble(work.host, work.context, work.config, budget),
-    )?;
-    let mut window = MessageWindow::open(work, assembled, &tools.tools, models.first()).await?;
+    )
+    .map_err(of_host)?;
+    let opened = MessageWindow::open(work, assembled, &tools.tools, models.first()).await;
+    let mut window = opened.map_err(of_host)?;
     // Steering input may have arrived for a run whose event has no input.
     if window.is_empty() && !take_steering(work, &mut window).await? {
-        return Err(AgentFailure::no_input());
+        return Err(no_input());
     }
 
     let mut batches = 0;
@@ -52,7 +56,7 @@ pub(crate) async fn converse<H: AgentHost>(
         message_writer.begin_turn();
         let answer = ask(work, &mut models, &mut window, &tools, &mut message_writer).await?;
         // Counted before the loop can fail, so that a failed run still reports what it cost.
-        work.usage.add(answer.usage.clone());
+        work.usage.add(answer.usage.as_ref());
         let calls = answer.message.tool_calls.clone().unwrap_or_default();
         message_writer.end_turn(&calls).await;
         // The user saw the answer as it came; the history gets the form that providers accept.
@@ -62,7 +66,7 @@ pub(crate) async fn converse<H: AgentHost>(
         if calls.is_empty() {
             if !take_steering(work, &mut window).await? {
                 message_writer.complete(&answer.message).await;
-                return Ok(answer.ending);
+                return Ok(answer.finish);
             }
             continue;
         }
@@ -72,8 +76,11 @@ pub(crate) async fn converse<H: AgentHost>(
             return Ok(FinishKind::Complete);
         }
         batches += 1;
-        let batch = match answer.ending {
-            FinishKind::Complete => tools.run(work, &message_writer, batches, &calls).await?,
+        let batch = match answer.finish {
+            FinishKind::Complete => {
+                let batch = tools.run(work, &message_writer, batches, &calls).await;
+                batch.map_err(of_host)?
+            }
             // Truncated arguments may parse and mean something else.
             cut => tools.refuse(&message_writer, &calls, cut).await,
         };
@@ -89,15 +96,15 @@ pub(crate) async fn converse<H: AgentHost>(
 
 /// Sends the request within the window. Retries once smaller after an overflow, and once without pictures and
 /// files after a rejection: a file that no model accepts would otherwise fail every run of the conversation.
-async fn ask<H: AgentHost>(
+async fn ask<H: LocalAgentHost>(
     work: &TurnParts<'_, H>,
     models: &mut ModelFallbacks,
     window: &mut MessageWindow<'_, H>,
     tools: &Toolbox,
     message_writer: &mut MessageWriter,
-) -> Result<ModelAnswer, AgentFailure> {
+) -> Result<ModelReply, RunFailure> {
     // Before the request: an overflow costs a call to the provider.
-    window.fit(models.first()).await?;
+    window.fit(models.first()).await.map_err(of_host)?;
     let request = |window: &MessageWindow<'_, H>| LlmRequest {
         messages: window.messages(),
         tools: tools.tools.clone(),
@@ -114,7 +121,9 @@ async fn ask<H: AgentHost>(
             Err(failed) => failed,
         };
         match &failed {
-            ModelFailure::Overflow(_) if window.shrink(models.first()).await? => {
+            ModelFailure::Overflow(_)
+                if window.shrink(models.first()).await.map_err(of_host)? =>
+            {
                 tracing::info!(
                     "request exceeded the model's context window, retrying with a smaller one"
                 );
@@ -127,16 +136,16 @@ async fn ask<H: AgentHost>(
                     silence.last
                 );
             }
-            _ => return Err(failed.into()),
+            _ => return Err(of_model(failed)),
         }
     }
 }
 
 /// Appends steering input; false when there is none.
-async fn take_steering<H: AgentHost>(
+async fn take_steering<H: LocalAgentHost>(
     work: &TurnParts<'_, H>,
     window: &mut MessageWindow<'_, H>,
-) -> Result<bool, AgentFailure> {
+) -> Result<bool, RunFailure> {
     if !work.context.context.available_apis.steering_pull {
         return Ok(false);
     }
@@ -144,7 +153,7 @@ async fn take_steering<H: AgentHost>(
         Ok(items) => items,
         // Only cancel and deadline end the run: steering input is optional.
         Err(failed) if failed.is_cancelled() || failed.is_deadline_exceeded() => {
-            return Err(failed.into());
+            return Err(of_host(failed));
         }
         Err(failed) => {
             tracing::warn!("cannot pull steering messages, continuing without: {failed}");
@@ -174,30 +183,4 @@ async fn stop(calls: &[ToolCall], message_writer: &mut MessageWriter) {
     message_writer
         .complete(&Message::text("assistant", STOPPED))
         .await;
-}
-
-impl From<ModelFailure> for AgentFailure {
-    fn from(failed: ModelFailure) -> Self {
-        let (message, retryable) = match failed {
-            // Cancel and deadline keep their codes; the others are failures of the model.
-            ModelFailure::Over(failed) => return failed.into(),
-            ModelFailure::Broken(failed) => {
-                // Part of the answer was sent; a retry would repeat it.
-                (format!("The model broke off: {}", failed.message), false)
-            }
-            ModelFailure::Overflow(failed) => (
-                format!(
-                    "The model's context window is too small: {}",
-                    failed.message
-                ),
-                false,
-            ),
-            ModelFailure::Silent(silence) => (silence.to_string(), silence.is_passing),
-        };
-        Self {
-            code: LLM_ERROR,
-            message,
-            retryable,
-        }
-    }
 }

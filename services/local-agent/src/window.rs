@@ -15,7 +15,7 @@ use crate::context::estimate;
 use crate::context::learned_limit::{self, LearnedLimit};
 use crate::context::summary::request::SummaryRequest;
 use crate::context::{pictures, wire};
-use crate::host::AgentHost;
+use crate::host::LocalAgentHost;
 use crate::turns::TurnParts;
 use clock::Clock;
 
@@ -37,7 +37,7 @@ pub(crate) struct MessageWindow<'a, H> {
     has_shrunk: bool,
 }
 
-impl<'a, H: AgentHost> MessageWindow<'a, H> {
+impl<'a, H: LocalAgentHost> MessageWindow<'a, H> {
     /// Takes the assembled parts and compacts them when needed.
     pub(crate) async fn open(
         work: &'a TurnParts<'a, H>,
@@ -132,11 +132,11 @@ impl<'a, H: AgentHost> MessageWindow<'a, H> {
             return Ok(false);
         }
         // Compared by estimates, so that a pass without effect is recognised without a host call.
-        let before = estimate::conversation(&self.conversation);
+        let before = self.conversation.estimate();
         for _ in 0..SHRINKS {
             self.budget = self.budget.for_retry_below(self.sent);
             self.pass(model).await?;
-            if estimate::conversation(&self.conversation) < before {
+            if self.conversation.estimate() < before {
                 // Learned only after the request shrank: later runs start with this limit.
                 let limit = LearnedLimit {
                     model_id: model.to_owned(),
@@ -231,7 +231,7 @@ struct WindowModel<'a, H> {
     model: &'a str,
 }
 
-impl<H: AgentHost> Counter for WindowModel<'_, H> {
+impl<H: LocalAgentHost> Counter for WindowModel<'_, H> {
     type Error = HostError;
 
     async fn count(&self, messages: &[Message]) -> Result<u64, HostError> {
@@ -247,7 +247,7 @@ impl<H: AgentHost> Counter for WindowModel<'_, H> {
     }
 }
 
-impl<H: AgentHost> Summarizer for WindowModel<'_, H> {
+impl<H: LocalAgentHost> Summarizer for WindowModel<'_, H> {
     async fn summarize(&self, request: SummaryRequest) -> Option<String> {
         // Only with a grant to invoke: the call would be denied, and the local summary is as good.
         let models = &self.work.context.resources.models;

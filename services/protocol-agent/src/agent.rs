@@ -8,6 +8,8 @@ use action_graph::accept::RepairBudget;
 use action_graph::rules::AgentRules;
 use action_graph::schedule::GraphEvent;
 use action_graph::transcript::TranscriptTurn;
+use agent_core::failure::terminal;
+use agent_core::usage::UsageLog;
 use futures_util::FutureExt as _;
 use protocol::context::AgentRunContext;
 use protocol::id::RunnerId;
@@ -24,7 +26,7 @@ use crate::catalog;
 use crate::config::Config;
 use crate::ending::{Limit, SessionEnd};
 use crate::execute::ExecutorEnv;
-use crate::failure::{CONFIG_INVALID, GraphRunFailure, Halt, NO_INPUT, NO_MODEL};
+use crate::failure::{CONFIG_INVALID, Halt, NO_INPUT, NO_MODEL, RunFailure, timeout};
 use crate::history;
 use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
@@ -36,7 +38,6 @@ use crate::resume::SubmissionEffect;
 use crate::run_clock::{RunClock, millis};
 use crate::session::{GraphDriver, ProtocolSession, RunGraphs, RunTranscript};
 use crate::turn::converse_plainly;
-use crate::usage::TokenUsageLog;
 use crate::work::AttemptTasks;
 use crate::writer::ResultWriter;
 
@@ -86,25 +87,19 @@ pub(crate) fn run_on(
     cancel: CancellationToken,
 ) -> ResultStream {
     stream(move |out| async move {
-        let usage = TokenUsageLog::default();
+        let usage = UsageLog::default();
         let ended = work(context, host, out.clone(), cancel, usage.clone()).await;
         let terminal = match ended {
             Ok(SessionEnd {
                 reason,
                 outcome: Some(outcome),
-            }) => results::run_completed_with_outcome(reason, outcome),
-            Ok(SessionEnd {
-                reason,
-                outcome: None,
-            }) => results::run_completed_because(reason),
-            Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
+            }) => AgentRunResult {
+                usage: usage.total(),
+                ..results::run_completed_with_outcome(reason, outcome)
+            },
+            ended => terminal(ended.map(|end| end.reason), usage.total()),
         };
-        // Failed and cancelled runs have used tokens, too.
-        out.send(AgentRunResult {
-            usage: usage.total(),
-            ..terminal
-        })
-        .await;
+        out.send(terminal).await;
         Ok(())
     })
 }
@@ -114,20 +109,19 @@ async fn work(
     host: impl GraphAgentHost,
     out: ResultSender,
     cancel: CancellationToken,
-    usage: TokenUsageLog,
-) -> Result<SessionEnd, GraphRunFailure> {
+    usage: UsageLog,
+) -> Result<SessionEnd, RunFailure> {
     let config = Config::read(&context.config, &context.resources);
-    let config =
-        config.map_err(|invalid| GraphRunFailure::new(CONFIG_INVALID, invalid.to_string()))?;
+    let config = config.map_err(|invalid| RunFailure::new(CONFIG_INVALID, invalid.to_string()))?;
     let is_program = context.event.event_type == program::GRAPH_RUN;
     if is_program && !config.rules.enabled {
         let message = "/protocol-enabled must be true in the agent's config: it runs graphs";
-        return Err(GraphRunFailure::new(CONFIG_INVALID, message));
+        return Err(RunFailure::new(CONFIG_INVALID, message));
     }
     // Graphs of programs, and answers to their questions, need no model.
     if config.models.is_empty() && !program::needs_no_model(&context) {
         let message = "no model is granted: set `model` of the agent's config to a model that its resource policy grants";
-        return Err(GraphRunFailure::new(NO_MODEL, message));
+        return Err(RunFailure::new(NO_MODEL, message));
     }
     let clock = RunClock::start();
     let end = end_of(&context, &config, clock);
@@ -145,7 +139,7 @@ async fn work(
     let role = cancel.run_until_cancelled(role(&env)).await;
     let role = match role {
         Some(role) => role.map_err(failure_of)?,
-        None => return Err(GraphRunFailure::cancelled()),
+        None => return Err(RunFailure::cancelled()),
     };
     if !is_enabled {
         let ended = converse_plainly(env, role, writer, cancel).boxed().await;
@@ -154,7 +148,7 @@ async fn work(
     let catalog = catalog::open(&env.host, &env.context, &env.config).boxed();
     let catalog = match cancel.run_until_cancelled(catalog).await {
         Some(catalog) => catalog.map_err(|error| failure_of(error.into()))?,
-        None => return Err(GraphRunFailure::cancelled()),
+        None => return Err(RunFailure::cancelled()),
     };
     env.catalog = Arc::new(catalog);
     run_session(env, role, writer, cancel).boxed().await
@@ -186,10 +180,10 @@ async fn run_session<H: GraphAgentHost>(
     role: Vec<Message>,
     writer: ResultWriter,
     cancel: CancellationToken,
-) -> Result<SessionEnd, GraphRunFailure> {
+) -> Result<SessionEnd, RunFailure> {
     let opened = open(env, role, writer, cancel.clone()).boxed();
     let Some(opened) = cancel.run_until_cancelled(opened).await else {
-        return Err(GraphRunFailure::cancelled());
+        return Err(RunFailure::cancelled());
     };
     let (mut session, loaded) = opened.map_err(failure_of)?;
     let begun = session.begin(loaded).boxed().await;
@@ -274,10 +268,10 @@ async fn own_record(env: &ExecutorEnv<impl GraphAgentHost>) -> Result<Option<Age
     }
 }
 
-fn failure_of(halt: Halt) -> GraphRunFailure {
+fn failure_of(halt: Halt) -> RunFailure {
     match halt {
-        Halt::Cancelled => GraphRunFailure::cancelled(),
-        Halt::Deadline => GraphRunFailure::timeout(),
+        Halt::Cancelled => RunFailure::cancelled(),
+        Halt::Deadline => timeout(),
         Halt::Failed(failure) => failure,
     }
 }
@@ -311,13 +305,13 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         } else if self.driver.graphs.live_graphs.is_empty() {
             let message =
                 "the event has no text and no files: bind the agent to events that have an input";
-            return Err(Halt::Failed(GraphRunFailure::new(NO_INPUT, message)));
+            return Err(Halt::Failed(RunFailure::new(NO_INPUT, message)));
         }
         Ok(None)
     }
 
     /// Ends a stopped run: cancels its attempts or leaves them to the next run, and stores the last state.
-    async fn halt(&mut self, halt: Halt) -> Result<SessionEnd, GraphRunFailure> {
+    async fn halt(&mut self, halt: Halt) -> Result<SessionEnd, RunFailure> {
         self.driver.graphs.is_closing = true;
         let ended = match halt {
             Halt::Cancelled if is_cancelled_by_user(&self.driver.graphs.env.host).await => {
@@ -326,10 +320,10 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     tracing::warn!(?halt, "the next run observes the cancelled graphs");
                 }
                 self.driver.graphs.store_turns(&self.transcript).await;
-                Err(GraphRunFailure::cancelled())
+                Err(RunFailure::cancelled())
             }
             // The server stops: the next event continues the stored graphs.
-            Halt::Cancelled => Err(GraphRunFailure::cancelled()),
+            Halt::Cancelled => Err(RunFailure::cancelled()),
             Halt::Deadline => {
                 let grace = MARGIN / 2;
                 self.driver.stop(true, || GraphEvent::Deadline, grace).await;

@@ -10,6 +10,7 @@ use action_graph::schedule::{
     ActionFailure, ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step,
 };
 use protocol::result::{ResultType, ToolCallCompletedPayload};
+use runner_kit::results;
 use tokio::time::{Instant, sleep_until};
 
 use crate::execute::{AttemptReport, agent};
@@ -19,7 +20,7 @@ use crate::host::GraphAgentHost;
 use crate::records::RecordsError;
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
-use crate::writer::typed_result;
+use crate::writer::within_limit;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
     /// Drives all graphs until they need a model, a person, or a later run. Waits for child runs, see [`Self::moves`].
@@ -275,23 +276,20 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         if !carry::is_reported(node) {
             return;
         }
-        let output_limit = self.writer.output_limit();
+        let line_limit = self.writer.line_limit();
         let (result, error) = match outcome {
             ActionOutcome::Ok { output, .. } if carry::may_see(node) => {
                 let value = match &output.value {
                     serde_json::Value::Object(object) => object.clone(),
                     other => protocol::JsonObject::from_iter([("value".to_owned(), other.clone())]),
                 };
-                (Some(output_limit.within_limit(value)), None)
+                (Some(within_limit(line_limit, value)), None)
             }
             // Private output: the user sees the end of the call without its result.
             ActionOutcome::Ok { .. } => (Some(protocol::JsonObject::new()), None),
             ActionOutcome::Err(failure) => {
                 let message = format!("{}: {}", failure.code, failure.message);
-                (
-                    None,
-                    Some(output_limit.half().beginning(&message).to_owned()),
-                )
+                (None, Some(line_limit.half().beginning(&message).to_owned()))
             }
         };
         let payload = ToolCallCompletedPayload {
@@ -301,7 +299,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             error,
         };
         self.writer
-            .send(typed_result(ResultType::ToolCallCompleted, &payload))
+            .send(results::typed(ResultType::ToolCallCompleted, &payload))
             .await;
     }
 }

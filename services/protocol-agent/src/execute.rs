@@ -12,6 +12,7 @@ use std::time::Duration;
 use action_graph::catalog::Catalog;
 use action_graph::graph::Millis;
 use action_graph::schedule::ActionOutcome;
+use agent_core::usage::UsageLog;
 use protocol::context::AgentRunContext;
 use protocol::id::RunId;
 use serde_json::{Value, json};
@@ -20,7 +21,6 @@ use uuid::Uuid;
 
 use crate::config::Config;
 use crate::run_clock::RunClock;
-use crate::usage::TokenUsageLog;
 
 /// Environment shared by all executors of a run. Clones share its parts.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub(crate) struct ExecutorEnv<H> {
     pub(crate) config: Arc<Config>,
     pub(crate) catalog: Arc<Catalog>,
     pub(crate) clock: RunClock,
-    pub(crate) usage: TokenUsageLog,
+    pub(crate) usage: UsageLog,
     /// End of work, before the run's deadline.
     pub(crate) end: Instant,
 }

@@ -6,6 +6,7 @@ use action_graph::transcript::{Attachment, TranscriptTurn};
 use protocol::context::{AgentInput, AgentRunContext};
 use protocol::history::TranscriptItem;
 use runner_kit::HostError;
+use runner_kit::host::HistoryPageQuery;
 
 use crate::host::GraphAgentHost;
 use crate::records::Digest;
@@ -25,7 +26,11 @@ pub(crate) async fn before(
             .flat_map(|digest| digest.turns)
             .collect());
     }
-    let page = match host.history(ITEMS).await {
+    let query = HistoryPageQuery {
+        limit: Some(ITEMS),
+        ..HistoryPageQuery::default()
+    };
+    let page = match host.history(&query).await {
         Ok(page) => page.items,
         Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => return Err(error),
         Err(error) => {

@@ -1,51 +1,21 @@
-//! Host API of the agent as a trait, so that tests run without a network.
+//! Host API calls of the agent, in addition to those of [`AgentHost`] and [`RecordsHost`].
 
+use agent_core::host::AgentHost;
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
-use protocol::history::TranscriptItem;
-use protocol::host_api::{SteeringInputItem, SteeringMode};
 use protocol::id::RunId;
-use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry};
-use protocol::message::Message;
-use protocol::model::{LlmInvokeResult, LlmRequest};
-use protocol::run::{AgentRun, Page};
-use protocol::tool::{KeyScope, ToolDescription};
-use runner_kit::host::{HistoryPageQuery, Host, ModelStream};
+use protocol::run::AgentRun;
+use protocol::tool::KeyScope;
+use runner_kit::host::Host;
 use serde_json::Value;
 
 pub use crate::records::{HostResult, RecordsHost};
 
-/// Host API calls of the agent, in addition to those for its records. Errors are those of the [`Host`] methods with the
+/// Host API calls of the agent. Errors are those of the [`Host`] methods with the
 /// same names. Clones are handles of the same host.
-pub trait GraphAgentHost: RecordsHost {
+pub trait GraphAgentHost: AgentHost + RecordsHost {
     /// Ledger row of this run.
     fn run(&self) -> impl Future<Output = HostResult<AgentRun>> + Send;
-
-    /// Prompt of the entry; `None` if it has none.
-    fn prompt(&self) -> impl Future<Output = HostResult<Option<Vec<Message>>>> + Send;
-
-    /// Page of the conversation's transcript, newest first.
-    fn history(&self, limit: u32) -> impl Future<Output = HostResult<Page<TranscriptItem>>> + Send;
-
-    /// Takes the steering inputs that arrived during the run.
-    fn pull_steering(&self) -> impl Future<Output = HostResult<Vec<SteeringInputItem>>> + Send;
-
-    /// Complete response of a model.
-    fn invoke_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> impl Future<Output = HostResult<LlmInvokeResult>> + Send;
-
-    /// Streamed response of a model.
-    fn stream_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> impl Future<Output = HostResult<ModelStream>> + Send;
-
-    /// Description and schema of a tool.
-    fn tool(&self, name: &str) -> impl Future<Output = HostResult<ToolDescription>> + Send;
 
     /// Calls a tool at most once for a key. `scope`: runs that share the key.
     fn call_tool(
@@ -63,13 +33,6 @@ pub trait GraphAgentHost: RecordsHost {
         first: u64,
         last: u64,
     ) -> impl Future<Output = HostResult<Vec<u8>>> + Send;
-
-    /// Passages of a knowledge base for a query.
-    fn retrieve(
-        &self,
-        kb_id: &str,
-        query: &RetrievalQuery,
-    ) -> impl Future<Output = HostResult<Vec<RetrievalResultEntry>>> + Send;
 
     /// Starts a child run. A repeated idempotency key returns the existing run.
     fn spawn_child(
@@ -93,34 +56,6 @@ impl GraphAgentHost for Host {
         Host::run(self).await
     }
 
-    async fn prompt(&self) -> HostResult<Option<Vec<Message>>> {
-        Host::prompt(self).await
-    }
-
-    async fn history(&self, limit: u32) -> HostResult<Page<TranscriptItem>> {
-        let query = HistoryPageQuery {
-            limit: Some(limit),
-            ..HistoryPageQuery::default()
-        };
-        self.history().page(&query).await
-    }
-
-    async fn pull_steering(&self) -> HostResult<Vec<SteeringInputItem>> {
-        Host::pull_steering(self, SteeringMode::All, None).await
-    }
-
-    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> HostResult<LlmInvokeResult> {
-        self.models().invoke(model, request).await
-    }
-
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostResult<ModelStream> {
-        self.models().stream(model, request).await
-    }
-
-    async fn tool(&self, name: &str) -> HostResult<ToolDescription> {
-        self.tools().get(name).await
-    }
-
     async fn call_tool(
         &self,
         name: &str,
@@ -134,14 +69,6 @@ impl GraphAgentHost for Host {
 
     async fn read_artifact(&self, id: &str, first: u64, last: u64) -> HostResult<Vec<u8>> {
         self.artifacts().read(id, first, last).await
-    }
-
-    async fn retrieve(
-        &self,
-        kb_id: &str,
-        query: &RetrievalQuery,
-    ) -> HostResult<Vec<RetrievalResultEntry>> {
-        Host::retrieve(self, kb_id, query).await
     }
 
     async fn spawn_child(&self, request: &ChildRunRequest) -> HostResult<ChildRun> {

@@ -22,7 +22,6 @@ mod history;
 mod live;
 mod model;
 mod observe;
-mod output_limit;
 mod plan_approval;
 mod program;
 mod projection;
@@ -31,7 +30,6 @@ mod resume;
 mod run_clock;
 mod session;
 mod turn;
-mod usage;
 mod work;
 mod writer;
 

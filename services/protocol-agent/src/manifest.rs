@@ -1,8 +1,9 @@
 //! Manifest of the protocol agent: identity, capabilities, permissions and configuration form.
 
+use agent_core::manifest::form;
 use protocol::id::RunnerId;
 use protocol::manifest::{
-    AgentRunnerManifest, Capabilities, ContextPolicy, FormItem, I18n, Permissions, RunnerUsage,
+    AgentRunnerManifest, Capabilities, ContextPolicy, I18n, Permissions, RunnerUsage,
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation,
@@ -63,16 +64,13 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             wants_static_context_refs: false,
             ..ContextPolicy::default()
         },
-        config_schema: form(),
+        config_schema: form(FORM),
         ..AgentRunnerManifest::new(id, label)
     }
 }
 
 /// Configuration form: flat fields, each with a default.
-fn form() -> Vec<FormItem> {
-    serde_json::from_str(include_str!("config_schema.json"))
-        .expect("the embedded form is a list of fields")
-}
+const FORM: &str = include_str!("config_schema.json");
 
 #[cfg(test)]
 mod tests {
@@ -83,7 +81,7 @@ mod tests {
 
     #[test]
     fn form_defaults_are_a_valid_configuration() {
-        let form = form();
+        let form = form(FORM);
         let defaults = form
             .iter()
             .map(|item| (item.name.clone(), item.default.clone()));

@@ -15,7 +15,7 @@ use protocol::result::RunOutcome;
 use serde_json::{Map, Value};
 
 use crate::ending::SessionEnd;
-use crate::failure::{DECLARATION_INVALID, GraphRunFailure, Halt, RECORDS};
+use crate::failure::{DECLARATION_INVALID, Halt, RECORDS, RunFailure};
 use crate::host::GraphAgentHost;
 use crate::live::{GraphWait, LiveGraph};
 use crate::session::ProtocolSession;
@@ -35,14 +35,14 @@ pub(crate) fn needs_no_model(context: &AgentRunContext) -> bool {
 /// Declaration of the event; `None` for other event types.
 pub(crate) fn declared(
     context: &AgentRunContext,
-) -> Option<Result<&Map<String, Value>, GraphRunFailure>> {
+) -> Option<Result<&Map<String, Value>, RunFailure>> {
     if context.event.event_type != GRAPH_RUN {
         return None;
     }
     let declaration = context.event.data.get(DECLARATION);
     let declaration = declaration.and_then(Value::as_object);
     let missing = "/data/declaration must be an object: the full form of a declaration, or arguments of AgentProtocolOutput";
-    Some(declaration.ok_or_else(|| GraphRunFailure::new(DECLARATION_INVALID, missing)))
+    Some(declaration.ok_or_else(|| RunFailure::new(DECLARATION_INVALID, missing)))
 }
 
 /// Declaration as a model output, and its carrier. Programs and models share the same parser and checks.
@@ -93,7 +93,7 @@ pub(crate) async fn begin(
         Some(TranscriptTurn::Notice(notice)) => notice.sentence.clone(),
         _ => "the graph was not made".to_owned(),
     };
-    Err(Halt::Failed(GraphRunFailure::new(RECORDS, why).retryable()))
+    Err(Halt::Failed(RunFailure::new(RECORDS, why).retryable()))
 }
 
 /// Ends a run in which only graphs of programs need the model. `None`: the model decides.
@@ -123,8 +123,8 @@ pub(crate) async fn end(session: &mut ProtocolSession<impl GraphAgentHost>) -> O
     Some(session.answer(&text, RunOutcome::NotDone).await)
 }
 
-fn accepted(verdict: OutputVerdict) -> Result<AcceptedDeclaration, GraphRunFailure> {
-    let invalid = |message: String| Err(GraphRunFailure::new(DECLARATION_INVALID, message));
+fn accepted(verdict: OutputVerdict) -> Result<AcceptedDeclaration, RunFailure> {
+    let invalid = |message: String| Err(RunFailure::new(DECLARATION_INVALID, message));
     match verdict {
         OutputVerdict::Accepted(accepted)
             if accepted.declaration.makes_graph()

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use action_graph::project::{Projection, patch, project};
 use action_graph::schedule::Why;
+use agent_core::output::LineLimit;
+use runner_kit::results;
 use serde_json::json;
 use tokio::time::Instant;
 
 use crate::host::GraphAgentHost;
-use crate::output_limit::OutputLimit;
 use crate::session::RunGraphs;
-use crate::writer::custom;
 
 /// Result type of projections.
 pub(crate) const PROJECTION: &str = "x.graph.projection";
@@ -52,10 +52,10 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     }
 
     async fn show(&mut self, position: usize, is_last: bool) {
-        let output_limit = self.writer.output_limit();
+        let line_limit = self.writer.line_limit();
         let live = &mut self.live_graphs[position];
         live.is_dirty = false;
-        let now = fitting(project(&live.graph), output_limit);
+        let now = fitting(project(&live.graph), line_limit);
         let before = live.shown.replace(now.clone());
         live.shown_at = Some(Instant::now());
         let data = match before {
@@ -65,13 +65,14 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             },
             _ => json!({"form": "whole", "projection": now}),
         };
-        self.writer.send(custom(PROJECTION, &data)).await;
+        let data = data.as_object().cloned().unwrap_or_default();
+        self.writer.send(results::custom(PROJECTION, data)).await;
     }
 }
 
 /// Projection within one result line: too large ones lose descriptions and result summaries.
-fn fitting(mut projection: Projection, output_limit: OutputLimit) -> Projection {
-    if output_limit.half().holds(&projection) {
+fn fitting(mut projection: Projection, line_limit: LineLimit) -> Projection {
+    if line_limit.half().holds(&projection) {
         return projection;
     }
     for action in &mut projection.actions {

@@ -24,11 +24,7 @@ pub(crate) const RUN: &str = testing::RUN_ID;
 /// Context with all grants: model `m`, tools `look` (reads), `note` (writes), `send` (irreversible) and `mystery`
 /// (unknown), agent `writer`, and a surface that displays questions.
 pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
-    let access = protocol::request::HostAccess {
-        base_url: "http://127.0.0.1:9/host/v1".to_owned(),
-        token: "t".to_owned(),
-        token_expires_at: 0,
-    };
+    let access = testing::offline_access();
     let request = testing::run_request(RUNNER_ID, input, &access).unwrap();
     let mut context = request.context;
     context.resources = serde_json::from_value(json!({

@@ -12,14 +12,15 @@ use action_graph::report::render_report;
 use action_graph::schedule::Why;
 use action_graph::transcript::{Notice, TranscriptTurn, notice};
 use action_graph::validate::{AcceptedDeclaration, Context};
+use agent_core::model::ModelFailure;
 use protocol::result::RunOutcome;
 
 use crate::ending::{Limit, SessionEnd};
 use crate::failpoint::reach;
-use crate::failure::{GraphRunFailure, Halt, PROTOCOL};
+use crate::failure::{Halt, PROTOCOL, RunFailure};
 use crate::host::GraphAgentHost;
 use crate::live::GraphWait;
-use crate::model::{ModelCallFailure, VisibleParts};
+use crate::model::VisibleParts;
 use crate::program;
 use crate::prompt::ModelPrompt;
 use crate::session::{ProtocolSession, RunGraphs};
@@ -141,7 +142,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                     self.driver.graphs.env.usage.add(reply.usage.as_ref());
                     return Ok(reply.output);
                 }
-                Err(ModelCallFailure::Overflow(error)) if shrink < SHRINKS => {
+                Err(ModelFailure::Overflow(error)) if shrink < SHRINKS => {
                     tracing::info!(
                         "the request was too large for the model, asking with half of it: {error}"
                     );
@@ -208,9 +209,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 );
                 let message =
                     format!("The model did not declare its actions as the protocol has it{why}");
-                Err(Halt::Failed(
-                    GraphRunFailure::new(PROTOCOL, message).retryable(),
-                ))
+                Err(Halt::Failed(RunFailure::new(PROTOCOL, message).retryable()))
             }
         }
     }

@@ -14,7 +14,7 @@ use crate::context::budget::RequestBudget;
 use crate::context::checkpoint::Checkpoint;
 use crate::context::estimate;
 use crate::context::pictures;
-use crate::host::AgentHost;
+use crate::host::LocalAgentHost;
 use crate::model::without_thinking;
 
 use super::survivable;
@@ -37,7 +37,7 @@ pub(crate) struct Remembered {
 /// Reads the history, oldest first: all items after the checkpoint, or as many of the newest as the budget
 /// holds. Leaves out the current event and later messages of users.
 pub(super) async fn read(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     context: &AgentRunContext,
     config: &Config,
     budget: &RequestBudget,
@@ -64,7 +64,7 @@ pub(super) async fn read(
 }
 
 async fn since(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     cursor: &str,
     limit: u32,
 ) -> Result<Vec<TranscriptItem>, HostError> {
@@ -94,7 +94,7 @@ async fn since(
 /// Reads the end of the history page by page backward, until all is read or the budget is full. It stops at an
 /// item that is too large to read, because that item would fail every later run of the conversation.
 async fn tail(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     budget: &RequestBudget,
     limit: u32,
 ) -> Result<Vec<TranscriptItem>, HostError> {
@@ -144,7 +144,7 @@ fn next_of(page: &Page<TranscriptItem>) -> Option<String> {
 
 /// Reads a page; retries with fewer items, down to one, when the page is too large.
 async fn page(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     mut query: HistoryPageQuery,
 ) -> Result<Page<TranscriptItem>, HostError> {
     loop {

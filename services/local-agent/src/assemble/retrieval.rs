@@ -8,7 +8,7 @@ use protocol::model::Rerank;
 use runner_kit::HostError;
 
 use crate::config::Config;
-use crate::host::AgentHost;
+use crate::host::LocalAgentHost;
 
 use super::survivable;
 
@@ -21,7 +21,7 @@ const QUERY_BYTES: usize = 8 * 1024;
 
 /// Passages for the model, best first. A knowledge base that fails is left out.
 pub(super) async fn retrieve(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     config: &Config,
     text: &str,
 ) -> Result<Vec<String>, HostError> {
@@ -73,7 +73,7 @@ pub(super) async fn retrieve(
 
 /// Passages in the order of the rerank model, else in their own order.
 async fn ranked(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     model: &str,
     top_k: usize,
     query: &str,

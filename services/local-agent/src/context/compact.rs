@@ -107,8 +107,7 @@ pub async fn compact<C: Counter + Sync, S: Summarizer + Sync>(
     let tokens = counted.saturating_add(size.other_tokens());
     let messages = conversation.iter().count();
     Ok(Compacted {
-        compacted: !omitted.messages.is_empty()
-            || estimate::conversation(&conversation) < size.estimated,
+        compacted: !omitted.messages.is_empty() || conversation.estimate() < size.estimated,
         tokens_before: size.total,
         tokens_after: tokens,
         omitted_history: if summary.is_some() {
@@ -350,13 +349,13 @@ async fn tighten<C: Counter + Sync>(
         if counted <= limit {
             break;
         }
-        let estimated = estimate::conversation(conversation);
+        let estimated = conversation.estimate();
         let fair = scaled(estimated, limit, counted);
         // Overshoots more each time, so that the loop ends soon.
         let target = (fair - fair * (2 * round + 1) / 16).min(estimated.saturating_sub(1));
         fit::fit(conversation, target);
         // Nothing is left to shorten.
-        if estimate::conversation(conversation) == estimated {
+        if conversation.estimate() == estimated {
             break;
         }
         counted = counter.count(&conversation.messages()).await?;

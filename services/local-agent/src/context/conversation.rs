@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use protocol::message::Message;
 
-use crate::context::{message_validation, reference_data, summary};
+use crate::context::{estimate, message_validation, reference_data, summary};
 
 /// Parts of a request. [`RequestMessages::messages`] defines their order.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,6 +47,11 @@ impl RequestMessages {
     /// Messages in request order.
     pub fn messages(&self) -> Vec<Message> {
         self.iter().cloned().collect()
+    }
+
+    /// Estimate of the request in tokens.
+    pub fn estimate(&self) -> u64 {
+        self.iter().map(estimate::message).sum()
     }
 
     /// Iterates in request order.

@@ -3,8 +3,6 @@
 
 use protocol::message::{ContentElement, Message, MessageContent};
 
-use crate::context::conversation::RequestMessages;
-
 /// Upper bound of the ratio of count and estimate: JSON and code have more tokens than prose.
 pub(super) const UNSURE: u64 = 3;
 /// Minimum for a picture or a file of any size.
@@ -70,11 +68,6 @@ fn carried(message: &Message) -> u64 {
 /// Estimate of several messages.
 pub fn messages(messages: &[Message]) -> u64 {
     messages.iter().map(message).sum()
-}
-
-/// Estimate of a complete request.
-pub fn conversation(conversation: &RequestMessages) -> u64 {
-    conversation.iter().map(message).sum()
 }
 
 /// Fixed tokens of a message.

@@ -30,7 +30,7 @@ pub fn fit(conversation: &mut RequestMessages, target: u64) {
         current::cut,
     ];
     for step in STEPS {
-        if estimate::conversation(conversation) <= target {
+        if conversation.estimate() <= target {
             return;
         }
         step(conversation, target);
@@ -143,7 +143,7 @@ fn shortened_arguments(arguments: &str, tokens: u64) -> String {
 
 /// Tokens of the target that remain for a part of size `part`.
 fn remaining_budget(conversation: &RequestMessages, part: u64, target: u64) -> u64 {
-    let others = estimate::conversation(conversation) - part;
+    let others = conversation.estimate() - part;
     target.saturating_sub(others)
 }
 
@@ -163,7 +163,7 @@ fn cut_summaries(conversation: &mut RequestMessages, target: u64) {
 }
 
 fn drop_history(conversation: &mut RequestMessages, target: u64) {
-    let mut excess = estimate::conversation(conversation).saturating_sub(target);
+    let mut excess = conversation.estimate().saturating_sub(target);
     let mut end = 0;
     for unit in message_validation::units(&conversation.history) {
         if excess == 0 {
@@ -176,7 +176,7 @@ fn drop_history(conversation: &mut RequestMessages, target: u64) {
 }
 
 fn drop_turns(conversation: &mut RequestMessages, target: u64) {
-    let mut excess = estimate::conversation(conversation).saturating_sub(target);
+    let mut excess = conversation.estimate().saturating_sub(target);
     let mut dropped: Vec<Range<usize>> = Vec::new();
     for turn in conversation.spare_turns() {
         if excess == 0 {
@@ -292,13 +292,13 @@ mod tests {
 
     #[test]
     fn drops_parts_in_priority_order() {
-        let full = estimate::conversation(&sample());
+        let full = sample().estimate();
         let mut gone: Vec<&str> = Vec::new();
         let mut before = present(&sample());
         for target in (10..=full).rev() {
             let mut conversation = sample();
             fit(&mut conversation, target);
-            let estimated = estimate::conversation(&conversation);
+            let estimated = conversation.estimate();
             assert!(estimated <= target, "{estimated} of {target}");
             assert_legal(&conversation.messages());
             let now = present(&conversation);
@@ -324,7 +324,7 @@ mod tests {
         };
         fit(&mut conversation, 1_000);
         assert_eq!(conversation.prompt[0].plain_text(), "never tell the code");
-        assert!(estimate::conversation(&conversation) > 990);
+        assert!(conversation.estimate() > 990);
     }
 
     #[test]
@@ -344,10 +344,10 @@ mod tests {
         for seed in 0..1_500 {
             let mut generator = Generator::new(seed);
             let mut conversation = generator.conversation(12);
-            let full = estimate::conversation(&conversation);
+            let full = conversation.estimate();
             let target = 12 + generator.below(full);
             fit(&mut conversation, target);
-            let estimated = estimate::conversation(&conversation);
+            let estimated = conversation.estimate();
             assert!(estimated <= target, "seed {seed}: {estimated} of {target}");
             assert_legal(&conversation.messages());
             let mut current = conversation.current.iter();

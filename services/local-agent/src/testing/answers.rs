@@ -1,5 +1,6 @@
 //! Answers of the scripted host.
 
+use agent_core::host::{AgentHost, HostResult};
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
 use protocol::child_run::ChildRun;
@@ -17,10 +18,10 @@ use serde_json::{Value, json};
 
 use super::{AnswerStep, ScriptedTool, TestHost, error};
 use crate::context::estimate;
-use crate::host::{AgentHost, HostCallResult};
+use crate::host::LocalAgentHost;
 
 impl AgentHost for TestHost {
-    async fn prompt(&self) -> HostCallResult<Option<Vec<Message>>> {
+    async fn prompt(&self) -> HostResult<Option<Vec<Message>>> {
         self.note("prompt".to_owned());
         match self.script().prompt.clone() {
             None => Ok(None),
@@ -29,7 +30,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn history(&self, query: &HistoryPageQuery) -> HostCallResult<Page<TranscriptItem>> {
+    async fn history(&self, query: &HistoryPageQuery) -> HostResult<Page<TranscriptItem>> {
         let forward = query.direction == Some(PageDirection::Forward);
         self.note(format!(
             "history {:?} {:?}",
@@ -70,22 +71,11 @@ impl AgentHost for TestHost {
         Ok(serde_json::from_value(page).unwrap())
     }
 
-    async fn state_get(&self, key: &str) -> HostCallResult<Option<Value>> {
-        self.note(format!("state_get {key}"));
-        Ok(self.script().state.get(key).cloned())
-    }
-
-    async fn state_put(&self, key: &str, value: Value) -> HostCallResult<()> {
-        self.note(format!("state_put {key}"));
-        self.script().state.insert(key.to_owned(), value);
-        Ok(())
-    }
-
     async fn retrieve(
         &self,
         kb_id: &str,
         query: &RetrievalQuery,
-    ) -> HostCallResult<Vec<RetrievalResultEntry>> {
+    ) -> HostResult<Vec<RetrievalResultEntry>> {
         self.note(format!("retrieve {kb_id} {:?}", query.top_k));
         match self.script().passages.get(kb_id) {
             None => Ok(Vec::new()),
@@ -100,38 +90,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn rerank(&self, model: &str, request: &Rerank) -> HostCallResult<Vec<RerankResult>> {
-        self.note(format!("rerank {model} {}", request.documents.len()));
-        match self.script().ranking.clone() {
-            Some(Ok(order)) => {
-                let ranked = order.into_iter().map(|index| RerankResult {
-                    index,
-                    relevance_score: 1.0,
-                });
-                Ok(ranked.collect())
-            }
-            Some(Err(failed)) => Err(error(&failed)),
-            None => Ok(Vec::new()),
-        }
-    }
-
-    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostCallResult<u64> {
-        self.note(format!(
-            "count_tokens {model} tools={}",
-            request.tools.len()
-        ));
-        match self.script().count.clone() {
-            None => Ok(estimate::messages(&request.messages)),
-            Some(Ok(count)) => Ok(count),
-            Some(Err(failed)) => Err(error(&failed)),
-        }
-    }
-
-    async fn invoke_model(
-        &self,
-        model: &str,
-        request: &LlmRequest,
-    ) -> HostCallResult<LlmInvokeResult> {
+    async fn invoke_model(&self, model: &str, request: &LlmRequest) -> HostResult<LlmInvokeResult> {
         self.note(format!("invoke_model {model}"));
         let mut text = String::new();
         let mut message = Message::text("assistant", "");
@@ -158,7 +117,7 @@ impl AgentHost for TestHost {
         Ok(LlmInvokeResult { message, usage })
     }
 
-    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostCallResult<ModelStream> {
+    async fn stream_model(&self, model: &str, request: &LlmRequest) -> HostResult<ModelStream> {
         self.note(format!("stream_model {model}"));
         let steps = self.next_answer(model, request);
         if let Some(AnswerStep::Fail(failed)) = steps.first() {
@@ -180,7 +139,7 @@ impl AgentHost for TestHost {
         Ok(events.boxed())
     }
 
-    async fn tool(&self, name: &str) -> HostCallResult<ToolDescription> {
+    async fn tool(&self, name: &str) -> HostResult<ToolDescription> {
         self.note(format!("tool {name}"));
         if !self.script().tools.contains_key(name) {
             return Err(error(&("not_found", format!("no {name}"))));
@@ -192,12 +151,56 @@ impl AgentHost for TestHost {
         .unwrap())
     }
 
-    async fn call_tool(
-        &self,
-        name: &str,
-        parameters: JsonObject,
-        key: &str,
-    ) -> HostCallResult<Value> {
+    async fn pull_steering(&self) -> HostResult<Vec<SteeringInputItem>> {
+        self.note("pull_steering".to_owned());
+        let mut script = self.script();
+        if script.steering_fails {
+            return Err(error(&("unauthorized", "not granted".to_owned())));
+        }
+        Ok(script.steering.pop_front().unwrap_or_default())
+    }
+}
+
+impl LocalAgentHost for TestHost {
+    async fn state_get(&self, key: &str) -> HostResult<Option<Value>> {
+        self.note(format!("state_get {key}"));
+        Ok(self.script().state.get(key).cloned())
+    }
+
+    async fn state_put(&self, key: &str, value: Value) -> HostResult<()> {
+        self.note(format!("state_put {key}"));
+        self.script().state.insert(key.to_owned(), value);
+        Ok(())
+    }
+
+    async fn rerank(&self, model: &str, request: &Rerank) -> HostResult<Vec<RerankResult>> {
+        self.note(format!("rerank {model} {}", request.documents.len()));
+        match self.script().ranking.clone() {
+            Some(Ok(order)) => {
+                let ranked = order.into_iter().map(|index| RerankResult {
+                    index,
+                    relevance_score: 1.0,
+                });
+                Ok(ranked.collect())
+            }
+            Some(Err(failed)) => Err(error(&failed)),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    async fn count_tokens(&self, model: &str, request: &CountTokens) -> HostResult<u64> {
+        self.note(format!(
+            "count_tokens {model} tools={}",
+            request.tools.len()
+        ));
+        match self.script().count.clone() {
+            None => Ok(estimate::messages(&request.messages)),
+            Some(Ok(count)) => Ok(count),
+            Some(Err(failed)) => Err(error(&failed)),
+        }
+    }
+
+    async fn call_tool(&self, name: &str, parameters: JsonObject, key: &str) -> HostResult<Value> {
         self.note(format!("call_tool {name} {key} {}", json!(parameters)));
         self.script().tool_calls += 1;
         self.1.notify_waiters();
@@ -217,7 +220,7 @@ impl AgentHost for TestHost {
         }
     }
 
-    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostCallResult<ChildRun> {
+    async fn ask_agent(&self, agent: &str, prompt: &str, key: &str) -> HostResult<ChildRun> {
         self.note(format!("ask_agent {agent} {prompt} {key}"));
         let answer = self.script().agents.get(agent).cloned();
         match answer {
@@ -225,14 +228,5 @@ impl AgentHost for TestHost {
             Some(Err(failed)) => Err(error(&failed)),
             None => Err(error(&("unauthorized", "not granted".to_owned()))),
         }
-    }
-
-    async fn pull_steering(&self) -> HostCallResult<Vec<SteeringInputItem>> {
-        self.note("pull_steering".to_owned());
-        let mut script = self.script();
-        if script.steering_fails {
-            return Err(error(&("unauthorized", "not granted".to_owned())));
-        }
-        Ok(script.steering.pop_front().unwrap_or_default())
     }
 }

@@ -11,7 +11,7 @@ use runner_kit::HostError;
 use serde_json::{Value, json};
 
 use super::result::ToolOutcome;
-use crate::host::AgentHost;
+use crate::host::LocalAgentHost;
 
 pub(super) const NAME: &str = "ask_agent";
 
@@ -56,7 +56,7 @@ fn name_of(agent: &AgentResource) -> &str {
 
 /// Calls an agent. Fails only when the run ends.
 pub(super) async fn ask(
-    host: &impl AgentHost,
+    host: &impl LocalAgentHost,
     parameters: &JsonObject,
     key: &str,
     limit: usize,

@@ -11,6 +11,7 @@ use action_graph::validate::check_bound;
 use protocol::interaction::InteractionRequest;
 use protocol::result::{ResultType, ToolCallStartedPayload};
 use protocol::tool::KeyScope;
+use runner_kit::results;
 use serde_json::{Value, json};
 
 use super::failed;
@@ -23,7 +24,7 @@ use crate::host::GraphAgentHost;
 use crate::records::{PendingQuestion, QuestionSubject};
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
-use crate::writer::typed_result;
+use crate::writer::within_limit;
 
 impl<H: GraphAgentHost> GraphDriver<H> {
     pub(super) async fn execute_command(
@@ -292,10 +293,10 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         let payload = ToolCallStartedPayload {
             tool_call_id: call_id(key),
             tool_name: execute.target.clone(),
-            parameters: self.writer.output_limit().within_limit(parameters),
+            parameters: within_limit(self.writer.line_limit(), parameters),
         };
         self.writer
-            .send(typed_result(ResultType::ToolCallStarted, &payload))
+            .send(results::typed(ResultType::ToolCallStarted, &payload))
             .await;
     }
 }

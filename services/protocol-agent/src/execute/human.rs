@@ -12,10 +12,10 @@ use protocol::interaction::{
     InteractionRequest,
 };
 use protocol::result::{ActionRequestedPayload, AgentRunResult, ResultType};
+use runner_kit::results;
 use serde_json::Value;
 
 use crate::records::Submission;
-use crate::writer::typed_result;
 
 pub(crate) use approval::{Consent, calls_of, consent_of, grouped, request as approvals};
 pub(crate) use form::{outcome, request as question};
@@ -41,7 +41,7 @@ pub(crate) fn question_result(request: &InteractionRequest) -> AgentRunResult {
         target: Value::Null,
         payload: serde_json::to_value(request).unwrap_or_default(),
     };
-    typed_result(ResultType::ActionRequested, &payload)
+    results::typed(ResultType::ActionRequested, &payload)
 }
 
 /// Question about an effect of unknown outcome.

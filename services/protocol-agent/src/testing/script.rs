@@ -5,6 +5,7 @@ mod records;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use agent_core::host::AgentHost;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
@@ -16,7 +17,7 @@ use protocol::message::Message;
 use protocol::model::{LlmInvokeResult, LlmRequest, LlmStreamEvent};
 use protocol::run::{AgentRun, Page};
 use protocol::tool::{KeyScope, ToolDescription};
-use runner_kit::host::ModelStream;
+use runner_kit::host::{HistoryPageQuery, ModelStream};
 use runner_kit::testing::run_record;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -192,22 +193,12 @@ fn coded(code: &str) -> runner_kit::HostError {
         .into()
 }
 
-impl GraphAgentHost for GraphTestHost {
-    async fn run(&self) -> HostResult<AgentRun> {
-        let mut record = run_record();
-        let script = self.script();
-        if script.is_cancelled {
-            record["cancel_requested_at"] = json!(1);
-        }
-        record["parent_run_id"] = json!(script.parent);
-        Ok(serde_json::from_value(record).unwrap())
-    }
-
+impl AgentHost for GraphTestHost {
     async fn prompt(&self) -> HostResult<Option<Vec<Message>>> {
         Ok(None)
     }
 
-    async fn history(&self, _limit: u32) -> HostResult<Page<TranscriptItem>> {
+    async fn history(&self, _query: &HistoryPageQuery) -> HostResult<Page<TranscriptItem>> {
         let items = self.script().history.clone();
         let page = json!({"items": items, "next_cursor": null, "prev_cursor": null, "has_more": false, "total_count": null});
         Ok(serde_json::from_value(page).unwrap())
@@ -248,6 +239,31 @@ impl GraphAgentHost for GraphTestHost {
     async fn tool(&self, name: &str) -> HostResult<ToolDescription> {
         let tool = json!({"name": name, "description": "asked", "parameters": {"type": "object"}});
         Ok(serde_json::from_value(tool).unwrap())
+    }
+
+    async fn retrieve(
+        &self,
+        kb_id: &str,
+        _query: &RetrievalQuery,
+    ) -> HostResult<Vec<RetrievalResultEntry>> {
+        let passages = self.script().passages.clone();
+        let entries = passages.iter().map(|text| {
+            let entry = json!({"id": kb_id, "content": [{"type": "text", "text": text}], "metadata": {}, "distance": 0.1});
+            serde_json::from_value(entry).unwrap()
+        });
+        Ok(entries.collect())
+    }
+}
+
+impl GraphAgentHost for GraphTestHost {
+    async fn run(&self) -> HostResult<AgentRun> {
+        let mut record = run_record();
+        let script = self.script();
+        if script.is_cancelled {
+            record["cancel_requested_at"] = json!(1);
+        }
+        record["parent_run_id"] = json!(script.parent);
+        Ok(serde_json::from_value(record).unwrap())
     }
 
     async fn call_tool(
@@ -300,19 +316,6 @@ impl GraphAgentHost for GraphTestHost {
         let bytes = script.artifacts.get(id).ok_or_else(|| error("not_found"))?;
         let last = usize::try_from(last).unwrap().min(bytes.len() - 1);
         Ok(bytes[usize::try_from(first).unwrap()..=last].to_vec())
-    }
-
-    async fn retrieve(
-        &self,
-        kb_id: &str,
-        _query: &RetrievalQuery,
-    ) -> HostResult<Vec<RetrievalResultEntry>> {
-        let passages = self.script().passages.clone();
-        let entries = passages.iter().map(|text| {
-            let entry = json!({"id": kb_id, "content": [{"type": "text", "text": text}], "metadata": {}, "distance": 0.1});
-            serde_json::from_value(entry).unwrap()
-        });
-        Ok(entries.collect())
     }
 
     async fn spawn_child(&self, request: &ChildRunRequest) -> HostResult<ChildRun> {

@@ -8,7 +8,7 @@ use runner_kit::CancellationToken;
 
 use crate::ending::{STOP, SessionEnd};
 use crate::execute::ExecutorEnv;
-use crate::failure::{GraphRunFailure, Halt, LLM_ERROR, NO_INPUT};
+use crate::failure::{Halt, LLM_ERROR, NO_INPUT, RunFailure};
 use crate::history;
 use crate::host::GraphAgentHost;
 use crate::model::{ModelChain, VisibleParts};
@@ -30,7 +30,7 @@ pub(crate) async fn converse<H: GraphAgentHost>(
     if !matches!(turns.last(), Some(TranscriptTurn::User { .. })) {
         let message =
             "the event has no text and no files: bind the agent to events that have an input";
-        return Err(Halt::Failed(GraphRunFailure::new(NO_INPUT, message)));
+        return Err(Halt::Failed(RunFailure::new(NO_INPUT, message)));
     }
     let prompt = ModelPrompt {
         role: &role,
@@ -56,7 +56,7 @@ pub(crate) async fn converse<H: GraphAgentHost>(
     if text.trim().is_empty() {
         let message = "The model's answer is empty";
         return Err(Halt::Failed(
-            GraphRunFailure::new(LLM_ERROR, message).retryable(),
+            RunFailure::new(LLM_ERROR, message).retryable(),
         ));
     }
     writer.complete(&text).await;

@@ -44,7 +44,7 @@ pub(super) struct Omitted {
 /// passages first, and stops there when that is enough.
 pub(super) fn omit(conversation: &mut RequestMessages, limits: &PassLimits) -> Omitted {
     shorten_retrieved(conversation, limits);
-    if estimate::conversation(conversation) <= limits.target {
+    if conversation.estimate() <= limits.target {
         return Omitted::default();
     }
     let fixed = fixed(conversation).saturating_add(retrieved(conversation));
@@ -104,7 +104,7 @@ fn shorten_retrieved(conversation: &mut RequestMessages, limits: &PassLimits) {
         return;
     };
     // Measured while the passages are taken out.
-    let others = estimate::conversation(conversation);
+    let others = conversation.estimate();
     let budget = limits.target.saturating_sub(fixed(conversation));
     let is_only_part = conversation.history.is_empty() && conversation.summaries.is_empty();
     let share = if is_only_part {

@@ -2,82 +2,110 @@
 
 use protocol::JsonObject;
 use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
-use protocol::model::LlmStreamEvent;
+use protocol::model::{LlmInvokeResult, LlmStreamEvent};
 use serde_json::Value;
 use uuid::Uuid;
 
-use super::{FinishKind, ModelAnswer};
+use super::FinishKind;
 
 /// Name of a call without one. Providers reject nameless calls, so the model could not learn of its error.
 const NAMELESS: &str = "call_without_a_name";
 
-/// Answer so far.
+/// Answer of a model so far.
 #[derive(Debug, Default)]
-pub(super) struct Collected {
+pub struct CollectedReply {
     text: String,
     calls: Vec<ToolCall>,
     /// Index in a chunk to call: target of deltas without an id.
-    index_to_call: Vec<usize>,
+    call_indices: Vec<usize>,
     usage: Option<LlmTokenUsage>,
     response_id: Option<String>,
     /// Provider fields besides the text; some are sent back with tool results.
     fields: JsonObject,
-    ending: FinishKind,
+    finish: FinishKind,
 }
 
-/// New text of a chunk.
+/// Complete answer of a model.
+#[derive(Debug)]
+pub struct ModelReply {
+    /// Text, calls and provider fields.
+    pub message: Message,
+    /// `None`: the provider reported none.
+    pub usage: Option<LlmTokenUsage>,
+    /// Finish reason.
+    pub finish: FinishKind,
+}
+
+/// New content of a chunk.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct ChunkText {
-    pub(super) text: String,
-    /// The earlier text was reasoning: `text` is the complete answer.
-    pub(super) starts_over: bool,
+pub struct NewContent {
+    /// Text to append, or the complete text after a replacement.
+    pub text: String,
+    /// The earlier text was reasoning: `text` replaces it.
+    pub replaces: bool,
+    /// New arguments of the first call.
+    pub arguments: String,
 }
 
-impl Collected {
-    /// Adds an event; returns its new text.
-    pub(super) fn add(&mut self, event: LlmStreamEvent) -> ChunkText {
+impl CollectedReply {
+    /// Adds an event; returns its new content.
+    pub fn add(&mut self, event: LlmStreamEvent) -> NewContent {
         // A later report replaces an earlier one; adding would count tokens twice.
         if event.usage.is_some() {
             self.usage = event.usage;
         }
         let Some(chunk) = event.chunk else {
-            return ChunkText::default();
+            return NewContent::default();
         };
         if self.response_id.is_none() {
             self.response_id.clone_from(&chunk.resp_message_id);
         }
-        self.ending = self.ending.or(chunk.provider_specific_fields.as_ref());
-        // Read before the text is added: the first non-blank chunk also carries the blank start.
-        let had_begun = self.has_begun();
-        let starts_over = self.starts_over(&chunk);
-        if starts_over {
+        self.finish = self.finish.or(chunk.provider_specific_fields.as_ref());
+        let (text, replaces) = self.new_text(&chunk);
+        if replaces {
             self.text.clear();
         }
-        let new = self.new_text(&chunk);
-        self.text.push_str(&new);
+        self.text.push_str(&text);
         self.fields
             .extend(chunk.provider_specific_fields.unwrap_or_default());
+        let mut arguments = String::new();
         let calls = chunk.tool_calls.unwrap_or_default();
-        for (chunk_index, call) in calls.into_iter().enumerate() {
-            self.add_call(chunk_index, call);
+        for (position, call) in calls.into_iter().enumerate() {
+            let new = call.function.arguments.clone();
+            if self.add_call(position, call) == 0 {
+                arguments.push_str(&new);
+            }
         }
-        let text = if had_begun { new } else { self.text.clone() };
-        ChunkText { text, starts_over }
+        NewContent {
+            text,
+            replaces,
+            arguments,
+        }
     }
 
-    /// True when a full-text chunk retracts earlier text.
-    fn starts_over(&self, chunk: &MessageChunk) -> bool {
-        let full_text = chunk.all_content.as_deref();
-        full_text.is_some_and(|full_text| !full_text.starts_with(self.text.as_str()))
+    /// The text so far.
+    pub fn text(&self) -> &str {
+        &self.text
     }
 
-    /// True when the answer has non-blank text.
-    pub(super) fn has_begun(&self) -> bool {
+    /// Bytes of text and arguments.
+    pub fn bytes(&self) -> usize {
+        let calls = self.calls.iter().map(|call| call.function.arguments.len());
+        self.text.len() + calls.sum::<usize>()
+    }
+
+    /// True once the answer has a call or text that is not blank.
+    pub fn has_begun(&self) -> bool {
         !self.calls.is_empty() || !self.text.trim().is_empty()
     }
 
+    /// Name of the first call.
+    pub fn first_name(&self) -> Option<&str> {
+        self.calls.first().map(|call| call.function.name.as_str())
+    }
+
     /// Complete answer.
-    pub(super) fn finish(self) -> ModelAnswer {
+    pub fn finish(self) -> ModelReply {
         let message = Message {
             content: (!self.text.is_empty()).then_some(MessageContent::Text(self.text)),
             tool_calls: (!self.calls.is_empty()).then_some(self.calls),
@@ -85,40 +113,42 @@ impl Collected {
             provider_specific_fields: (!self.fields.is_empty()).then_some(self.fields),
             ..Message::text("assistant", "")
         };
-        ModelAnswer {
-            message: with_ids(message),
+        ModelReply {
+            message,
             usage: self.usage,
-            ending: self.ending,
+            finish: self.finish,
         }
     }
 
-    /// Increment of a chunk; a full text takes precedence when it extends ours.
-    fn new_text(&self, chunk: &MessageChunk) -> String {
-        let full_text = chunk.all_content.as_deref();
-        match full_text.and_then(|full_text| full_text.strip_prefix(self.text.as_str())) {
-            Some(rest) => rest.to_owned(),
-            None => chunk
-                .content
-                .as_ref()
-                .map(MessageContent::plain_text)
-                .unwrap_or_default(),
+    /// New text of a chunk, and true if it replaces the text so far.
+    fn new_text(&self, chunk: &MessageChunk) -> (String, bool) {
+        // `all_content` repeats the text so far, so only its rest is new.
+        if let Some(full) = &chunk.all_content {
+            return match full.strip_prefix(self.text.as_str()) {
+                Some(rest) => (rest.to_owned(), false),
+                None => (full.clone(), true),
+            };
         }
+        let content = chunk.content.as_ref();
+        let text = content.map(MessageContent::plain_text).unwrap_or_default();
+        (text, false)
     }
 
-    fn add_call(&mut self, chunk_index: usize, call: ToolCall) {
+    /// Adds a delta to its call and returns the index of the call.
+    fn add_call(&mut self, position: usize, call: ToolCall) -> usize {
         let existing = if has_id(&call) {
             self.calls
                 .iter()
                 .position(|existing| existing.id == call.id)
         } else {
-            self.index_to_call.get(chunk_index).copied()
+            self.call_indices.get(position).copied()
         };
         let index = existing.unwrap_or(self.calls.len());
         // Skipped indices point to this call, too.
-        while self.index_to_call.len() <= chunk_index {
-            self.index_to_call.push(index);
+        while self.call_indices.len() <= position {
+            self.call_indices.push(index);
         }
-        self.index_to_call[chunk_index] = index;
+        self.call_indices[position] = index;
         match self.calls.get_mut(index) {
             None => self.calls.push(call),
             Some(existing) => {
@@ -137,6 +167,18 @@ impl Collected {
                     );
                 }
             }
+        }
+        index
+    }
+}
+
+impl From<LlmInvokeResult> for ModelReply {
+    fn from(answer: LlmInvokeResult) -> Self {
+        let fields = answer.message.provider_specific_fields.as_ref();
+        Self {
+            finish: FinishKind::default().or(fields),
+            message: answer.message,
+            usage: answer.usage,
         }
     }
 }
@@ -158,7 +200,8 @@ fn has_id(call: &ToolCall) -> bool {
 }
 
 /// Message with a name and a unique id for each tool call.
-pub(super) fn with_ids(mut message: Message) -> Message {
+#[must_use]
+pub fn with_ids(mut message: Message) -> Message {
     let mut calls = message.tool_calls.take().unwrap_or_default();
     for index in 0..calls.len() {
         let (before, rest) = calls.split_at_mut(index);
@@ -184,20 +227,16 @@ mod tests {
 
     use super::*;
 
-    /// New text per chunk, and the final message.
-    fn collect(chunks: &[Value]) -> (Vec<String>, ModelAnswer) {
-        let mut collected = Collected::default();
-        let mut new_texts = Vec::new();
-        for chunk in chunks {
-            let event = serde_json::from_value(json!({"chunk": chunk})).unwrap();
-            let new = collected.add(event);
-            new_texts.push(if collected.has_begun() {
-                new.text
-            } else {
-                "-".to_owned()
-            });
-        }
-        (new_texts, collected.finish())
+    /// New content per chunk, and the answer with ids.
+    fn collect(chunks: &[Value]) -> (Vec<NewContent>, ModelReply) {
+        let mut collected = CollectedReply::default();
+        let new = chunks
+            .iter()
+            .map(|chunk| collected.add(serde_json::from_value(json!({"chunk": chunk})).unwrap()));
+        let new = new.collect();
+        let reply = collected.finish();
+        let message = with_ids(reply.message);
+        (new, ModelReply { message, ..reply })
     }
 
     fn text(content: &str) -> Value {
@@ -210,24 +249,48 @@ mod tests {
 
     #[test]
     fn merges_delta_and_full_text_chunks() {
-        let (new_texts, answer) = collect(&[
-            text(" "),
-            text("\n"),
-            text("It"),
-            text(" is"),
-            json!({"role": "assistant"}),
-        ]);
-        assert_eq!(new_texts, ["-", "-", " \nIt", " is", ""]);
-        assert_eq!(answer.message.plain_text(), " \nIt is");
+        let texts = |new: &[NewContent]| {
+            let texts = new.iter().map(|new| (new.text.clone(), new.replaces));
+            texts.collect::<Vec<_>>()
+        };
+        let added = |text: &str| (text.to_owned(), false);
         let full_text =
             |all: &str| json!({"role": "assistant", "content": "?", "all_content": all});
-        let (new_texts, answer) =
-            collect(&[full_text("It"), full_text("It is"), full_text("It is")]);
-        assert_eq!(new_texts, ["It", " is", ""]);
+        let (new, answer) = collect(&[text(" "), text("It"), json!({"role": "assistant"})]);
+        assert_eq!(texts(&new), [added(" "), added("It"), added("")]);
+        assert_eq!(answer.message.plain_text(), " It");
+        let (new, answer) = collect(&[full_text("It"), full_text("It is"), full_text("It is")]);
+        assert_eq!(texts(&new), [added("It"), added(" is"), added("")]);
         assert_eq!(answer.message.plain_text(), "It is");
-        let (new_texts, answer) = collect(&[text("thoughts"), full_text("It"), text(" is")]);
-        assert_eq!(new_texts, ["thoughts", "It", " is"]);
+        let (new, answer) = collect(&[text("thoughts"), full_text("It"), text(" is")]);
+        let replaced = ("It".to_owned(), true);
+        assert_eq!(texts(&new), [added("thoughts"), replaced, added(" is")]);
         assert_eq!(answer.message.plain_text(), "It is");
+    }
+
+    #[test]
+    fn returns_new_arguments_of_first_call() {
+        let chunk = |calls: &[Value]| json!({"role": "assistant", "tool_calls": calls});
+        let (new, _) = collect(&[
+            chunk(&[call("a", "look", "{"), call("b", "send", "{}")]),
+            chunk(&[call("", "", "}")]),
+        ]);
+        let arguments = new.iter().map(|new| new.arguments.as_str());
+        assert_eq!(arguments.collect::<Vec<_>>(), ["{", "}"]);
+    }
+
+    #[test]
+    fn first_reported_finish_reason_is_not_hidden() {
+        for (reasons, finish) in [
+            (["length", "stop"], FinishKind::CutOff),
+            (["stop", "SAFETY"], FinishKind::Filtered),
+            (["stop", "stop"], FinishKind::Complete),
+        ] {
+            let chunks = reasons.map(|reason| {
+                json!({"role": "assistant", "content": "x", "provider_specific_fields": {"finish_reason": reason}})
+            });
+            assert_eq!(collect(&chunks).1.finish, finish, "{reasons:?}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 
 /// Finish reason, from chat completions or provider-specific values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum FinishKind {
+pub enum FinishKind {
     /// Complete, or not reported.
     #[default]
     Complete,
@@ -18,18 +18,21 @@ pub(crate) enum FinishKind {
 
 impl FinishKind {
     /// Reason from provider fields, else `self`.
-    pub(crate) fn or(self, fields: Option<&JsonObject>) -> Self {
+    #[must_use]
+    pub fn or(self, fields: Option<&JsonObject>) -> Self {
         let reason = fields.and_then(|fields| fields.get("finish_reason")?.as_str());
-        match reason {
-            Some("length" | "max_tokens" | "MAX_TOKENS" | "model_length") => Self::CutOff,
-            Some("content_filter" | "safety" | "SAFETY" | "sensitive") => Self::Filtered,
-            Some("error" | "network_error" | "insufficient_system_resource") => Self::Broken,
+        let Some(reason) = reason else { return self };
+        match reason.to_ascii_lowercase().as_str() {
+            "length" | "max_tokens" | "model_length" => Self::CutOff,
+            "content_filter" | "safety" | "sensitive" => Self::Filtered,
+            "error" | "network_error" | "insufficient_system_resource" => Self::Broken,
+            // Other reasons, such as `stop`, must not hide an earlier one.
             _ => self,
         }
     }
 
     /// `finish_reason` of the run.
-    pub(crate) fn as_str(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             Self::Complete => "stop",
             Self::CutOff => "length",
