@@ -5,18 +5,17 @@ mod tools;
 
 use std::path::Path;
 
+use agent_core::RunFailure;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use crate::failure::{
-    EXITED, HarnessFailure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED,
-};
+use crate::failure::{EXITED, MCP_FAILED, SESSION_LOST, TURN_FAILED, protocol_error};
 use crate::peer::HarnessPeer;
 use crate::permission::{ActionKind, Decided, OpenPermissions, PermissionDecision};
 use crate::process::Launch;
 use crate::rpc::{METHOD_NOT_FOUND, RpcError, RpcMessage};
 use crate::turn::{
-    OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or,
+    OpenSession, REFUSED, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or,
 };
 use blocks::Accepts;
 use tools::AcpToolCalls;
@@ -44,10 +43,7 @@ type PermissionRequest = (Value, Value);
 
 impl Acp {
     /// Starts the process. `session`: additional members of the requests that open a session.
-    pub(crate) fn start(
-        launch: Launch,
-        session: Map<String, Value>,
-    ) -> Result<Self, HarnessFailure> {
+    pub(crate) fn start(launch: Launch, session: Map<String, Value>) -> Result<Self, RunFailure> {
         Ok(Self {
             peer: HarnessPeer::start(launch)?,
             agent: Value::Null,
@@ -56,7 +52,7 @@ impl Acp {
         })
     }
 
-    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
+    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), RunFailure> {
         // No file system or terminal of the client: the harness uses its own, which the sandbox confines.
         let params = json!({
             "protocolVersion": VERSION,
@@ -64,15 +60,10 @@ impl Acp {
             "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
         });
         let response = self.peer.startup_call("initialize", params, stop).await?;
-        self.agent = response.map_err(|error| {
-            HarnessFailure::new(
-                PROTOCOL_ERROR,
-                format!("`initialize` failed: {}", error.message),
-            )
-        })?;
+        self.agent = response.map_err(|error| error.failure_of("initialize"))?;
         if self.agent["protocolVersion"].as_u64() != Some(VERSION) {
             let version = &self.agent["protocolVersion"];
-            return Err(HarnessFailure::protocol(format!(
+            return Err(protocol_error(format!(
                 "the harness speaks version {version} of ACP, and version {VERSION} is needed: install a release that has it"
             )));
         }
@@ -85,43 +76,30 @@ impl Acp {
         stored: Option<&str>,
         (directory, mcp): (&Path, &AcpMcpServer),
         stop: &StopSignal,
-    ) -> Result<OpenSession, HarnessFailure> {
+    ) -> Result<OpenSession, RunFailure> {
         self.initialize(stop).await?;
         let params = self.session_params(directory, mcp)?;
         if let Some(id) = stored
             && self.resume(id, &params, stop).await?
         {
             id.clone_into(&mut self.session);
-            return Ok(OpenSession {
-                id: id.to_owned(),
-                start: SessionStart::Resumed,
-            });
+            return Ok(OpenSession::resumed(id));
         }
         let opened = self.peer.startup_call("session/new", params, stop).await?;
         let opened = opened.map_err(|error| {
             // ACP has no error code for a failed MCP connection; the text is the only hint.
-            let code = if error.message.to_ascii_lowercase().contains("mcp") {
-                MCP_FAILED
-            } else {
-                PROTOCOL_ERROR
-            };
-            HarnessFailure::new(code, format!("`session/new` failed: {}", error.message))
+            let is_mcp = error.message.to_ascii_lowercase().contains("mcp");
+            let failure = error.failure_of("session/new");
+            let code = if is_mcp { MCP_FAILED } else { failure.code };
+            RunFailure { code, ..failure }
         })?;
         let Some(id) = opened["sessionId"].as_str() else {
-            return Err(HarnessFailure::protocol(
+            return Err(protocol_error(
                 "`session/new` was answered without a sessionId",
             ));
         };
         id.clone_into(&mut self.session);
-        let start = if stored.is_some() {
-            SessionStart::Lost
-        } else {
-            SessionStart::New
-        };
-        Ok(OpenSession {
-            id: id.to_owned(),
-            start,
-        })
+        Ok(OpenSession::created(id, stored))
     }
 
     /// Reopens the stored session by `session/resume`, else by `session/load`. `false`: open a new session.
@@ -130,7 +108,7 @@ impl Acp {
         id: &str,
         params: &Value,
         stop: &StopSignal,
-    ) -> Result<bool, HarnessFailure> {
+    ) -> Result<bool, RunFailure> {
         let capabilities = self.agent["agentCapabilities"].clone();
         let resumes = !capabilities["sessionCapabilities"]["resume"].is_null();
         let loads = capabilities["loadSession"] == true;
@@ -158,18 +136,12 @@ impl Acp {
         Ok(false)
     }
 
-    fn session_params(
-        &self,
-        directory: &Path,
-        mcp: &AcpMcpServer,
-    ) -> Result<Value, HarnessFailure> {
+    fn session_params(&self, directory: &Path, mcp: &AcpMcpServer) -> Result<Value, RunFailure> {
         let Some(directory) = directory.to_str() else {
-            return Err(HarnessFailure::protocol(
-                "the workspace's path is not UTF-8",
-            ));
+            return Err(protocol_error("the workspace's path is not UTF-8"));
         };
         if self.agent["agentCapabilities"]["mcpCapabilities"]["http"] != true {
-            return Err(HarnessFailure::new(
+            return Err(RunFailure::new(
                 MCP_FAILED,
                 "the harness takes no MCP server over HTTP: install a release that has it",
             ));
@@ -191,14 +163,14 @@ impl Acp {
         &mut self,
         prompt: &TurnPrompt,
         stage: &mut TurnStage,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         let blocks = blocks::blocks(prompt, Accepts::read(&self.agent));
         let params = json!({"sessionId": self.session, "prompt": blocks});
         let turn = self.peer.request("session/prompt", params).await?;
         let mut tools = AcpToolCalls::default();
         let mut open = OpenPermissions::<PermissionRequest>::new();
         let stop = stage.stop.clone();
-        let mut stopping: Option<(HarnessFailure, Instant)> = None;
+        let mut stopping: Option<(RunFailure, Instant)> = None;
         let stopped = stop.reached();
         tokio::pin!(stopped);
         loop {
@@ -237,7 +209,7 @@ impl Acp {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
+                    return Err(stopped_or(stopping, RunFailure::cancelled()));
                 }
             }
         }
@@ -247,7 +219,7 @@ impl Acp {
         &self,
         decided: &Decided<PermissionRequest>,
         stage: &mut TurnStage,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         stage.note_refusal(decided);
         let (id, params) = &decided.request;
         let outcome = outcome(params, decided.decision);
@@ -297,14 +269,14 @@ fn outcome(params: &Value, decision: PermissionDecision) -> Value {
     outcome
 }
 
-fn ended(result: Result<Value, RpcError>) -> Result<String, HarnessFailure> {
+fn ended(result: Result<Value, RpcError>) -> Result<String, RunFailure> {
     let result = result.map_err(|error| {
         let lost = error
             .message
             .to_ascii_lowercase()
             .contains("session not found");
         let code = if lost { SESSION_LOST } else { TURN_FAILED };
-        HarnessFailure::new(code, format!("the turn failed: {}", error.message))
+        RunFailure::new(code, format!("the turn failed: {}", error.message))
     })?;
     let reason = match result["stopReason"].as_str() {
         Some("end_turn") | None => "stop",
@@ -313,7 +285,7 @@ fn ended(result: Result<Value, RpcError>) -> Result<String, HarnessFailure> {
         // Cancels of this side return before; here the harness stopped without a request.
         Some("cancelled") => {
             return Err(
-                HarnessFailure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
+                RunFailure::new(EXITED, "the harness cancelled the turn by itself").retryable(),
             );
         }
         Some(other) => other,

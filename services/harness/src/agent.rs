@@ -2,11 +2,13 @@
 
 use std::path::Path;
 
+use agent_core::RunFailure;
+
 use crate::acp::{Acp, AcpMcpServer};
 use crate::claude::{Claude, ClaudeStart};
 use crate::codex::Codex;
 use crate::config::Config;
-use crate::failure::HarnessFailure;
+use crate::failure::with_error_line;
 use crate::launch::PreparedLaunch;
 use crate::preset::Preset;
 use crate::relay::RelayKey;
@@ -42,7 +44,7 @@ impl HarnessSession {
     pub(crate) async fn open(
         prepared: PreparedLaunch,
         opening: Opening<'_>,
-    ) -> Result<(Self, OpenSession), HarnessFailure> {
+    ) -> Result<(Self, OpenSession), RunFailure> {
         let (launch, session, files) = prepared.split();
         let Opening {
             config,
@@ -85,7 +87,7 @@ impl HarnessSession {
         match opened {
             Ok(opened) => Ok((agent, opened)),
             // Standard error is complete only after the end of the process.
-            Err(failure) => Err(failure.with_error_line(&agent.end().await)),
+            Err(failure) => Err(with_error_line(failure, &agent.end().await)),
         }
     }
 
@@ -94,7 +96,7 @@ impl HarnessSession {
         &mut self,
         prompt: &TurnPrompt,
         stage: &mut TurnStage,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         match &mut self.protocol {
             HarnessProtocol::Acp(acp) => acp.turn(prompt, stage).await,
             HarnessProtocol::Claude(claude) => claude.turn(prompt, stage).await,

@@ -4,19 +4,20 @@ mod events;
 
 use std::ffi::OsStr;
 
+use agent_core::RunFailure;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::config::PermissionMode;
 use crate::directory::Directory;
-use crate::failure::{HarnessFailure, MCP_FAILED, TURN_FAILED};
+use crate::failure::{MCP_FAILED, TURN_FAILED};
 use crate::permission::{Decided, OpenPermissions, PermissionDecision};
-use crate::preset::{CLAUDE_GRANTED, CLAUDE_READING};
+use crate::preset::claude_code::{GRANTED, READING};
 use crate::process::{HarnessProcess, Launch};
 use crate::rpc::{RpcReceiver, RpcSender, open};
 use crate::turn::{
-    MAX_TURNS, OpenSession, REFUSED, SessionStart, TurnPrompt, TurnStage, sleep_until, stopped_or,
+    MAX_TURNS, OpenSession, REFUSED, TurnPrompt, TurnStage, sleep_until, stopped_or,
 };
 use events::TurnEvents;
 
@@ -45,28 +46,21 @@ impl Claude {
     pub(crate) fn start(
         mut start: ClaudeStart<'_>,
         stored: Option<&str>,
-    ) -> Result<(Self, OpenSession), HarnessFailure> {
+    ) -> Result<(Self, OpenSession), RunFailure> {
         // `--resume` with an unknown id ends the process; look for the file first.
         let existing = stored.filter(|id| has_session_file(start.home, id));
-        let (flag, id, origin) = match (stored, existing) {
-            (_, Some(id)) => ("--resume", id.to_owned(), SessionStart::Resumed),
-            (Some(_), None) => (
-                "--session-id",
-                Uuid::new_v4().to_string(),
-                SessionStart::Lost,
-            ),
-            (None, None) => (
-                "--session-id",
-                Uuid::new_v4().to_string(),
-                SessionStart::New,
-            ),
+        let (flag, session) = if let Some(id) = existing {
+            ("--resume", OpenSession::resumed(id))
+        } else {
+            let id = Uuid::new_v4().to_string();
+            ("--session-id", OpenSession::created(&id, stored))
         };
         // Claude Code expands the variable itself, so that the arguments, visible in `ps`, hold no secret.
         let mcp = json!({"mcpServers": {"runnel": {
             "type": "http", "url": start.mcp_url, "headers": {"Authorization": "Bearer ${ANTHROPIC_AUTH_TOKEN}"},
         }}});
         let mcp = mcp.to_string();
-        let reading = CLAUDE_READING.join(",");
+        let reading = READING.join(",");
         let mut args = vec![
             "-p",
             "--input-format",
@@ -87,9 +81,9 @@ impl Claude {
             "--model",
             start.model,
             "--allowedTools",
-            CLAUDE_GRANTED,
+            GRANTED,
             flag,
-            &id,
+            &session.id,
         ];
         // `--tools` removes all others from the model's view; `--allowedTools` would only skip their permission.
         if start.mode == PermissionMode::ReadOnly {
@@ -104,7 +98,7 @@ impl Claude {
             inbox,
             interrupts: 0,
         };
-        Ok((claude, OpenSession { id, start: origin }))
+        Ok((claude, session))
     }
 
     /// Runs one turn: sends the prompt and shows messages until its result. Returns the finish reason.
@@ -112,7 +106,7 @@ impl Claude {
         &mut self,
         prompt: &TurnPrompt,
         stage: &mut TurnStage,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         let content = crate::claude::events::content(prompt);
         let message = json!({
             "type": "user", "message": {"role": "user", "content": content},
@@ -121,7 +115,7 @@ impl Claude {
         self.outbox.send(&message).await?;
         let mut events = TurnEvents::default();
         let mut open = OpenPermissions::<Value>::new();
-        let mut stopping: Option<(HarnessFailure, Instant)> = None;
+        let mut stopping: Option<(RunFailure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
         tokio::pin!(stopped);
@@ -169,7 +163,7 @@ impl Claude {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
+                    return Err(stopped_or(stopping, RunFailure::cancelled()));
                 }
             }
         }
@@ -181,7 +175,7 @@ impl Claude {
         request: Map<String, Value>,
         stage: &mut TurnStage,
         open: &mut OpenPermissions<Value>,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         let request = Value::Object(request);
         // Claude Code waits for a response to each control request, also to unknown ones.
         if request["request"]["subtype"] != "can_use_tool" {
@@ -202,7 +196,7 @@ impl Claude {
         &self,
         decided: &Decided<Value>,
         stage: &mut TurnStage,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         stage.note_refusal(decided);
         let answer = answer(&decided.request, decided.decision);
         self.outbox.send(&answer).await
@@ -233,12 +227,12 @@ fn has_session_file(home: &Directory, id: &str) -> bool {
 }
 
 /// Fails if the MCP server of the run did not connect: the run's tools would be missing silently.
-fn check_mcp(message: &Map<String, Value>) -> Result<(), HarnessFailure> {
+fn check_mcp(message: &Map<String, Value>) -> Result<(), RunFailure> {
     let servers = message.get("mcp_servers").and_then(Value::as_array);
     let mut servers = servers.into_iter().flatten();
     let ours = servers.find(|server| server["name"] == "runnel");
     match ours.and_then(|server| server["status"].as_str()) {
-        Some(status @ ("failed" | "needs-auth")) => Err(HarnessFailure::new(
+        Some(status @ ("failed" | "needs-auth")) => Err(RunFailure::new(
             MCP_FAILED,
             format!("Claude Code could not connect the run's MCP server ({status})"),
         )),
@@ -262,7 +256,7 @@ fn answer(request: &Value, decision: PermissionDecision) -> Value {
     json!({"type": "control_response", "response": response})
 }
 
-fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
+fn ended(result: &Map<String, Value>) -> Result<String, RunFailure> {
     let text = |name: &str| result.get(name).and_then(Value::as_str);
     let kind = text("subtype").unwrap_or_default();
     match kind {
@@ -283,8 +277,8 @@ fn ended(result: &Map<String, Value>) -> Result<String, HarnessFailure> {
             "" | "success" => String::new(),
             kind => format!(" ({kind})"),
         };
-        let reason = crate::speaker::cut(&reason, 2_000);
-        return Err(HarnessFailure::new(
+        let reason = crate::shorten::cut(&reason, 2_000);
+        return Err(RunFailure::new(
             TURN_FAILED,
             format!("the turn failed{kind}: {reason}"),
         ));

@@ -4,17 +4,16 @@ mod items;
 
 use std::path::Path;
 
+use agent_core::RunFailure;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::failure::{HarnessFailure, MCP_FAILED, PROTOCOL_ERROR, SESSION_LOST, TURN_FAILED};
+use crate::failure::{MCP_FAILED, SESSION_LOST, TURN_FAILED, protocol_error};
 use crate::peer::HarnessPeer;
 use crate::permission::{Decided, OpenPermissions};
 use crate::process::Launch;
 use crate::rpc::{RpcError, RpcMessage};
-use crate::turn::{
-    OpenSession, SessionStart, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or,
-};
+use crate::turn::{OpenSession, StopSignal, TurnPrompt, TurnStage, sleep_until, stopped_or};
 use items::TurnItems;
 
 /// Id of an approval request, and the permissions that it requests by name, if any.
@@ -27,25 +26,20 @@ pub(crate) struct Codex {
 }
 
 impl Codex {
-    pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
+    pub(crate) fn start(launch: Launch) -> Result<Self, RunFailure> {
         Ok(Self {
             peer: HarnessPeer::start(launch)?,
             thread: String::new(),
         })
     }
 
-    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), HarnessFailure> {
+    async fn initialize(&mut self, stop: &StopSignal) -> Result<(), RunFailure> {
         let params = json!({
             "clientInfo": {"name": "runnel", "title": "Runnel", "version": env!("CARGO_PKG_VERSION")},
             "capabilities": {"experimentalApi": true},
         });
         let response = self.peer.startup_call("initialize", params, stop).await?;
-        response.map_err(|error| {
-            HarnessFailure::new(
-                PROTOCOL_ERROR,
-                format!("`initialize` failed: {}", error.message),
-            )
-        })?;
+        response.map_err(|error| error.failure_of("initialize"))?;
         self.peer.outbox.notify("initialized", json!({})).await
     }
 
@@ -55,7 +49,7 @@ impl Codex {
         stored: Option<&str>,
         directory: &Path,
         stop: &StopSignal,
-    ) -> Result<OpenSession, HarnessFailure> {
+    ) -> Result<OpenSession, RunFailure> {
         self.initialize(stop).await?;
         // Codex's own sandbox needs rights that ours takes away; `untrusted` asks for every command that may write.
         let params = json!({"cwd": directory, "approvalPolicy": "untrusted", "sandbox": "danger-full-access"});
@@ -71,11 +65,7 @@ impl Codex {
             {
                 Ok(_) => {
                     id.clone_into(&mut self.thread);
-                    let start = SessionStart::Resumed;
-                    return Ok(OpenSession {
-                        id: id.to_owned(),
-                        start,
-                    });
+                    return Ok(OpenSession::resumed(id));
                 }
                 Err(error) => tracing::info!(
                     error.code,
@@ -84,27 +74,14 @@ impl Codex {
             }
         }
         let started = self.peer.startup_call("thread/start", params, stop).await?;
-        let started = started.map_err(|error| {
-            HarnessFailure::new(
-                PROTOCOL_ERROR,
-                format!("`thread/start` failed: {}", error.message),
-            )
-        })?;
+        let started = started.map_err(|error| error.failure_of("thread/start"))?;
         let Some(id) = started["thread"]["id"].as_str() else {
-            return Err(HarnessFailure::protocol(
+            return Err(protocol_error(
                 "`thread/start` was answered without a thread",
             ));
         };
         id.clone_into(&mut self.thread);
-        let start = if stored.is_some() {
-            SessionStart::Lost
-        } else {
-            SessionStart::New
-        };
-        Ok(OpenSession {
-            id: id.to_owned(),
-            start,
-        })
+        Ok(OpenSession::created(id, stored))
     }
 
     /// Runs one turn: sends the prompt and shows items until `turn/completed`. Returns the finish reason.
@@ -112,7 +89,7 @@ impl Codex {
         &mut self,
         prompt: &TurnPrompt,
         stage: &mut TurnStage,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         let input = items::input(prompt);
         let request_id = self
             .peer
@@ -124,7 +101,7 @@ impl Codex {
         let mut items = TurnItems::default();
         let mut turn = Value::Null;
         let mut open = OpenPermissions::<CodexRequest>::new();
-        let mut stopping: Option<(HarnessFailure, Instant)> = None;
+        let mut stopping: Option<(RunFailure, Instant)> = None;
         let stop = stage.stop.clone();
         let stopped = stop.reached();
         tokio::pin!(stopped);
@@ -178,7 +155,7 @@ impl Codex {
                     }
                 }
                 () = sleep_until(end), if end.is_some() => {
-                    return Err(stopped_or(stopping, HarnessFailure::cancelled()));
+                    return Err(stopped_or(stopping, RunFailure::cancelled()));
                 }
             }
         }
@@ -188,7 +165,7 @@ impl Codex {
         &self,
         decided: &Decided<CodexRequest>,
         stage: &mut TurnStage,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         stage.note_refusal(decided);
         let (id, requested) = &decided.request;
         let answer = items::answer(requested.as_ref(), decided.decision.is_allowed());
@@ -201,22 +178,22 @@ impl Codex {
     }
 }
 
-fn refused(error: &RpcError) -> HarnessFailure {
+fn refused(error: &RpcError) -> RunFailure {
     // The app server has no code for a lost thread; only its message names the thread.
     let code = if error.message.contains("thread") {
         SESSION_LOST
     } else {
         TURN_FAILED
     };
-    HarnessFailure::new(code, format!("the turn was refused: {}", error.message))
+    RunFailure::new(code, format!("the turn was refused: {}", error.message))
 }
 
 /// Fails if the MCP server of the run did not connect: the run's tools would be missing silently.
-fn check_mcp(method: &str, params: &Value) -> Result<(), HarnessFailure> {
+fn check_mcp(method: &str, params: &Value) -> Result<(), RunFailure> {
     let is_status = method == "mcpServer/startupStatus/updated" && params["name"] == "runnel";
     if is_status && params["status"] == "failed" {
         let error = params["error"].as_str().unwrap_or("no reason");
-        return Err(HarnessFailure::new(
+        return Err(RunFailure::new(
             MCP_FAILED,
             format!("Codex could not connect the run's MCP server: {error}"),
         ));
@@ -224,16 +201,16 @@ fn check_mcp(method: &str, params: &Value) -> Result<(), HarnessFailure> {
     Ok(())
 }
 
-fn ended(turn: &Value) -> Result<String, HarnessFailure> {
+fn ended(turn: &Value) -> Result<String, RunFailure> {
     match turn["status"].as_str() {
         Some("failed") => {
             let error = turn["error"]["message"].as_str().unwrap_or("no reason");
-            Err(HarnessFailure::new(
+            Err(RunFailure::new(
                 TURN_FAILED,
-                format!("the turn failed: {}", crate::speaker::cut(error, 2_000)),
+                format!("the turn failed: {}", crate::shorten::cut(error, 2_000)),
             ))
         }
-        Some("interrupted") => Err(HarnessFailure::new(
+        Some("interrupted") => Err(RunFailure::new(
             TURN_FAILED,
             "Codex interrupted the turn by itself",
         )),

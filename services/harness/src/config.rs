@@ -6,17 +6,16 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use protocol::JsonObject;
 use protocol::manifest::FormItem;
 use protocol::resources::{AgentResources, ModelOperation};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::failure::{CONFIG_INVALID, HarnessFailure};
-use crate::settings::HarnessFile;
+use crate::failure::CONFIG_INVALID;
+use crate::settings::{CONVERSATION, HarnessFile};
 
-/// Value of `workspace` for the conversation's own directory.
-pub(crate) const CONVERSATION: &str = "conversation";
 const ENV: &str = "env-";
 
 /// Actions that a harness may take without a question.
@@ -61,7 +60,7 @@ impl Config {
         config: &JsonObject,
         resources: &AgentResources,
         settings: &HarnessFile,
-    ) -> Result<Self, HarnessFailure> {
+    ) -> Result<Self, RunFailure> {
         let text = |key: &str| {
             config
                 .get(key)
@@ -141,8 +140,8 @@ impl Config {
     }
 }
 
-fn invalid(message: &str) -> HarnessFailure {
-    HarnessFailure::new(CONFIG_INVALID, message)
+fn invalid(message: &str) -> RunFailure {
+    RunFailure::new(CONFIG_INVALID, message)
 }
 
 /// Granted model with this id, or the first one if `id` names none. Only models with `stream` count.
@@ -194,7 +193,7 @@ mod tests {
         HarnessFile::parse(text).unwrap()
     }
 
-    fn read(config: &Value) -> Result<Config, HarnessFailure> {
+    fn read(config: &Value) -> Result<Config, RunFailure> {
         let resources = json!({"models": [
             {"model_id": "counts", "operations": ["count_tokens"]},
             {"model_id": "a", "operations": ["stream"]}, {"model_id": "b", "operations": ["stream", "invoke"]},

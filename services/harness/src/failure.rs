@@ -1,18 +1,9 @@
 //! Error codes of a harness run (`run.failed`).
 
-use runner_kit::RunError;
+use agent_core::RunFailure;
 use runner_kit::host::HostError;
 
-use crate::speaker::cut;
-
-/// Failure of a harness run, as `run.failed` reports it.
-#[derive(Debug)]
-pub(crate) struct HarnessFailure {
-    pub(crate) code: &'static str,
-    pub(crate) message: String,
-    /// True if a retry of the same event may succeed.
-    pub(crate) retryable: bool,
-}
+use crate::shorten::cut;
 
 /// The command is not installed or not executable.
 pub(crate) const COMMAND_NOT_FOUND: &str = "harness.command_not_found";
@@ -41,54 +32,27 @@ pub(crate) const WORKSPACE_FAILED: &str = "harness.workspace_failed";
 /// The model refused or failed, as the harness reports it.
 pub(crate) const TURN_FAILED: &str = "harness.turn_failed";
 
-impl HarnessFailure {
-    pub(crate) fn new(code: &'static str, message: impl Into<String>) -> Self {
-        Self {
-            code,
-            message: message.into(),
-            retryable: false,
-        }
-    }
+/// Failure by frames that violate the protocol.
+pub(crate) fn protocol_error(message: impl Into<String>) -> RunFailure {
+    RunFailure::new(PROTOCOL_ERROR, message)
+}
 
-    pub(crate) fn protocol(message: impl Into<String>) -> Self {
-        Self::new(PROTOCOL_ERROR, message)
+/// Appends the line of standard error that names the cause. Codes that name it themselves stay unchanged.
+pub(crate) fn with_error_line(mut failure: RunFailure, lines: &[String]) -> RunFailure {
+    let is_unclear = [
+        EXITED,
+        COMMAND_NOT_FOUND,
+        START_TIMEOUT,
+        PROTOCOL_ERROR,
+        EMPTY_RESPONSE,
+    ];
+    let is_needed = is_unclear.contains(&failure.code);
+    if let Some(line) = error_line(lines).filter(|_| is_needed) {
+        failure.message.push_str("; from its standard error: ");
+        // Clients show the message in a chat; the full output is in the run's log.
+        failure.message.push_str(&cut(line, 300));
     }
-
-    #[must_use]
-    pub(crate) fn retryable(self) -> Self {
-        Self {
-            retryable: true,
-            ..self
-        }
-    }
-
-    /// Appends the line of standard error that names the cause. Codes that name it themselves stay unchanged.
-    #[must_use]
-    pub(crate) fn with_error_line(mut self, lines: &[String]) -> Self {
-        let is_unclear = [
-            EXITED,
-            COMMAND_NOT_FOUND,
-            START_TIMEOUT,
-            PROTOCOL_ERROR,
-            EMPTY_RESPONSE,
-        ];
-        let is_needed = is_unclear.contains(&self.code);
-        if let Some(line) = error_line(lines).filter(|_| is_needed) {
-            self.message.push_str("; from its standard error: ");
-            // Clients show the message in a chat; the full output is in the run's log.
-            self.message.push_str(&cut(line, 300));
-        }
-        self
-    }
-
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.code == runner_kit::runner::CANCELLED
-    }
-
-    /// Failure of a cancelled run.
-    pub(crate) fn cancelled() -> Self {
-        Self::new(runner_kit::runner::CANCELLED, "the run was cancelled")
-    }
+    failure
 }
 
 /// First line that reports an error, otherwise the last line with words.
@@ -114,31 +78,22 @@ pub(crate) fn error_line(lines: &[String]) -> Option<&str> {
         .map(String::as_str)
 }
 
-impl From<HarnessFailure> for RunError {
-    fn from(failure: HarnessFailure) -> Self {
-        let error = Self::new(failure.code, failure.message);
-        if failure.retryable {
-            error.retryable()
-        } else {
-            error
-        }
+/// Failure of a run by a failed host call.
+#[expect(clippy::needless_pass_by_value, reason = "for map_err")]
+pub(crate) fn of_host(error: HostError) -> RunFailure {
+    // The gateway answers calls of an ended run with these errors; report the end, not the call.
+    if error.is_cancelled() {
+        return RunFailure::cancelled();
     }
-}
-
-impl From<HostError> for HarnessFailure {
-    fn from(error: HostError) -> Self {
-        // The gateway answers calls of an ended run with these errors; report the end, not the call.
-        if error.is_cancelled() {
-            return Self::cancelled();
-        }
-        if error.is_deadline_exceeded() {
-            return Self::new(TIMEOUT, "the run has reached its deadline").retryable();
-        }
-        Self {
-            code: "harness.host_call_failed",
-            retryable: error.retryable,
-            message: format!("a call of the host API failed: {error}"),
-        }
+    if error.is_deadline_exceeded() {
+        return RunFailure::new(TIMEOUT, "the run has reached its deadline").retryable();
+    }
+    RunFailure {
+        retryable: error.retryable,
+        ..RunFailure::new(
+            "harness.host_call_failed",
+            format!("a call of the host API failed: {error}"),
+        )
     }
 }
 
@@ -175,14 +130,11 @@ mod tests {
     #[test]
     fn reported_reasons_need_no_standard_error() {
         let lines = lines("Codex could not find bubblewrap\n}");
-        for clear in [
-            HarnessFailure::new(TURN_FAILED, "400"),
-            HarnessFailure::cancelled(),
-        ] {
+        for clear in [RunFailure::new(TURN_FAILED, "400"), RunFailure::cancelled()] {
             let message = clear.message.clone();
-            assert_eq!(clear.with_error_line(&lines).message, message);
+            assert_eq!(with_error_line(clear, &lines).message, message);
         }
-        let exited = HarnessFailure::new(EXITED, "it exited").with_error_line(&lines);
+        let exited = with_error_line(RunFailure::new(EXITED, "it exited"), &lines);
         assert!(exited.message.ends_with("could not find bubblewrap"));
     }
 }

@@ -55,7 +55,7 @@ fn configured_names(directory: &Path) -> std::io::Result<String> {
         ])
         .current_dir(directory)
         .env_clear()
-        .env("PATH", crate::launch::search_path())
+        .env("PATH", crate::executable::search_path())
         .env("GIT_CONFIG_NOSYSTEM", "1")
         .stdin(Stdio::null())
         .output();
@@ -92,7 +92,7 @@ mod tests {
     fn git(root: &Path, args: &[&str], env: &[(String, String)]) -> std::process::Output {
         let mut git = Command::new("git");
         git.args(args).current_dir(root).env_clear();
-        git.env("PATH", crate::launch::search_path())
+        git.env("PATH", crate::executable::search_path())
             .env("HOME", root)
             .env("GIT_AUTHOR_NAME", "a")
             .env("GIT_AUTHOR_EMAIL", "a@b.c")

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
+use agent_core::RunFailure;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use protocol::context::{AgentInput, AgentRunContext, InputAttachment};
@@ -12,7 +13,7 @@ use runner_kit::host::{HistoryPageQuery, Host};
 
 use crate::config::Config;
 use crate::directory::Directory;
-use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
+use crate::failure::{WORKSPACE_FAILED, of_host};
 use crate::files::{FILE_BYTES, INBOX, MAX_FILES, OUTBOX, put, too_large};
 use crate::turn::{PromptFile, TurnPrompt};
 
@@ -38,7 +39,7 @@ pub(crate) async fn prompt(
     input: &AgentInput,
     host: &Host,
     workspace: &Directory,
-) -> Result<TurnPrompt, HarnessFailure> {
+) -> Result<TurnPrompt, RunFailure> {
     let mut prompt = TurnPrompt {
         text: text_of(input),
         files: Vec::new(),
@@ -60,7 +61,7 @@ pub(crate) async fn prompt(
         match bytes_of(file.source, host).await {
             Ok(bytes) => {
                 let path = put(workspace, &name, &bytes).map_err(|error| {
-                    HarnessFailure::new(
+                    RunFailure::new(
                         WORKSPACE_FAILED,
                         format!("the file {name} cannot be put into the workspace: {error}"),
                     )
@@ -244,10 +245,7 @@ pub(crate) fn preamble(context: &AgentRunContext, config: &Config, workspace: &P
 }
 
 /// Last messages of the conversation, for a session that replaces a lost one. Empty without access to the history.
-pub(crate) async fn history(
-    context: &AgentRunContext,
-    host: &Host,
-) -> Result<String, HarnessFailure> {
+pub(crate) async fn history(context: &AgentRunContext, host: &Host) -> Result<String, RunFailure> {
     if !context.context.available_apis.history_page {
         return Ok(String::new());
     }
@@ -255,7 +253,7 @@ pub(crate) async fn history(
         limit: Some(HISTORY_ITEMS),
         ..HistoryPageQuery::default()
     };
-    let page = host.history().page(&query).await?;
+    let page = host.history().page(&query).await.map_err(of_host)?;
     // The current event follows as the prompt itself.
     let current = &context.event.event_id;
     let before = page
@@ -275,6 +273,6 @@ fn line(item: &TranscriptItem) -> Option<String> {
     Some(format!(
         "{}: {}",
         item.role,
-        crate::speaker::cut(text, HISTORY_BYTES)
+        crate::shorten::cut(text, HISTORY_BYTES)
     ))
 }

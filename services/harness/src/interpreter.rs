@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::launch::find;
+use crate::executable::find;
 
 /// Bytes read from the beginning of a script.
 const HEAD_BYTES: u64 = 16 * 1024;

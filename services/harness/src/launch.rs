@@ -1,18 +1,20 @@
 //! Command line, environment and files of one harness process.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use serde_json::{Map, Value};
 
 use crate::config::Config;
 use crate::directory::DirectoryEntry;
-use crate::failure::{COMMAND_NOT_FOUND, HarnessFailure, WORKSPACE_FAILED};
+use crate::executable::{find, search_path};
+use crate::failure::{COMMAND_NOT_FOUND, WORKSPACE_FAILED};
 use crate::git_config;
 use crate::own_process;
-use crate::preset::Access;
+use crate::preset::access::Access;
+use crate::preset::setup;
 use crate::process::Launch;
 use crate::relay::RelayKey;
 use crate::sandbox::Stage;
@@ -56,10 +58,10 @@ pub(crate) fn prepare(
     config: &Config,
     workspace: &RunWorkspace,
     opened: &RelayKey,
-) -> Result<PreparedLaunch, HarnessFailure> {
+) -> Result<PreparedLaunch, RunFailure> {
     let settings = &harness.settings;
     let found = find(settings.command()).ok_or_else(|| {
-        HarnessFailure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default())
+        RunFailure::new(COMMAND_NOT_FOUND, settings.missing().unwrap_or_default())
     })?;
     let port = if settings.preset.serves_itself() {
         Some(free_port().map_err(unwritten)?)
@@ -76,7 +78,7 @@ pub(crate) fn prepare(
         directory: &workspace.path,
         port,
     };
-    let preset = settings.preset.prepare(&access);
+    let preset = setup::prepare(settings.preset, &access);
     let env = environment(workspace, preset.env, config).map_err(unwritten)?;
     let mut secrets = vec![opened.key().to_owned()];
     // Redacting very short values would garble ordinary text.
@@ -160,8 +162,8 @@ fn environment(
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unwritten(error: std::io::Error) -> HarnessFailure {
-    HarnessFailure::new(
+fn unwritten(error: std::io::Error) -> RunFailure {
+    RunFailure::new(
         WORKSPACE_FAILED,
         format!("the harness's home cannot be prepared: {error}"),
     )
@@ -171,26 +173,4 @@ fn unwritten(error: std::io::Error) -> HarnessFailure {
 fn free_port() -> std::io::Result<u16> {
     let listener = std::net::TcpListener::bind((std::net::Ipv4Addr::LOCALHOST, 0))?;
     Ok(listener.local_addr()?.port())
-}
-
-/// Absolute path of an executable: a path relative to the service's directory, or a name on its `PATH`.
-pub(crate) fn find(command: &str) -> Option<PathBuf> {
-    if command.contains('/') {
-        return executable(Path::new(command));
-    }
-    let path = search_path();
-    std::env::split_paths(&path).find_map(|directory| executable(&directory.join(command)))
-}
-
-fn executable(path: &Path) -> Option<PathBuf> {
-    let metadata = path.metadata().ok()?;
-    let is_executable = metadata.is_file() && metadata.permissions().mode() & 0o111 != 0;
-    // Harnesses start in their workspace, where a relative path leads elsewhere.
-    is_executable.then(|| std::path::absolute(path).ok())?
-}
-
-/// `PATH` of the service, which harnesses inherit.
-#[expect(clippy::disallowed_methods, reason = "PATH is the operator's to set")]
-pub(crate) fn search_path() -> String {
-    std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned())
 }

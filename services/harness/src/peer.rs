@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use serde_json::Value;
 
-use crate::failure::{HarnessFailure, START_TIMEOUT};
+use crate::failure::START_TIMEOUT;
 use crate::process::{HarnessProcess, Launch};
 use crate::rpc::{RpcError, RpcMessage, RpcReceiver, RpcSender, open};
 use crate::turn::StopSignal;
@@ -21,7 +22,7 @@ pub(crate) struct HarnessPeer {
 }
 
 impl HarnessPeer {
-    pub(crate) fn start(launch: Launch) -> Result<Self, HarnessFailure> {
+    pub(crate) fn start(launch: Launch) -> Result<Self, RunFailure> {
         let start_time = launch.start_time;
         let (process, stdin, stdout) = HarnessProcess::start(launch)?;
         let (outbox, inbox) = open(stdin, stdout);
@@ -36,11 +37,7 @@ impl HarnessPeer {
     }
 
     /// Sends a request and returns its id.
-    pub(crate) async fn request(
-        &mut self,
-        method: &str,
-        params: Value,
-    ) -> Result<u64, HarnessFailure> {
+    pub(crate) async fn request(&mut self, method: &str, params: Value) -> Result<u64, RunFailure> {
         self.next_id += 1;
         self.outbox.request(self.next_id, method, params).await?;
         Ok(self.next_id)
@@ -52,14 +49,14 @@ impl HarnessPeer {
         method: &str,
         params: Value,
         stop: &StopSignal,
-    ) -> Result<Result<Value, RpcError>, HarnessFailure> {
+    ) -> Result<Result<Value, RpcError>, RunFailure> {
         let id = self.request(method, params).await?;
         let start_time = self.start_time;
         tokio::select! {
             // Retryable: a slow start, such as of a package runner, may succeed the next time.
             answered = tokio::time::timeout(start_time, self.response(id)) => answered.unwrap_or_else(|_| {
                 let seconds = start_time.as_secs();
-                Err(HarnessFailure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
+                Err(RunFailure::new(START_TIMEOUT, format!("the harness has not answered `{method}` in {seconds} s")).retryable())
             }),
             failure = stop.reached() => Err(failure),
         }
@@ -70,7 +67,7 @@ impl HarnessPeer {
         self.dropped
     }
 
-    async fn response(&mut self, id: u64) -> Result<Result<Value, RpcError>, HarnessFailure> {
+    async fn response(&mut self, id: u64) -> Result<Result<Value, RpcError>, RunFailure> {
         self.dropped = 0;
         loop {
             match self.inbox.next().await? {

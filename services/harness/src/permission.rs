@@ -173,7 +173,7 @@ impl PermissionDecider {
 
     fn remember(&self, key: &str, title: &str) -> Value {
         let mut allowed = self.allowed();
-        allowed.push(json!({"key": key, "title": crate::speaker::cut(title, 200)}));
+        allowed.push(json!({"key": key, "title": crate::shorten::cut(title, 200)}));
         let over = allowed.len().saturating_sub(MAX_ALLOWED);
         allowed.drain(..over);
         Value::Array(allowed.clone())

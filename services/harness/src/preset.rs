@@ -1,22 +1,16 @@
 //! Presets of supported harnesses: command, arguments, and configuration for the models of a run.
 
-mod claude_code;
+pub(crate) mod access;
+pub(crate) mod claude_code;
+pub(crate) mod setup;
+
 mod codex;
 mod gemini_cli;
 mod kimi_code;
 mod opencode;
 mod qwen_code;
 
-use std::path::Path;
-
 use serde::Deserialize;
-
-use crate::config::{Config, PermissionMode};
-
-pub(crate) use claude_code::{GRANTED as CLAUDE_GRANTED, READING as CLAUDE_READING};
-
-/// Timeout of an MCP tool call, without the wait for a permission.
-const TOOL_TIME: std::time::Duration = std::time::Duration::from_mins(10);
 
 /// Supported harness. The kebab-case name is part of runner ids and settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -41,34 +35,6 @@ pub fn is_runner(id: &protocol::id::RunnerId) -> bool {
     let mut prefixes = presets.map(|preset| format!("plugin:runnel/{}/", preset.name()));
     let id = id.to_string();
     prefixes.any(|prefix| id.starts_with(&prefix))
-}
-
-/// Addresses and credentials for the models and tools of a run.
-pub(crate) struct Access<'a> {
-    /// Base URL of the OpenAI faces.
-    pub(crate) openai: String,
-    /// Base URL of the Anthropic face.
-    pub(crate) anthropic: String,
-    /// URL of the MCP server.
-    pub(crate) mcp: String,
-    /// Relay key for all of these URLs.
-    pub(crate) key: &'a str,
-    pub(crate) config: &'a Config,
-    pub(crate) home: &'a Path,
-    pub(crate) directory: &'a Path,
-    /// Loopback port for a harness that [serves itself](Preset::serves_itself).
-    pub(crate) port: Option<u16>,
-}
-
-/// Additions of a preset to a launch.
-#[derive(Debug, Default)]
-pub(crate) struct PresetAdditions {
-    pub(crate) env: Vec<(&'static str, String)>,
-    pub(crate) args: Vec<String>,
-    /// Additional members of the request that opens a session.
-    pub(crate) session: serde_json::Map<String, serde_json::Value>,
-    /// Files below the home directory, written with mode 0600 and removed at the end of the run.
-    pub(crate) files: Vec<(&'static str, String)>,
 }
 
 impl Preset {
@@ -158,51 +124,13 @@ impl Preset {
     pub(crate) fn serves_itself(self) -> bool {
         self == Self::Opencode
     }
-
-    /// Configuration with the run's models and with a question for every permission.
-    pub(crate) fn prepare(self, access: &Access<'_>) -> PresetAdditions {
-        match self {
-            Self::Acp => generic(access),
-            Self::ClaudeCode => claude_code::prepare(access),
-            Self::Codex => codex::prepare(access),
-            Self::GeminiCli => gemini_cli::prepare(access),
-            Self::KimiCode => kimi_code::prepare(access),
-            Self::Opencode => opencode::prepare(access),
-            Self::QwenCode => qwen_code::prepare(access),
-        }
-    }
-}
-
-/// Environment variables that most agents support.
-fn generic(access: &Access<'_>) -> PresetAdditions {
-    PresetAdditions {
-        env: vec![
-            ("OPENAI_BASE_URL", access.openai.clone()),
-            ("OPENAI_API_KEY", access.key.to_owned()),
-            ("OPENAI_MODEL", access.config.model.clone()),
-            ("ANTHROPIC_BASE_URL", access.anthropic.clone()),
-            ("ANTHROPIC_API_KEY", access.key.to_owned()),
-            ("ANTHROPIC_MODEL", access.config.model.clone()),
-        ],
-        ..PresetAdditions::default()
-    }
-}
-
-/// Timeout of one MCP tool call, including the wait for a permission.
-fn tool_time(access: &Access<'_>) -> std::time::Duration {
-    access.config.approval + TOOL_TIME
-}
-
-/// True if the harness has to disable its own writing tools, as far as it can be configured.
-fn is_read_only(access: &Access<'_>) -> bool {
-    access.config.mode == PermissionMode::ReadOnly
 }
 
 #[cfg(test)]
 pub(crate) mod testing {
     use std::path::Path;
 
-    use super::Access;
+    use super::access::Access;
     use crate::config::{Config, PermissionMode};
 
     pub(crate) fn config(mode: PermissionMode) -> Config {

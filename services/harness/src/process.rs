@@ -7,12 +7,13 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncReadExt as _;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 use tokio::task::JoinSet;
 
-use crate::failure::{COMMAND_NOT_FOUND, EXITED, HarnessFailure};
+use crate::failure::{COMMAND_NOT_FOUND, EXITED};
 use crate::own_process;
 use crate::supervisor::{GRACE, NOT_FOUND};
 
@@ -54,8 +55,8 @@ pub(crate) struct HarnessProcess {
 
 impl HarnessProcess {
     /// Starts a command under the supervisor of this program.
-    pub(crate) fn start(launch: Launch) -> Result<(Self, ChildStdin, ChildStdout), HarnessFailure> {
-        let failed = |message: String| HarnessFailure::new(EXITED, message);
+    pub(crate) fn start(launch: Launch) -> Result<(Self, ChildStdin, ChildStdout), RunFailure> {
+        let failed = |message: String| RunFailure::new(EXITED, message);
         let program = std::env::current_exe()
             .map_err(|error| failed(format!("the supervisor cannot be found: {error}")))?;
         let mut command = Command::new(program);
@@ -94,28 +95,28 @@ impl HarnessProcess {
     }
 
     /// Failure of a process whose output has ended. Waits for its exit status.
-    pub(crate) async fn ended(&mut self) -> HarnessFailure {
+    pub(crate) async fn ended(&mut self) -> RunFailure {
         // A process may close its output and live on; do not wait for it without a limit.
         let status = tokio::time::timeout(GRACE + SUPERVISOR_TIME, self.child.wait()).await;
         let shown = &self.shown;
         match status {
-            Ok(Ok(status)) if status.code() == Some(i32::from(NOT_FOUND)) => HarnessFailure::new(
+            Ok(Ok(status)) if status.code() == Some(i32::from(NOT_FOUND)) => RunFailure::new(
                 COMMAND_NOT_FOUND,
                 format!(
                     "{shown} cannot be started: install it, or set `command` in the settings of the harness service"
                 ),
             ),
-            Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => HarnessFailure::new(
+            Ok(Ok(status)) if status.code() == Some(NOT_EXECUTABLE) => RunFailure::new(
                 COMMAND_NOT_FOUND,
                 format!(
                     "{shown} cannot be executed in the sandbox, which reads the system's directories and the command's own: name the others in `readable` of the service's settings, and let `user` read them"
                 ),
             ),
-            Ok(Ok(status)) => HarnessFailure::new(
+            Ok(Ok(status)) => RunFailure::new(
                 EXITED,
                 format!("{shown} exited before it was done ({status})"),
             ),
-            _ => HarnessFailure::new(
+            _ => RunFailure::new(
                 EXITED,
                 format!("{shown} closed its output before it was done"),
             ),

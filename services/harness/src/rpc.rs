@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use futures_util::StreamExt as _;
 use serde_json::{Value, json};
 use tokio::io::AsyncWriteExt as _;
@@ -10,7 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio_util::codec::{FramedRead, LinesCodec, LinesCodecError};
 
-use crate::failure::HarnessFailure;
+use crate::failure::protocol_error;
 
 /// Maximum bytes of a line.
 pub(crate) const LINE_BYTES: usize = 8 * 1024 * 1024;
@@ -48,6 +49,13 @@ pub(crate) struct RpcError {
     pub(crate) code: i64,
     /// Message and data, at most 1,000 characters of each.
     pub(crate) message: String,
+}
+
+impl RpcError {
+    /// Failure of a run that depends on this method.
+    pub(crate) fn failure_of(&self, method: &str) -> RunFailure {
+        protocol_error(format!("`{method}` failed: {}", self.message))
+    }
 }
 
 /// Sends messages. Clones share the outbox.
@@ -92,25 +100,25 @@ impl RpcSender {
         id: u64,
         method: &str,
         params: Value,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "method": method, "params": params}))
             .await
     }
 
     /// Sends a notification: a message without a response.
-    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), HarnessFailure> {
+    pub(crate) async fn notify(&self, method: &str, params: Value) -> Result<(), RunFailure> {
         self.send(&json!({"jsonrpc": "2.0", "method": method, "params": params}))
             .await
     }
 
     /// Sends the result of a request. `id`: as received, also a text.
-    pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), HarnessFailure> {
+    pub(crate) async fn answer(&self, id: &Value, result: Value) -> Result<(), RunFailure> {
         self.send(&json!({"jsonrpc": "2.0", "id": id, "result": result}))
             .await
     }
 
     /// Rejects a request for an unsupported method.
-    pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), HarnessFailure> {
+    pub(crate) async fn refuse(&self, id: &Value, method: &str) -> Result<(), RunFailure> {
         let message = format!("Method not found: {method}");
         let error = json!({"code": METHOD_NOT_FOUND, "message": message});
         self.send(&json!({"jsonrpc": "2.0", "id": id, "error": error}))
@@ -118,12 +126,12 @@ impl RpcSender {
     }
 
     /// Queues one message as a line. Fails after [`WRITE_TIME`] with a full outbox.
-    pub(crate) async fn send(&self, message: &Value) -> Result<(), HarnessFailure> {
+    pub(crate) async fn send(&self, message: &Value) -> Result<(), RunFailure> {
         let sending = self.0.send(format!("{message}\n"));
         match tokio::time::timeout(WRITE_TIME, sending).await {
             // A closed channel means that the process has ended, which the reader reports.
             Ok(_) => Ok(()),
-            Err(_) => Err(HarnessFailure::protocol(format!(
+            Err(_) => Err(protocol_error(format!(
                 "the harness has read none of its input for {} s",
                 WRITE_TIME.as_secs()
             ))),
@@ -133,7 +141,7 @@ impl RpcSender {
 
 impl RpcReceiver {
     /// Next message; `None` at the end of the output. Cancel-safe.
-    pub(crate) async fn next(&mut self) -> Result<Option<RpcMessage>, HarnessFailure> {
+    pub(crate) async fn next(&mut self) -> Result<Option<RpcMessage>, RunFailure> {
         while let Some(line) = self.next_line().await? {
             match RpcMessage::parse(&line) {
                 Some(frame) => return Ok(Some(frame)),
@@ -144,18 +152,18 @@ impl RpcReceiver {
     }
 
     /// Next non-empty line. Cancel-safe.
-    pub(crate) async fn next_line(&mut self) -> Result<Option<String>, HarnessFailure> {
+    pub(crate) async fn next_line(&mut self) -> Result<Option<String>, RunFailure> {
         while let Some(line) = self.lines.next().await {
             match line {
                 Ok(line) if line.trim().is_empty() => {}
                 Ok(line) => return Ok(Some(line)),
                 Err(LinesCodecError::MaxLineLengthExceeded) => {
-                    return Err(HarnessFailure::protocol(format!(
+                    return Err(protocol_error(format!(
                         "the harness wrote a line of more than {LINE_BYTES} bytes"
                     )));
                 }
                 Err(LinesCodecError::Io(error)) => {
-                    return Err(HarnessFailure::protocol(format!(
+                    return Err(protocol_error(format!(
                         "the output of the harness cannot be read: {error}"
                     )));
                 }
@@ -165,13 +173,13 @@ impl RpcReceiver {
     }
 
     /// Counts a line without a message. Fails beyond [`NOISE_LINES`].
-    pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), HarnessFailure> {
+    pub(crate) fn count_noise(&mut self, line: &str) -> Result<(), RunFailure> {
         self.noise += 1;
         // Only the size: the line may hold text of the conversation.
         let bytes = line.len();
         tracing::debug!(bytes, "skipped a line of the harness that is no message");
         if self.noise > NOISE_LINES {
-            return Err(HarnessFailure::protocol(format!(
+            return Err(protocol_error(format!(
                 "the harness wrote more than {NOISE_LINES} lines that are no message; is its command in the protocol's mode?"
             )));
         }

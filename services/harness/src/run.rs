@@ -2,18 +2,19 @@
 
 use std::time::{Duration, SystemTime};
 
+use agent_core::RunFailure;
+use agent_core::failure::terminal;
 use protocol::context::AgentRunContext;
 use protocol::host_api::SteeringMode;
-use protocol::result::AgentRunResult;
 use runner_kit::host::{Blob, Host};
-use runner_kit::{ResultSender, RunError, RunHandle, results};
+use runner_kit::{ResultSender, RunError, RunHandle};
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::agent::{HarnessSession, Opening};
 use crate::config::Config;
 use crate::failure::{
-    EMPTY_INPUT, EMPTY_RESPONSE, HarnessFailure, MCP_FAILED, TURN_FAILED, WORKSPACE_FAILED,
+    EMPTY_INPUT, EMPTY_RESPONSE, MCP_FAILED, TURN_FAILED, WORKSPACE_FAILED, with_error_line,
 };
 use crate::files::{self, AnswerFiles, Outgoing};
 use crate::input;
@@ -23,7 +24,8 @@ use crate::relay::RelayKey;
 use crate::relay::model_faults::ModelFaults;
 use crate::relay::tool_gate::ToolGate;
 use crate::service::Harness;
-use crate::speaker::{TurnWriter, cut};
+use crate::shorten::cut;
+use crate::speaker::TurnWriter;
 use crate::supervisor::GRACE;
 use crate::turn::{
     MAX_TURNS, OpenSession, REFUSED, SessionStart, StopSignal, TurnPrompt, TurnStage,
@@ -118,19 +120,13 @@ pub(crate) async fn run(
         faults,
     };
     let ended = work.work(prepared, &opened).await;
-    // Failed and cancelled runs have used tokens, too.
-    let usage = opened.usage().total();
-    let terminal = match ended {
-        Ok(reason) => results::run_completed_because(reason),
-        Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
-    };
-    out.send(AgentRunResult { usage, ..terminal }).await;
+    out.send(terminal(ended, opened.usage().total())).await;
     Ok(())
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "for map_err")]
-fn unusable(error: std::io::Error) -> HarnessFailure {
-    HarnessFailure::new(
+fn unusable(error: std::io::Error) -> RunFailure {
+    RunFailure::new(
         WORKSPACE_FAILED,
         format!("the workspace cannot be used: {error}"),
     )
@@ -167,7 +163,7 @@ impl HarnessRun {
         mut self,
         prepared: PreparedLaunch,
         opened: &RelayKey,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         let stored = self.stored_session();
         let opening = Opening {
             settings: &self.harness.settings,
@@ -187,7 +183,7 @@ impl HarnessRun {
                     let text = cut(&lines.join("\n"), 16_000);
                     self.stage.writer.log(text).await;
                 }
-                Err(failure.with_error_line(&lines))
+                Err(with_error_line(failure, &lines))
             }
             ended => ended,
         }
@@ -197,12 +193,12 @@ impl HarnessRun {
         &mut self,
         agent: &mut HarnessSession,
         session: OpenSession,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         // Before the first turn: the next run resumes the session even if this one fails.
         self.remember(&session.id).await;
         let mut prompt = self.prompt(&self.context.input.clone()).await?;
         if input::is_empty(&prompt) {
-            return Err(HarnessFailure::new(
+            return Err(RunFailure::new(
                 EMPTY_INPUT,
                 "the event has neither text nor files",
             ));
@@ -256,7 +252,7 @@ impl HarnessRun {
         &mut self,
         prompt: &mut TurnPrompt,
         start: SessionStart,
-    ) -> Result<(), HarnessFailure> {
+    ) -> Result<(), RunFailure> {
         if start == SessionStart::Resumed {
             return Ok(());
         }
@@ -277,7 +273,7 @@ impl HarnessRun {
     async fn prompt(
         &self,
         input: &protocol::context::AgentInput,
-    ) -> Result<TurnPrompt, HarnessFailure> {
+    ) -> Result<TurnPrompt, RunFailure> {
         let mut prompt = input::prompt(input, &self.host, &self.workspace.directory).await?;
         if !self.config.accepts_images(&self.config.model) {
             prompt.name_images();
@@ -289,17 +285,17 @@ impl HarnessRun {
         &mut self,
         agent: &mut HarnessSession,
         prompt: &TurnPrompt,
-    ) -> Result<String, HarnessFailure> {
+    ) -> Result<String, RunFailure> {
         // Wall clock: outbox files are selected by their modification time.
         let began = Clock::system().now();
         self.faults.begin_turn();
         let reason = agent.turn(prompt, &mut self.stage).await?;
         if let Some(failure) = self.faults.explain(self.stage.writer.text()) {
-            return Err(HarnessFailure::new(TURN_FAILED, failure));
+            return Err(RunFailure::new(TURN_FAILED, failure));
         }
         // Harnesses ignore an unreachable MCP server silently.
         if !self.context.resources.tools.is_empty() && !self.usage.has_tools() {
-            return Err(HarnessFailure::new(
+            return Err(RunFailure::new(
                 MCP_FAILED,
                 "the harness has not connected the run's MCP server, and worked without its tools",
             ));
@@ -320,7 +316,7 @@ impl HarnessRun {
         }
         if !self.stage.writer.complete(files).await {
             let message = "the harness ended its turn without an answer";
-            return Err(HarnessFailure::new(EMPTY_RESPONSE, message));
+            return Err(RunFailure::new(EMPTY_RESPONSE, message));
         }
         Ok(reason)
     }

@@ -299,6 +299,15 @@ pub(crate) enum SandboxError {
 }
 
 impl SandboxError {
+    /// Failure of one step of the confinement.
+    #[cfg(target_os = "linux")]
+    fn setup(step: &'static str, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        Self::Setup {
+            step,
+            source: Box::new(source),
+        }
+    }
+
     fn exit_code(&self) -> u8 {
         match self {
             Self::Execute { source, .. } if source.kind() == std::io::ErrorKind::NotFound => {

@@ -1,27 +1,16 @@
 //! Harnesses of one settings file as runners.
 
-use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::id::RunnerId;
-use protocol::manifest::{
-    AgentRunnerManifest, Capabilities, ContextPolicy, I18n, Permissions, RunnerUsage,
-};
-use protocol::resources::{
-    ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation, ModelOperation,
-    StateScope, ToolOperation,
-};
-use runner_kit::{ResultStream, RunHandle, Runner, stream};
-use serde_json::{Value, json};
+use runner_kit::Runner;
 
-use crate::config;
+use crate::executable::find;
 use crate::installation;
 use crate::interpreter;
-use crate::launch::find;
 use crate::protections::Protections;
 use crate::relay::CredentialRelay;
-use crate::run;
 use crate::sandbox::Confinement;
 use crate::settings::{HarnessFile, HarnessSettings};
 use crate::workspace::{RunWorkspace, Workspaces};
@@ -35,6 +24,7 @@ pub struct HarnessService {
 }
 
 /// One harness as a runner.
+#[derive(Clone)]
 pub(crate) struct Harness {
     pub(crate) service: Arc<HarnessService>,
     pub(crate) settings: HarnessSettings,
@@ -104,75 +94,6 @@ impl HarnessService {
     }
 }
 
-impl Runner for Harness {
-    fn manifest(&self) -> AgentRunnerManifest {
-        let label = in_english(self.settings.preset.label());
-        let missing = self.settings.missing();
-        let description = match &missing {
-            None => format!(
-                "{} under the governance of Runnel",
-                self.settings.preset.label()
-            ),
-            Some(reason) => format!("Not available: {reason}"),
-        };
-        let mut metadata = json!({
-            "harness": self.settings.preset.name(), "native": self.settings.is_native(),
-            "available": missing.is_none(), "sandbox": self.service.protections.summary(),
-        });
-        if let Some(reason) = missing {
-            metadata["unavailable_reason"] = reason.into();
-        }
-        let Value::Object(metadata) = metadata else {
-            unreachable!("an object was made")
-        };
-        AgentRunnerManifest {
-            description: Some(in_english(&description)),
-            usages: vec![RunnerUsage::Agent],
-            capabilities: Capabilities {
-                streaming: true,
-                tool_calling: true,
-                knowledge_retrieval: true,
-                multimodal_input: true,
-                interrupt: true,
-                stateful_session: true,
-                steering: true,
-                interactions: true,
-                ..Capabilities::default()
-            },
-            permissions: Permissions {
-                models: vec![
-                    ModelOperation::Invoke,
-                    ModelOperation::Stream,
-                    ModelOperation::CountTokens,
-                ],
-                tools: ToolOperation::ALL.to_vec(),
-                knowledge_bases: KnowledgeOperation::ALL.to_vec(),
-                history: vec![HistoryOperation::Page],
-                artifacts: ArtifactOperation::ALL.to_vec(),
-                interactions: vec![InteractionOperation::Request],
-                state: vec![StateScope::Conversation],
-                ..Permissions::default()
-            },
-            context: ContextPolicy {
-                wants_static_context_refs: false,
-                ..ContextPolicy::default()
-            },
-            config_schema: config::form(&self.service.settings),
-            metadata,
-            ..AgentRunnerManifest::new(self.id.clone(), label)
-        }
-    }
-
-    fn run(&self, run: RunHandle) -> ResultStream {
-        let harness = Self {
-            service: Arc::clone(&self.service),
-            settings: self.settings.clone(),
-            id: self.id.clone(),
-        };
-        stream(move |out| run::run(run, out, harness))
-    }
-}
-
 impl Harness {
     pub(crate) fn id(&self) -> &RunnerId {
         &self.id
@@ -197,10 +118,6 @@ fn files_to_execute(command: &Path, settings: &HarnessFile) -> Vec<PathBuf> {
     files.extend(interpreter::files_of(command));
     files.retain(|path| !is_around_private(path));
     files
-}
-
-fn in_english(text: &str) -> I18n {
-    BTreeMap::from([("en_US".to_owned(), text.to_owned())])
 }
 
 #[cfg(test)]

@@ -11,10 +11,13 @@ use protocol::id::RunnerId;
 use runner_kit::SigningSecret;
 use serde::Deserialize;
 
+use crate::executable::find;
 use crate::interpreter::unfit_node;
-use crate::launch::find;
 use crate::preset::Preset;
 use crate::sandbox::{self, Confinement};
+
+/// Value of an agent's `workspace` for the conversation's own directory.
+pub(crate) const CONVERSATION: &str = "conversation";
 
 /// Contents of the file. Unknown keys are errors.
 #[derive(Debug, Deserialize)]
@@ -181,7 +184,7 @@ impl HarnessFile {
         }
         for (name, path) in &mut settings.directories {
             ensure!(
-                name != crate::config::CONVERSATION,
+                name != CONVERSATION,
                 "directories: `{name}` is the name of the conversation's own workspace"
             );
             // Resolve links now: later changes of a link must not move the workspace.

@@ -1,28 +1,26 @@
 //! Results of a run: messages for the user, and records for the ledger.
 
+use agent_core::output::{LineLimit, json_bytes};
 use protocol::context::AgentRunContext;
 use protocol::message::{Message, MessageChunk, MessageContent};
 use protocol::resources::StateScope;
 use protocol::result::{
-    AgentRunResult, MessageDeltaPayload, ResultType, ToolCallCompletedPayload,
-    ToolCallStartedPayload,
+    MessageDeltaPayload, ResultType, ToolCallCompletedPayload, ToolCallStartedPayload,
 };
 use runner_kit::{ResultSender, results};
 use serde::Serialize;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::config::Config;
+use crate::shorten::cut;
 
-/// Default maximum bytes of a result, for a gateway that declares no limit.
-const RESULT_BYTES: u64 = 256 * 1024;
 /// A delta repeats the full text once the new part is at least 1/`REPEATS` of it.
 const REPEATS: usize = 64;
 
 /// Writer of one run's results.
 pub(crate) struct TurnWriter {
     out: ResultSender,
-    /// Maximum bytes of the data of one result.
-    max_result_bytes: usize,
+    line_limit: LineLimit,
     deltas: DeltaContent,
     /// The next delta repeats the text so far, because a part of it was removed.
     replaces: bool,
@@ -61,20 +59,9 @@ pub(crate) struct TextMark {
 
 impl TurnWriter {
     pub(crate) fn new(out: ResultSender, context: &AgentRunContext, config: &Config) -> Self {
-        let limits = &context.runtime.metadata.get("limits");
-        let declared = ["line_bytes", "event_bytes"]
-            .into_iter()
-            .filter_map(|name| {
-                limits
-                    .and_then(|limits| limits.get(name)?.as_u64())
-                    .filter(|bytes| *bytes > 0)
-            });
-        let max_bytes =
-            usize::try_from(declared.min().unwrap_or(RESULT_BYTES)).unwrap_or(usize::MAX);
         Self {
             out,
-            // The envelope of a result takes the rest of its line.
-            max_result_bytes: max_bytes - max_bytes / 8,
+            line_limit: LineLimit::of(context),
             deltas: match context.delivery.supports_streaming {
                 true if config.repeats_text => DeltaContent::Repeating,
                 true => DeltaContent::Parts,
@@ -93,7 +80,7 @@ impl TurnWriter {
 
     /// Maximum bytes of one part of a result, such as the output of a tool.
     pub(crate) fn part_bytes(&self) -> usize {
-        self.max_result_bytes / 4
+        self.line_limit.bytes() / 4
     }
 
     /// Starts a paragraph with the next piece of the answer, such as after a tool call.
@@ -114,11 +101,11 @@ impl TurnWriter {
     }
 
     async fn append_pieces(&mut self, text: &str) {
-        let piece_bytes = self.part_bytes();
-        for piece in pieces(text, piece_bytes) {
-            let bytes = piece.chars().map(json_bytes).sum::<usize>();
+        let part = LineLimit::of_bytes(self.part_bytes());
+        for piece in part.pieces(text) {
+            let bytes = json_bytes(piece);
             // `message.completed` carries the full text in one result, with its message envelope.
-            if self.text_bytes + bytes > self.max_result_bytes / 4 * 3 {
+            if self.text_bytes + bytes > self.part_bytes() * 3 {
                 self.end_message(Vec::new()).await;
                 self.full_messages += 1;
             }
@@ -131,7 +118,7 @@ impl TurnWriter {
             let is_much_new = (self.text.len() - self.repeated) * REPEATS >= self.text.len();
             let replaces = std::mem::take(&mut self.replaces);
             let repeats = (replaces || self.deltas == DeltaContent::Repeating && is_much_new)
-                && self.text_bytes <= self.max_result_bytes / 4;
+                && self.text_bytes <= self.part_bytes();
             if repeats {
                 self.repeated = self.text.len();
             }
@@ -162,7 +149,7 @@ impl TurnWriter {
         let end = if is_here { mark.bytes } else { 0 };
         if end < self.text.len() {
             self.text.truncate(self.text.floor_char_boundary(end));
-            self.text_bytes = self.text.chars().map(json_bytes).sum();
+            self.text_bytes = json_bytes(&self.text);
             (self.repeated, self.replaces) = (0, true);
         }
     }
@@ -260,14 +247,8 @@ impl TurnWriter {
     }
 
     async fn send_typed(&self, kind: ResultType, payload: &impl Serialize) {
-        self.out.send(typed_result(kind, payload)).await;
+        self.out.send(results::typed(kind, payload)).await;
     }
-}
-
-/// Result of a protocol type.
-pub(crate) fn typed_result(kind: ResultType, payload: &impl Serialize) -> AgentRunResult {
-    let data = serde_json::to_value(payload).unwrap_or_default();
-    results::custom(kind.as_str(), object(data))
 }
 
 fn object(value: Value) -> Map<String, Value> {
@@ -278,62 +259,17 @@ fn object(value: Value) -> Map<String, Value> {
     }
 }
 
-/// Cuts a text to at most `bytes`, at a character boundary, with an ellipsis.
-pub(crate) fn cut(text: &str, bytes: usize) -> String {
-    if text.len() <= bytes {
-        return text.to_owned();
-    }
-    format!(
-        "{}…",
-        &text[..text.floor_char_boundary(bytes.saturating_sub('…'.len_utf8()))]
-    )
-}
-
-/// The value if its JSON has at most `bytes`, otherwise an object with its size and beginning.
-pub(crate) fn bounded(value: &Value, bytes: usize) -> Value {
-    let text = value.to_string();
-    if text.len() <= bytes {
-        return value.clone();
-    }
-    json!({"truncated": true, "bytes": text.len(), "preview": cut(&text, bytes / 2)})
-}
-
-/// Splits a text into pieces of at most `bytes` of JSON. A single longer character is a piece of its own.
-fn pieces(text: &str, bytes: usize) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        let mut left = bytes;
-        let end = rest.char_indices().find(|(at, char)| {
-            let taken = json_bytes(*char);
-            let is_over = *at > 0 && taken > left;
-            left = left.saturating_sub(taken);
-            is_over
-        });
-        let (piece, behind) = rest.split_at(end.map_or(rest.len(), |(at, _)| at));
-        rest = behind;
-        (!piece.is_empty()).then_some(piece)
-    })
-}
-
-/// Bytes of a character in a JSON string.
-fn json_bytes(char: char) -> usize {
-    match char {
-        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
-        char if char < ' ' => 6,
-        char => char.len_utf8(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::StreamExt as _;
+    use protocol::result::AgentRunResult;
+    use serde_json::json;
 
     use super::*;
 
     /// Results of a turn with this text and one file.
     async fn results_of(text: String, streams: bool, repeats: bool) -> Vec<AgentRunResult> {
-        let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
-        let access = serde_json::from_value(access).unwrap();
+        let access = runner_kit::testing::offline_access();
         let request = runner_kit::testing::run_request("plugin:a/b/c", "hi", &access).unwrap();
         let mut context = request.context;
         context.delivery.supports_streaming = streams;
@@ -373,7 +309,7 @@ mod tests {
             assert_eq!(last.data["file_ids"], json!(["file"]));
             assert!(others.iter().all(|it| it.data["file_ids"] == json!([])));
             let size = |it: &AgentRunResult| serde_json::to_vec(it).unwrap().len() as u64;
-            assert!(results.iter().all(|it| size(it) < RESULT_BYTES));
+            assert!(results.iter().all(|it| size(it) < 256 * 1024));
             let deltas = of("message.delta");
             assert_eq!(deltas.is_empty(), text.is_empty() || !streams);
             let has_repeats = deltas
@@ -386,18 +322,5 @@ mod tests {
                 assert!(bytes < long.len() as u64 * 8, "{bytes}");
             }
         }
-    }
-
-    #[test]
-    fn truncates_at_character_boundary() {
-        assert_eq!(cut("abc", 3), "abc");
-        assert_eq!(cut("ääää", 6), "ä…");
-        assert_eq!(pieces("äöü", 4).collect::<Vec<_>>(), ["äö", "ü"]);
-        assert_eq!(
-            pieces("a\n\u{1}b", 3).collect::<Vec<_>>(),
-            ["a\n", "\u{1}", "b"]
-        );
-        assert_eq!(bounded(&json!("abcdefgh"), 20), json!("abcdefgh"));
-        assert_eq!(bounded(&json!("abcdefgh"), 8)["truncated"], true);
     }
 }

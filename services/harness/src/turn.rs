@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use agent_core::RunFailure;
 use runner_kit::CancellationToken;
 use tokio::time::Instant;
 
-use crate::failure::{BUDGET_EXCEEDED, HarnessFailure, TIMEOUT};
+use crate::failure::{BUDGET_EXCEEDED, TIMEOUT};
 use crate::permission::{Decided, PermissionDecider};
 use crate::speaker::TurnWriter;
 use crate::usage::Spent;
@@ -59,7 +60,7 @@ impl TurnStage {
         let Some(reason) = decided.decision.reason() else {
             return;
         };
-        let title = crate::speaker::cut(&decided.title, 200);
+        let title = crate::shorten::cut(&decided.title, 200);
         self.writer.note(format!(
             "(Permission for “{title}” was not given: {reason}.)"
         ));
@@ -90,7 +91,7 @@ impl PromptFile {
 
 impl StopSignal {
     /// Waits for cancel, budget or timeout; returns the failure.
-    pub(crate) async fn reached(&self) -> HarnessFailure {
+    pub(crate) async fn reached(&self) -> RunFailure {
         let over = async {
             match self.until {
                 Some(until) => tokio::time::sleep_until(until).await,
@@ -98,9 +99,9 @@ impl StopSignal {
             }
         };
         tokio::select! {
-            () = self.cancel.cancelled() => HarnessFailure::cancelled(),
-            message = self.spent.reached() => HarnessFailure::new(BUDGET_EXCEEDED, message),
-            () = over => HarnessFailure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
+            () = self.cancel.cancelled() => RunFailure::cancelled(),
+            message = self.spent.reached() => RunFailure::new(BUDGET_EXCEEDED, message),
+            () = over => RunFailure::new(TIMEOUT, "the run has reached the `timeout` of its agent").retryable(),
         }
     }
 }
@@ -110,6 +111,24 @@ impl StopSignal {
 pub(crate) struct OpenSession {
     pub(crate) id: String,
     pub(crate) start: SessionStart,
+}
+
+impl OpenSession {
+    /// The stored session.
+    pub(crate) fn resumed(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            start: SessionStart::Resumed,
+        }
+    }
+
+    /// New session; it replaces the stored one.
+    pub(crate) fn created(id: &str, stored: Option<&str>) -> Self {
+        Self {
+            id: id.to_owned(),
+            start: stored.map_or(SessionStart::New, |_| SessionStart::Lost),
+        }
+    }
 }
 
 /// Origin of a session.
@@ -131,9 +150,9 @@ pub(crate) async fn sleep_until(end: Option<Instant>) {
 
 /// Reason of the stop, or `failure` if the run was not stopping.
 pub(crate) fn stopped_or(
-    stopping: Option<(HarnessFailure, Instant)>,
-    failure: HarnessFailure,
-) -> HarnessFailure {
+    stopping: Option<(RunFailure, Instant)>,
+    failure: RunFailure,
+) -> RunFailure {
     stopping.map_or(failure, |(failure, _)| failure)
 }
 
@@ -144,15 +163,13 @@ pub(crate) mod testing {
     use futures_util::StreamExt as _;
     use protocol::result::AgentRunResult;
     use runner_kit::ResultSender;
-    use serde_json::json;
 
     use super::*;
     use crate::config::PermissionMode;
 
     /// Handles of a streaming run in this mode.
     pub(crate) fn stage(out: &ResultSender, mode: PermissionMode) -> TurnStage {
-        let access = json!({"base_url": "http://127.0.0.1:1", "token": "t", "token_expires_at": 1});
-        let access: protocol::request::HostAccess = serde_json::from_value(access).unwrap();
+        let access = runner_kit::testing::offline_access();
         let request = runner_kit::testing::run_request("plugin:a/b/c", "hi", &access).unwrap();
         let mut context = request.context;
         context.delivery.supports_streaming = true;

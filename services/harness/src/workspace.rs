@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use agent_core::RunFailure;
+
 use crate::directory::Directory;
-use crate::failure::{HarnessFailure, WORKSPACE_FAILED};
+use crate::failure::WORKSPACE_FAILED;
 use crate::hash::{is_short_hash, short_hash};
 use crate::owner::ProcessOwner;
 
@@ -100,12 +102,12 @@ impl Workspaces {
         &self,
         conversation: &str,
         named: Option<&Path>,
-    ) -> Result<RunWorkspace, HarnessFailure> {
+    ) -> Result<RunWorkspace, RunFailure> {
         // Conversation ids hold any characters; the hash is a safe name of fixed length.
         let name = short_hash(conversation);
         if !self.in_use().insert(name.clone()) {
             let message = "another run works in this conversation's workspace; set the agent's `concurrency` to `enqueue` or `steer`";
-            return Err(HarnessFailure::new("harness.workspace_busy", message).retryable());
+            return Err(RunFailure::new("harness.workspace_busy", message).retryable());
         }
         let in_use = InUse {
             name,
@@ -116,7 +118,7 @@ impl Workspaces {
             let path = named.map_or_else(|| path.join(WORK), Path::to_path_buf);
             let path = path.display();
             let message = format!("the workspace {path} cannot be used: {error}");
-            HarnessFailure::new(WORKSPACE_FAILED, message)
+            RunFailure::new(WORKSPACE_FAILED, message)
         })
     }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::kind_of;
 use crate::permission::{Permission, with_members};
-use crate::speaker::{bounded, cut};
+use crate::shorten::{bounded, cut};
 use crate::turn::TurnStage;
 
 /// Maximum tool calls stored for one turn. Further calls are not shown.

@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value, json};
 
 use crate::permission::{ActionKind, Permission, with_members};
-use crate::speaker::{bounded, cut};
+use crate::shorten::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 
 use crate::permission::{ActionKind, Permission, with_members};
-use crate::speaker::{bounded, cut};
+use crate::shorten::{bounded, cut};
 use crate::streamed_text::StreamedText;
 use crate::turn::{TurnPrompt, TurnStage};
 

@@ -12,7 +12,7 @@ use runner_kit::{ResultSender, results};
 use serde_json::{Value, json};
 
 use super::{ALLOWED, ActionKind, Permission};
-use crate::speaker::cut;
+use crate::shorten::cut;
 use clock::Clock;
 
 /// Maximum bytes of the action's details in a question.

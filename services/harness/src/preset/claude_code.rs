@@ -3,7 +3,7 @@
 
 use serde_json::{Map, json};
 
-use super::{Access, PresetAdditions, is_read_only, tool_time};
+use super::access::{Access, PresetAdditions};
 
 /// Disabled tools: they act outside the workspace or after the run.
 const WITHHELD: [&str; 9] = [
@@ -28,7 +28,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     // No settings of the workspace: they could grant any permission.
     let mut options =
         json!({"settingSources": [], "allowedTools": [GRANTED], "disallowedTools": WITHHELD});
-    if is_read_only(access) {
+    if access.is_read_only() {
         options["tools"] = json!(READING);
     }
     let meta = json!({"claudeCode": {"options": options}});
@@ -47,7 +47,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             ),
             (
                 "MCP_TOOL_TIMEOUT",
-                tool_time(access).as_millis().to_string(),
+                access.tool_time().as_millis().to_string(),
             ),
             ("CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC", on()),
             ("DISABLE_AUTOUPDATER", on()),

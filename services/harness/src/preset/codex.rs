@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 use toml::Table;
 
-use super::{Access, PresetAdditions, tool_time};
+use super::access::{Access, PresetAdditions};
 use crate::config::Config;
 
 const HOME: &str = ".codex";
@@ -49,7 +49,7 @@ fn config(access: &Access<'_>, catalog: &str) -> String {
         }},
         "mcp_servers": {"runnel": {
             "url": access.mcp, "bearer_token_env_var": "RUNNEL_KEY", "default_tools_approval_mode": "approve",
-            "tool_timeout_sec": tool_time(access).as_secs(),
+            "tool_timeout_sec": access.tool_time().as_secs(),
         }},
     });
     let table = serde_json::from_value::<Table>(config).unwrap_or_default();

@@ -1,6 +1,6 @@
 //! Gemini CLI (npm `@google/gemini-cli`): it supports only Google's models, with a key of the operator (`env`).
 
-use super::{Access, PresetAdditions};
+use super::access::{Access, PresetAdditions};
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     // With `folderTrust` enabled, it drops the MCP server silently.

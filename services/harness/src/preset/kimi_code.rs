@@ -1,6 +1,6 @@
 //! Kimi Code (npm `@moonshot-ai/kimi-code`): configured by variables. It asks for every write in its default mode.
 
-use super::{Access, PresetAdditions, tool_time};
+use super::access::{Access, PresetAdditions};
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let capabilities = if access.config.accepts_images(&access.config.model) {
@@ -20,7 +20,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             ("KIMI_MODEL_CAPABILITIES", capabilities.to_owned()),
             (
                 "KIMI_MCP_TOOL_TIMEOUT_MS",
-                tool_time(access).as_millis().to_string(),
+                access.tool_time().as_millis().to_string(),
             ),
             ("KIMI_CODE_NO_AUTO_UPDATE", "1".to_owned()),
             ("KIMI_DISABLE_TELEMETRY", "1".to_owned()),

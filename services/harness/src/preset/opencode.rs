@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Access, PresetAdditions, is_read_only, tool_time};
+use super::access::{Access, PresetAdditions};
 
 /// Context and output limits of a model, in tokens: defaults, because the grant declares none.
 const CONTEXT: u64 = 128_000;
@@ -10,7 +10,7 @@ const OUTPUT: u64 = 8_192;
 
 pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
     let config = access.config;
-    let (writes, commands) = if is_read_only(access) {
+    let (writes, commands) = if access.is_read_only() {
         ("deny", "deny")
     } else {
         ("ask", "ask")
@@ -32,7 +32,7 @@ pub(super) fn prepare(access: &Access<'_>) -> PresetAdditions {
             "options": {"baseURL": access.openai, "apiKey": "{env:RUNNEL_KEY}"},
             "models": {config.model.as_str(): model(&config.model), config.small_model.as_str(): model(&config.small_model)},
         }},
-        "experimental": {"mcp_timeout": tool_time(access).as_millis()},
+        "experimental": {"mcp_timeout": access.tool_time().as_millis()},
         // The relay decides tool calls of the MCP server.
         "permission": {
             "edit": writes, "bash": commands, "webfetch": "ask", "websearch": "deny",

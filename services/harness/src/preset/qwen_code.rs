@@ -1,6 +1,6 @@
 //! Qwen Code (npm `@qwen-code/qwen-code`): configured by variables and a file.
 
-use super::{Access, PresetAdditions};
+use super::access::{Access, PresetAdditions};
 
 const SYSTEM: &str = ".qwen/system.json";
 

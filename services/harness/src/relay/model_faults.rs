@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use runner_kit::{ResultSender, results};
 use serde_json::Value;
 
-use crate::speaker::cut;
+use crate::shorten::cut;
 
 /// Maximum failed requests that one run logs.
 const MAX_LOGGED: u32 = 100;

@@ -57,13 +57,13 @@ pub(super) fn confine(confinement: &Confinement) -> Result<Option<Account>, Sand
     limits::set(confinement.limits)?;
     privileges::drop_capabilities(account)?;
     // Landlock and seccomp require this flag of a thread without CAP_SYS_ADMIN.
-    set_no_new_privs(true).map_err(|error| setup("no new privileges", error))?;
+    set_no_new_privs(true).map_err(|error| SandboxError::setup("no new privileges", error))?;
     rules.restrict()?;
     // Without `--require`, the run continues with the other protections.
     if let Err(error) = sockets::restrict()
         && confinement.is_required
     {
-        return Err(setup("the filter of system calls", error));
+        return Err(SandboxError::setup("the filter of system calls", error));
     }
     Ok(account)
 }
@@ -81,7 +81,7 @@ pub(super) fn check(confinement: &Confinement) -> Result<(), SandboxError> {
 fn close_inherited_descriptors() -> Result<(), SandboxError> {
     const DESCRIPTORS_PATH: &str = "/proc/self/fd";
     let failed = |error| {
-        setup(
+        SandboxError::setup(
             "the descriptors: cannot list /proc/self/fd, mount /proc",
             error,
         )
@@ -96,18 +96,8 @@ fn close_inherited_descriptors() -> Result<(), SandboxError> {
         match nix::unistd::close(descriptor) {
             // Linux releases the descriptor even if `close` is interrupted.
             Ok(()) | Err(Errno::EBADF | Errno::EINTR) => {}
-            Err(error) => return Err(setup("the descriptors", error)),
+            Err(error) => return Err(SandboxError::setup("the descriptors", error)),
         }
     }
     Ok(())
-}
-
-fn setup(
-    step: &'static str,
-    source: impl std::error::Error + Send + Sync + 'static,
-) -> SandboxError {
-    SandboxError::Setup {
-        step,
-        source: Box::new(source),
-    }
 }

@@ -4,7 +4,7 @@ use std::process::{Command, ExitCode};
 
 use rustix::process::{Signal, WaitOptions, WaitStatus, set_parent_process_death_signal, wait};
 
-use super::{setup, view};
+use super::view;
 use crate::own_process;
 use crate::sandbox::{Confinement, SandboxError, Stage};
 
@@ -19,7 +19,7 @@ pub(in crate::sandbox) fn run(
 ) -> Result<ExitCode, SandboxError> {
     // Safe here: the main thread of the supervisor is the parent and lives as long as its process.
     set_parent_process_death_signal(Some(Signal::KILL))
-        .map_err(|error| setup("the end with the supervisor", error))?;
+        .map_err(|error| SandboxError::setup("the end with the supervisor", error))?;
     view::enter(confinement)?;
     let mut line = Command::new(OWN_PROGRAM);
     line.arg(own_process::NAME)
@@ -36,7 +36,7 @@ pub(in crate::sandbox) fn run(
                 return Ok(code_of(status));
             }
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(setup("the wait for the command", error)),
+            Err(error) => return Err(SandboxError::setup("the wait for the command", error)),
         }
     }
 }

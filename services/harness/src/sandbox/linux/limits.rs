@@ -2,7 +2,6 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::setup;
 use crate::sandbox::{ResourceLimits, SandboxError};
 
 /// Seconds between `SIGXCPU`, which a process may handle, and `SIGKILL`.
@@ -30,7 +29,7 @@ pub(super) fn set(limits: ResourceLimits) -> Result<(), SandboxError> {
 
 fn lower(resource: Resource, current: u64, maximum: u64) -> Result<(), SandboxError> {
     let limit = lowered(getrlimit(resource), current, maximum);
-    setrlimit(resource, limit).map_err(|error| setup("a resource limit", error))
+    setrlimit(resource, limit).map_err(|error| SandboxError::setup("a resource limit", error))
 }
 
 /// Stricter of both limits. Raising a maximum would fail without root.

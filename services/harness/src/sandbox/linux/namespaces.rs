@@ -10,14 +10,13 @@ use rustix::thread::{
     CapabilitySet, capabilities, configure_capability_in_ambient_set, set_capabilities,
 };
 
-use super::setup;
 use crate::own_process;
 use crate::sandbox::SandboxError;
 
 /// Moves this process into new namespaces; its next children are in the new process namespace. Call it before starting
 /// threads: the kernel denies a user namespace to a process with several threads.
 pub(in crate::sandbox) fn enter() -> Result<(), SandboxError> {
-    let failed = |error: std::io::Error| setup("namespaces", error);
+    let failed = |error: std::io::Error| SandboxError::setup("namespaces", error);
     let (user, group) = (geteuid(), getegid());
     let mut flags = CloneFlags::CLONE_NEWPID | CloneFlags::CLONE_NEWIPC;
     // Other users may create namespaces only inside a user namespace of their own.

@@ -6,7 +6,6 @@ use rustix::thread::{
     CapabilitySet, CapabilitySets, capabilities, clear_ambient_capability_set, set_capabilities,
 };
 
-use super::setup;
 use crate::sandbox::{Account, SandboxError};
 
 /// Account to change to; `None` for this process's own user.
@@ -51,7 +50,7 @@ fn validate_account(
 
 /// Drops all capabilities. `no_new_privs` keeps root from regaining them by `exec`.
 pub(super) fn drop_capabilities(account: Option<Account>) -> Result<(), SandboxError> {
-    let failed = |error| setup("capabilities", error);
+    let failed = |error| SandboxError::setup("capabilities", error);
     clear_ambient_capability_set().map_err(failed)?;
     let base = match account {
         // The change of the user needs its capabilities and drops them itself.

@@ -8,7 +8,6 @@ use landlock::{
     Scope, path_beneath_rules,
 };
 
-use super::setup;
 use crate::sandbox::{Confinement, SandboxError};
 
 /// Newest supported ABI. Older kernels enforce the rights that they support. Test on a newer kernel before raising it.
@@ -111,5 +110,5 @@ impl PathRules {
 }
 
 fn failed(error: RulesetError) -> SandboxError {
-    setup("Landlock", error)
+    SandboxError::setup("Landlock", error)
 }

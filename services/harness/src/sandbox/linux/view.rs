@@ -14,7 +14,6 @@ use rustix::process::{pivot_root, umask};
 
 use super::mount_table::{MountPoint, mount_points};
 use super::rules::{DEVICES, SYSTEM};
-use super::setup;
 use crate::sandbox::{Confinement, SandboxError};
 
 /// Mount point for the root of the view, in this mount namespace only. Every system has the directory.
@@ -36,10 +35,11 @@ pub(in crate::sandbox) fn enter(confinement: &Confinement) -> Result<(), Sandbox
     let directory = std::env::current_dir().unwrap_or_default();
     let view = View::of(confinement)?;
     view.build()
-        .map_err(|error| setup("the view of the file system", error))?;
+        .map_err(|error| SandboxError::setup("the view of the file system", error))?;
     // The old directory is still open through the old root; enter it by path in the new one.
     if std::env::set_current_dir(&directory).is_err() {
-        std::env::set_current_dir("/").map_err(|error| setup("the working directory", error))?;
+        std::env::set_current_dir("/")
+            .map_err(|error| SandboxError::setup("the working directory", error))?;
     }
     Ok(())
 }
