@@ -31,3 +31,13 @@ pub fn object(value: Value) -> JsonObject {
         _ => JsonObject::new(),
     }
 }
+
+/// Returns the items of a list, or an empty slice for any other value.
+fn list(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+/// Escapes a name for JSON pointers.
+pub fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}

@@ -28,6 +28,8 @@ pub use sources::{MediaSource, has_document, sources};
 
 use serde_json::Value;
 
+use crate::list;
+
 /// Prefix of the signature of thinking blocks written by the gateway. The model id follows.
 const OWN_SIGNATURE: &str = "runnel:";
 
@@ -44,11 +46,6 @@ fn own_signature_model(block: &Value) -> Option<&str> {
         .get("signature")?
         .as_str()?
         .strip_prefix(OWN_SIGNATURE)
-}
-
-/// Returns the items of a list, or an empty slice for any other value.
-fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// Returns the text of a member, or an empty text.

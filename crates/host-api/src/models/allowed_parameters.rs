@@ -5,6 +5,8 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
+use llm_formats::escaped;
+
 /// Allowed fields of a chat completion.
 const ALLOWED_FIELDS: [&str; 42] = [
     "model",
@@ -101,11 +103,6 @@ fn check_tools(body: &JsonObject) -> Result<(), Fault> {
         }
     }
     Ok(())
-}
-
-/// Escapes a name for a JSON pointer.
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use super::answer::{DETAILS, is_signed};
 use super::schema;
 use super::thinking::Thinking;
 use crate::chat::call_input;
-use crate::{BOUNDS, FormatError, UNSAID_TOKENS};
+use crate::{BOUNDS, FormatError, UNSAID_TOKENS, list};
 
 /// The body of `POST /v1/messages` for a model with this thinking mode.
 pub fn messages(body: &JsonObject, thinking: Thinking) -> Result<JsonObject, FormatError> {
@@ -106,10 +106,6 @@ fn choice(body: &JsonObject) -> Option<Value> {
         }
     }
     choice
-}
-
-pub(super) fn list(value: Option<&Value>) -> &[Value] {
-    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
 }
 
 /// The system prompt, and alternating user and assistant turns. Consecutive messages of one side are merged.

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::answer::is_signed;
-use super::ask::list;
+use crate::list;
 
 /// Minimum number of tokens that thinking leaves for the answer.
 const ANSWER_TOKENS: u64 = 1024;

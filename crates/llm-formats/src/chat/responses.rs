@@ -48,8 +48,3 @@ fn usage(provider_usage: Option<&protocol::message::LlmTokenUsage>) -> Value {
         "total_tokens": total.unwrap_or(prompt.saturating_add(completion)),
     })
 }
-
-/// Escapes a name for JSON pointers.
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
-}

@@ -6,6 +6,7 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
+use crate::escaped;
 use blocks::{BLOCKS, Within};
 
 /// Maximum messages of one request.
@@ -339,7 +340,7 @@ fn set_members(object: &JsonObject) -> impl Iterator<Item = (&String, &Value)> {
 }
 
 fn pointer_of(name: &str) -> String {
-    format!("/{}", name.replace('~', "~0").replace('/', "~1"))
+    format!("/{}", escaped(name))
 }
 
 #[cfg(test)]

@@ -38,6 +38,8 @@ pub struct ResponseEventWriter {
     returns_reasoning: bool,
     keeps_items: bool,
     sequence: u64,
+    /// Events that the caller has not taken yet.
+    events: Vec<Value>,
     items: Vec<OutputItem>,
     /// The open message or reasoning item.
     open: Option<usize>,
@@ -63,6 +65,7 @@ impl ResponseEventWriter {
             returns_reasoning: responses_request.returns_reasoning,
             keeps_items: responses_request.keeps_items,
             sequence: 0,
+            events: Vec::new(),
             items: Vec::new(),
             open: None,
             calls: BTreeMap::new(),
@@ -78,11 +81,11 @@ impl ResponseEventWriter {
     pub fn begin(&mut self) -> Vec<Value> {
         let names = ["response.created", "response.in_progress"];
         // Both events have the same empty response, as OpenAI sends them.
-        let begun = names.map(|name| {
+        for name in names {
             let response = self.response("in_progress");
-            self.event(name, json!({"response": response}))
-        });
-        begun.into()
+            self.event(name, json!({"response": response}));
+        }
+        std::mem::take(&mut self.events)
     }
 
     /// Returns the events of one chunk or of a complete completion.
@@ -91,12 +94,11 @@ impl ResponseEventWriter {
         if let Some(usage) = usage_of(chunk) {
             add_usage(&mut self.usage, usage);
         }
-        let mut events = Vec::new();
         let choices = chunk.get("choices").and_then(Value::as_array);
         // A response has one answer; further choices have no representation.
         let is_first = |choice: &&Value| choice["index"].as_u64().unwrap_or(0) == 0;
         let Some(choice) = choices.and_then(|choices| choices.iter().find(is_first)) else {
-            return Ok(events);
+            return Ok(Vec::new());
         };
         if let Some(reason) = finish_reason(choice) {
             self.reason = Some(reason.to_owned());
@@ -104,28 +106,28 @@ impl ResponseEventWriter {
         // A provider may send a complete completion instead of chunks.
         let delta = choice.get("delta").or_else(|| choice.get("message"));
         let Some(delta) = delta else {
-            return Ok(events);
+            return Ok(Vec::new());
         };
         if self.collects_reasoning() {
             self.reasoning_members.add(delta);
         }
         // Reasoning precedes content in a chunk that has both.
         if let Some(text) = reasoning(delta) {
-            self.write_text(TextKind::Reasoning, text, &mut events);
+            self.write_text(TextKind::Reasoning, text);
         }
         let text = delta.get("content").map(plain_text).unwrap_or_default();
-        self.write_text(TextKind::Answer, &text, &mut events);
+        self.write_text(TextKind::Answer, &text);
         let refusal = text_of(delta, "refusal").unwrap_or_default();
-        self.write_text(TextKind::Refusal, &refusal, &mut events);
+        self.write_text(TextKind::Refusal, &refusal);
         let calls = delta.get("tool_calls").and_then(Value::as_array);
         for (n, call) in (0..).zip(calls.into_iter().flatten()) {
-            self.call(call["index"].as_u64().unwrap_or(n), call, &mut events);
+            self.call(call["index"].as_u64().unwrap_or(n), call);
         }
         // After the events, since the caller discards them on this error.
         if self.bytes > ANSWER_BYTES {
             return Err(AnswerTooLarge);
         }
-        Ok(events)
+        Ok(std::mem::take(&mut self.events))
     }
 
     /// Returns true after the provider sent a finish reason.
@@ -135,7 +137,6 @@ impl ResponseEventWriter {
 
     /// Returns the last events of a complete answer.
     pub fn finish(mut self) -> Vec<Value> {
-        let mut events = Vec::new();
         // Other reasons, such as `stop` and `tool_calls`, are complete answers.
         let incomplete = match self.reason.as_deref() {
             Some("length") => Some("max_output_tokens"),
@@ -148,16 +149,16 @@ impl ResponseEventWriter {
             "completed"
         };
         // Open items get the status of the response: an incomplete answer has incomplete items.
-        self.close_open(status, &mut events);
-        self.close_calls(status, &mut events);
+        self.close_open(status);
+        self.close_calls(status);
         // After the calls: the envelope needs the members of all of them.
-        self.carry(&mut events);
+        self.carry();
         let mut response = self.response(status);
         if let Some(reason) = incomplete {
             response["incomplete_details"] = json!({"reason": reason});
         }
-        events.push(self.event(&format!("response.{status}"), json!({"response": response})));
-        events
+        self.event(&format!("response.{status}"), json!({"response": response}));
+        self.events
     }
 
     /// Returns the last event of a failed answer, with OpenAI's error code.
@@ -165,7 +166,7 @@ impl ResponseEventWriter {
         // The open item has no status yet, so the response excludes it: clients must not run an incomplete call.
         let mut response = self.response("failed");
         response["error"] = json!({"code": code, "message": message});
-        self.event("response.failed", json!({"response": response}))
+        self.numbered("response.failed", json!({"response": response}))
     }
 
     /// Returns the response to a complete completion, and its [`Self::unsent_reasoning`].
@@ -199,7 +200,12 @@ impl ResponseEventWriter {
         self.returns_reasoning || self.keeps_items
     }
 
-    fn event(&mut self, name: &str, mut members: Value) -> Value {
+    fn event(&mut self, name: &str, members: Value) {
+        let event = self.numbered(name, members);
+        self.events.push(event);
+    }
+
+    fn numbered(&mut self, name: &str, mut members: Value) -> Value {
         members["type"] = json!(name);
         members["sequence_number"] = json!(self.sequence);
         // Clients detect lost events by this number.
@@ -208,7 +214,7 @@ impl ResponseEventWriter {
     }
 
     /// Adds an item and its event.
-    fn add(&mut self, body: ItemBody, events: &mut Vec<Value>) -> usize {
+    fn add(&mut self, body: ItemBody) -> usize {
         let output = self.items.len();
         let id = format!("{}_{}{output}", OutputItem::prefix(&body), self.head.key);
         let item = OutputItem {
@@ -221,19 +227,19 @@ impl ResponseEventWriter {
         // Charged also for empty items: an answer of a million empty calls must hit the limit.
         self.bytes += ITEM_BYTES;
         let added = json!({"output_index": output, "item": value});
-        events.push(self.event("response.output_item.added", added));
+        self.event("response.output_item.added", added);
         output
     }
 
-    fn close_item(&mut self, output: usize, status: &'static str, events: &mut Vec<Value>) {
+    fn close_item(&mut self, output: usize, status: &'static str) {
         self.items[output].status = Some(status);
         let item = self.items[output].value(status);
         let done = json!({"output_index": output, "item": item});
-        events.push(self.event("response.output_item.done", done));
+        self.event("response.output_item.done", done);
     }
 
     /// Adds an item with the members that must return to the model with the tool results.
-    fn carry(&mut self, events: &mut Vec<Value>) {
+    fn carry(&mut self) {
         if !self.returns_reasoning || self.calls.is_empty() {
             return;
         }
@@ -242,8 +248,8 @@ impl ResponseEventWriter {
             calls: std::mem::take(&mut self.carried),
         };
         if let Some(sealed) = envelope.seal(&self.head.model) {
-            let output = self.add(ItemBody::Carried(sealed), events);
-            self.close_item(output, "completed", events);
+            let output = self.add(ItemBody::Carried(sealed));
+            self.close_item(output, "completed");
         }
     }
 

@@ -6,10 +6,10 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::{Value, json};
 
-use super::escaped;
 use super::input::Chat;
 use super::pointers::PointerMap;
 use super::tools::{FunctionNames, read_choice, read_tools};
+use crate::escaped;
 
 /// API of the target provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,22 +147,18 @@ pub fn read_request(
             }
         }
     }
-    // Faults of the completion's body refer to its pointers; the map leads back to the request.
-    let mut pointers = PointerMap::default();
     let mut messages = Chat::new(model, target);
     match body.get("instructions") {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => messages.add_system_text(text, "/instructions"),
         Some(_) => return Err(Fault::new("/instructions", "must be a text")),
     }
-    messages.read(body.get("input").unwrap_or(&Value::Null), &mut pointers)?;
+    messages.read(body.get("input").unwrap_or(&Value::Null))?;
     let beside = std::mem::take(&mut messages.beside);
     let left_out = std::mem::take(&mut messages.left_out);
-    chat.insert(
-        "messages".to_owned(),
-        // Only now all system text is known, which becomes the first message.
-        Value::Array(messages.finish(&mut pointers)),
-    );
+    // Only now all system text is known, which becomes the first message.
+    let (messages, mut pointers) = messages.finish();
+    chat.insert("messages".to_owned(), Value::Array(messages));
     let mut tools = read_tools(body, &mut pointers)?;
     let choice = body.get("tool_choice").unwrap_or(&Value::Null);
     let choice = read_choice(choice, &mut tools.functions)?;

@@ -26,6 +26,8 @@ pub(super) struct Chat<'a> {
     /// System text with its first pointer.
     system: Option<(String, String)>,
     messages: Vec<Value>,
+    /// Faults of the messages refer to their pointers; the map leads back to the request.
+    pointers: PointerMap,
     /// The assistant's turn that items may continue.
     turn: Option<AssistantTurn>,
     /// Images and files of tool results. They follow the results in a user message, because few providers accept
@@ -46,6 +48,7 @@ impl<'a> Chat<'a> {
             target,
             system: None,
             messages: Vec::new(),
+            pointers: PointerMap::default(),
             turn: None,
             attached: Vec::new(),
             data: 0,
@@ -66,16 +69,16 @@ impl<'a> Chat<'a> {
     }
 
     /// Reads `input`. Pointers of faults refer to the request.
-    pub(super) fn read(&mut self, input: &Value, pointers: &mut PointerMap) -> Result<(), Fault> {
+    pub(super) fn read(&mut self, input: &Value) -> Result<(), Fault> {
         match input {
             Value::String(text) => {
-                self.push(json!({"role": "user", "content": text}), "/input", pointers);
+                self.push(json!({"role": "user", "content": text}), "/input");
                 return Ok(());
             }
             Value::Array(items) if items.len() <= MAX_ITEMS => {
                 for (n, item) in items.iter().enumerate() {
                     let pointer = format!("/input/{n}");
-                    self.read_item(item, &pointer, pointers)?;
+                    self.read_item(item, &pointer)?;
                     // Checked per item, so that the fault names the item that exceeds the limit.
                     if self.data + self.attached.len() > MAX_MEDIA_PARTS {
                         let message = format!(
@@ -92,28 +95,23 @@ impl<'a> Chat<'a> {
             _ => return Err(Fault::new("/input", "must be a text or a list of items")),
         }
         // Attachments of the last tool results have no following item.
-        self.close(pointers);
+        self.close();
         Ok(())
     }
 
-    /// Returns the messages.
-    pub(super) fn finish(mut self, pointers: &mut PointerMap) -> Vec<Value> {
+    /// Returns the messages, with the request pointers of their parts.
+    pub(super) fn finish(mut self) -> (Vec<Value>, PointerMap) {
         if let Some((text, pointer)) = self.system {
             // The system message comes first, so all recorded pointers move by one.
-            pointers.shift_messages();
-            pointers.add("/messages/0".to_owned(), pointer);
+            self.pointers.shift_messages();
+            self.pointers.add("/messages/0".to_owned(), pointer);
             let message = json!({"role": "system", "content": text});
             self.messages.insert(0, message);
         }
-        self.messages
+        (self.messages, self.pointers)
     }
 
-    fn read_item(
-        &mut self,
-        item: &Value,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) -> Result<(), Fault> {
+    fn read_item(&mut self, item: &Value, pointer: &str) -> Result<(), Fault> {
         // A client repeats its complete history: one unknown item must not end the session.
         if is_unknown(item, self.target) {
             let Some(message) = message_of(item) else {
@@ -121,23 +119,21 @@ impl<'a> Chat<'a> {
                 self.left_out.insert(logged_kind(item));
                 return Ok(());
             };
-            return self.read_message(&message, pointer, pointers);
+            return self.read_message(&message, pointer);
         }
         match kind_of(item) {
-            "message" => self.read_message(item, pointer, pointers),
+            "message" => self.read_message(item, pointer),
             "function_call" => {
                 let arguments = text_at(item, "arguments", pointer)?;
-                self.add_call(item, arguments, pointer, pointers)
+                self.add_call(item, arguments, pointer)
             }
             "custom_tool_call" => {
                 let arguments = custom_arguments(text_at(item, "input", pointer)?);
-                self.add_call(item, &arguments, pointer, pointers)
+                self.add_call(item, &arguments, pointer)
             }
-            "function_call_output" | "custom_tool_call_output" => {
-                self.read_output(item, pointer, pointers)
-            }
+            "function_call_output" | "custom_tool_call_output" => self.read_output(item, pointer),
             "reasoning" => {
-                self.read_reasoning(item, pointer, pointers);
+                self.read_reasoning(item, pointer);
                 Ok(())
             }
             // Its tools are read with those of the request.
@@ -158,12 +154,7 @@ impl<'a> Chat<'a> {
         }
     }
 
-    fn read_message(
-        &mut self,
-        item: &Value,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) -> Result<(), Fault> {
+    fn read_message(&mut self, item: &Value, pointer: &str) -> Result<(), Fault> {
         let content = format!("{pointer}/content");
         match item["role"].as_str().unwrap_or_default() {
             "system" | "developer" => {
@@ -174,15 +165,15 @@ impl<'a> Chat<'a> {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Text)?;
                 let text = text_of(&parts);
                 // A turn of the assistant also continues across reasoning and calls.
-                let turn = self.turn(pointer, pointers);
+                let turn = self.turn(pointer);
                 if !text.is_empty() {
                     turn.texts.push(text);
                 }
             }
             "user" => {
                 let parts = read_parts(&item["content"], &content, AllowedContent::Any)?;
-                self.close(pointers);
-                self.push_user(parts, pointer, pointers);
+                self.close();
+                self.push_user(parts, pointer);
             }
             _ => {
                 let message = "must be user, assistant, system or developer";
@@ -192,30 +183,20 @@ impl<'a> Chat<'a> {
         Ok(())
     }
 
-    fn push_user(
-        &mut self,
-        parts: Vec<(ContentPart, String)>,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) {
+    fn push_user(&mut self, parts: Vec<(ContentPart, String)>, pointer: &str) {
         // A plain text stays a text: some servers reject lists of parts.
         if let [(ContentPart::Text(text), _)] = parts.as_slice() {
-            return self.push_user_content(json!(text), pointer, pointers);
+            return self.push_user_content(json!(text), pointer);
         }
         let parts = parts.into_iter().map(|(part, source)| match part {
             ContentPart::Text(text) => (json!({"type": "text", "text": text}), None),
             ContentPart::Data(data) => (data, Some(source)),
         });
-        self.push_user_parts(parts.collect(), pointer, pointers);
+        self.push_user_parts(parts.collect(), pointer);
     }
 
     /// Adds parts of the user, and records the source pointers of the media parts.
-    fn push_user_parts(
-        &mut self,
-        parts: Vec<(Value, Option<String>)>,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) {
+    fn push_user_parts(&mut self, parts: Vec<(Value, Option<String>)>, pointer: &str) {
         let (message, before) = match self.messages.last() {
             // Consecutive user messages become one, so the parts continue its content.
             Some(last) if last["role"] == "user" => {
@@ -227,7 +208,7 @@ impl<'a> Chat<'a> {
         let record = |(n, (part, source)): (usize, (Value, Option<String>))| {
             if let Some(source) = source {
                 self.data += 1;
-                pointers.add(
+                self.pointers.add(
                     format!("/messages/{message}/content/{}", before + n),
                     source,
                 );
@@ -235,11 +216,11 @@ impl<'a> Chat<'a> {
             part
         };
         let content = parts.into_iter().enumerate().map(record).collect();
-        self.push_user_content(content, pointer, pointers);
+        self.push_user_content(content, pointer);
     }
 
     /// Adds content of the user.
-    fn push_user_content(&mut self, content: Value, pointer: &str, pointers: &mut PointerMap) {
+    fn push_user_content(&mut self, content: Value, pointer: &str) {
         // Consecutive messages become one: many chat templates demand alternating turns.
         let Some(last) = self
             .messages
@@ -247,7 +228,7 @@ impl<'a> Chat<'a> {
             .filter(|last| last["role"] == "user")
         else {
             let message = json!({"role": "user", "content": content});
-            return self.push(message, pointer, pointers);
+            return self.push(message, pointer);
         };
         last["content"] = match (last["content"].take(), content) {
             (Value::String(before), Value::String(text)) => json!(format!("{before}\n\n{text}")),
@@ -255,38 +236,27 @@ impl<'a> Chat<'a> {
         };
     }
 
-    fn add_call(
-        &mut self,
-        item: &Value,
-        arguments: &str,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) -> Result<(), Fault> {
+    fn add_call(&mut self, item: &Value, arguments: &str, pointer: &str) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
         let name = function_name(item["namespace"].as_str(), text_at(item, "name", pointer)?);
         let call = json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}});
         // The call joins the open turn: chat completions have text and calls in one message.
-        self.turn(pointer, pointers).calls.push(call);
+        self.turn(pointer).calls.push(call);
         if item["encrypted_content"].is_string() {
             // Stored calls hold the reasoning of their answer.
-            self.read_reasoning(item, pointer, pointers);
+            self.read_reasoning(item, pointer);
         }
         Ok(())
     }
 
-    fn read_output(
-        &mut self,
-        item: &Value,
-        pointer: &str,
-        pointers: &mut PointerMap,
-    ) -> Result<(), Fault> {
+    fn read_output(&mut self, item: &Value, pointer: &str) -> Result<(), Fault> {
         let id = text_at(item, "call_id", pointer)?;
         let parts = read_parts(
             &item["output"],
             &format!("{pointer}/output"),
             AllowedContent::Any,
         )?;
-        self.close_turn(pointers);
+        self.close_turn();
         let mut text = text_of(&parts);
         let data = parts.into_iter().filter_map(|(part, source)| match part {
             ContentPart::Data(data) => Some((data, Some(source))),
@@ -307,19 +277,18 @@ impl<'a> Chat<'a> {
         self.push(
             json!({"role": "tool", "tool_call_id": id, "content": text}),
             pointer,
-            pointers,
         );
         Ok(())
     }
 
-    fn read_reasoning(&mut self, item: &Value, pointer: &str, pointers: &mut PointerMap) {
+    fn read_reasoning(&mut self, item: &Value, pointer: &str) {
         let content = item["encrypted_content"].as_str().unwrap_or_default();
         // A Responses provider receives its own reasoning item unchanged.
         let opened = (self.target == ProviderApi::Chat)
             .then(|| ReasoningEnvelope::open(content, self.model))
             .flatten();
         if let Some(opened) = opened {
-            let turn = self.turn(pointer, pointers);
+            let turn = self.turn(pointer);
             turn.reasoning_members.extend(opened.reasoning_members);
             turn.carried.extend(opened.calls);
         }
@@ -339,9 +308,9 @@ impl<'a> Chat<'a> {
     }
 
     /// Returns the open assistant turn, or a new one.
-    fn turn(&mut self, pointer: &str, pointers: &mut PointerMap) -> &mut AssistantTurn {
+    fn turn(&mut self, pointer: &str) -> &mut AssistantTurn {
         if self.turn.is_none() {
-            self.attach(pointers);
+            self.attach();
         }
         self.turn.get_or_insert_with(|| AssistantTurn {
             pointer: pointer.to_owned(),
@@ -349,33 +318,33 @@ impl<'a> Chat<'a> {
         })
     }
 
-    fn close(&mut self, pointers: &mut PointerMap) {
-        self.close_turn(pointers);
-        self.attach(pointers);
+    fn close(&mut self) {
+        self.close_turn();
+        self.attach();
     }
 
-    fn close_turn(&mut self, pointers: &mut PointerMap) {
+    fn close_turn(&mut self) {
         let Some(turn) = self.turn.take() else { return };
         // Reasoning without text and calls has no message to which it could belong.
         if turn.texts.is_empty() && turn.calls.is_empty() {
             return;
         }
-        self.attach(pointers);
+        self.attach();
         let pointer = turn.pointer.clone();
-        self.push(turn.message(), &pointer, pointers);
+        self.push(turn.message(), &pointer);
     }
 
     /// Adds the message with the attachments of tool results.
-    fn attach(&mut self, pointers: &mut PointerMap) {
+    fn attach(&mut self) {
         if self.attached.is_empty() {
             return;
         }
         let attached = std::mem::take(&mut self.attached);
-        self.push_user_parts(attached, "/input", pointers);
+        self.push_user_parts(attached, "/input");
     }
 
-    fn push(&mut self, message: Value, pointer: &str, pointers: &mut PointerMap) {
-        pointers.add(
+    fn push(&mut self, message: Value, pointer: &str) {
+        self.pointers.add(
             format!("/messages/{}", self.messages.len()),
             pointer.to_owned(),
         );
@@ -407,10 +376,9 @@ mod tests {
 
     #[expect(clippy::needless_pass_by_value, reason = "for json! in place")]
     fn read(items: Value, target: ProviderApi) -> Result<(Vec<Value>, PointerMap), Fault> {
-        let mut pointers = PointerMap::default();
         let mut messages = Chat::new("m", target);
-        messages.read(&items, &mut pointers)?;
-        Ok((messages.finish(&mut pointers), pointers))
+        messages.read(&items)?;
+        Ok(messages.finish())
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub(super) struct StreamedCall {
 
 impl ResponseEventWriter {
     /// Starts or continues a call.
-    pub(super) fn call(&mut self, index: u64, delta: &Value, events: &mut Vec<Value>) {
+    pub(super) fn call(&mut self, index: u64, delta: &Value) {
         let function = &delta["function"];
         let arguments = function["arguments"].as_str().unwrap_or_default();
         self.bytes += arguments.len();
@@ -45,37 +45,37 @@ impl ResponseEventWriter {
                 .insert(call.id.clone(), members_before.unwrap_or_default());
         }
         if let Some(output) = call.output {
-            self.continue_call(output, arguments, events);
+            self.continue_call(output, arguments);
             return;
         }
         // The item needs a name, which some providers send after the first arguments.
         call.early.push_str(arguments);
         if !call.name.is_empty() {
-            self.begin_call(index, events);
+            self.begin_call(index);
         }
     }
 
-    fn begin_call(&mut self, index: u64, events: &mut Vec<Value>) {
+    fn begin_call(&mut self, index: u64) {
         let Some(call) = self.calls.get_mut(&index) else {
             return;
         };
         let (call_id, early) = (call.id.clone(), std::mem::take(&mut call.early));
         let tool = self.names.tool(&call.name);
         // A call ends the open text: items of a response are sequential.
-        self.close_open("completed", events);
+        self.close_open("completed");
         let body = ItemBody::Call {
             call_id,
             tool,
             arguments: String::new(),
         };
-        let output = self.add(body, events);
+        let output = self.add(body);
         if let Some(call) = self.calls.get_mut(&index) {
             call.output = Some(output);
         }
-        self.continue_call(output, &early, events);
+        self.continue_call(output, &early);
     }
 
-    fn continue_call(&mut self, output: usize, more: &str, events: &mut Vec<Value>) {
+    fn continue_call(&mut self, output: usize, more: &str) {
         let item = &mut self.items[output];
         let ItemBody::Call {
             tool, arguments, ..
@@ -89,10 +89,10 @@ impl ResponseEventWriter {
             return;
         }
         let delta = json!({"item_id": item.id, "output_index": output, "delta": more});
-        events.push(self.event("response.function_call_arguments.delta", delta));
+        self.event("response.function_call_arguments.delta", delta);
     }
 
-    fn close_call(&mut self, output: usize, status: &'static str, events: &mut Vec<Value>) {
+    fn close_call(&mut self, output: usize, status: &'static str) {
         let item = &self.items[output];
         let ItemBody::Call {
             tool, arguments, ..
@@ -106,18 +106,18 @@ impl ResponseEventWriter {
             let (mut delta, mut done) = (position.clone(), position);
             delta["delta"] = json!(input);
             done["input"] = json!(input);
-            events.push(self.event("response.custom_tool_call_input.delta", delta));
-            events.push(self.event("response.custom_tool_call_input.done", done));
+            self.event("response.custom_tool_call_input.delta", delta);
+            self.event("response.custom_tool_call_input.done", done);
         } else {
             let mut done = position;
             done["arguments"] = json!(arguments);
             done["name"] = json!(tool.name);
-            events.push(self.event("response.function_call_arguments.done", done));
+            self.event("response.function_call_arguments.done", done);
         }
-        self.close_item(output, status, events);
+        self.close_item(output, status);
     }
 
-    pub(super) fn close_calls(&mut self, status: &'static str, events: &mut Vec<Value>) {
+    pub(super) fn close_calls(&mut self, status: &'static str) {
         let calls: Vec<_> = self
             .calls
             .iter()
@@ -125,13 +125,13 @@ impl ResponseEventWriter {
             .collect();
         // A call that never got a name is still reported: its arguments would be lost otherwise.
         for (index, _) in calls.iter().filter(|(_, output)| output.is_none()) {
-            self.begin_call(*index, events);
+            self.begin_call(*index);
         }
         let mut outputs: Vec<_> = self.calls.values().filter_map(|call| call.output).collect();
         // In the order of `output`: the map is in the order of the provider's indexes.
         outputs.sort_unstable();
         for output in outputs {
-            self.close_call(output, status, events);
+            self.close_call(output, status);
         }
     }
 }

@@ -1,19 +1,19 @@
 //! Texts of an answer: content, refusal and reasoning.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::super::item::{ItemBody, ItemText, TextKind};
 use super::{ITEM_BYTES, ResponseEventWriter};
 
 impl ResponseEventWriter {
     /// Starts or continues a text.
-    pub(super) fn write_text(&mut self, kind: TextKind, text: &str, events: &mut Vec<Value>) {
+    pub(super) fn write_text(&mut self, kind: TextKind, text: &str) {
         if text.is_empty() {
             return;
         }
         let (output, part) = match self.position_of(kind) {
             Some(position) => position,
-            None => self.begin_text(kind, events),
+            None => self.begin_text(kind),
         };
         self.bytes += text.len();
         let item = &mut self.items[output];
@@ -26,7 +26,7 @@ impl ResponseEventWriter {
         if kind == TextKind::Answer {
             delta["logprobs"] = json!([]);
         }
-        events.push(self.event(&format!("{}.delta", kind.event()), delta));
+        self.event(&format!("{}.delta", kind.event()), delta);
     }
 
     /// Returns the item and part of the open text of this kind.
@@ -42,7 +42,7 @@ impl ResponseEventWriter {
         }
     }
 
-    fn begin_text(&mut self, kind: TextKind, events: &mut Vec<Value>) -> (usize, usize) {
+    fn begin_text(&mut self, kind: TextKind) -> (usize, usize) {
         let text = ItemText {
             kind,
             text: String::new(),
@@ -53,16 +53,16 @@ impl ResponseEventWriter {
             kind != TextKind::Reasoning && matches!(self.items[*output].body, ItemBody::Message(_))
         });
         let output = if let Some(output) = open {
-            self.close_part(output, events);
+            self.close_part(output);
             output
         } else {
             // Items are sequential: another kind of text ends the open one.
-            self.close_open("completed", events);
+            self.close_open("completed");
             let body = match kind {
                 TextKind::Reasoning => ItemBody::Reasoning(text),
                 TextKind::Answer | TextKind::Refusal => ItemBody::Message(Vec::new()),
             };
-            self.add(body, events)
+            self.add(body)
         };
         self.open = Some(output);
         let mut index = 0;
@@ -78,12 +78,12 @@ impl ResponseEventWriter {
         let id = &self.items[output].id;
         let added =
             json!({"item_id": id, "output_index": output, "content_index": index, "part": part});
-        events.push(self.event("response.content_part.added", added));
+        self.event("response.content_part.added", added);
         (output, index)
     }
 
     /// Ends the newest text of an item.
-    fn close_part(&mut self, output: usize, events: &mut Vec<Value>) {
+    fn close_part(&mut self, output: usize) {
         let item = &self.items[output];
         let (index, text) = match &item.body {
             ItemBody::Reasoning(text) => (0, text),
@@ -100,14 +100,14 @@ impl ResponseEventWriter {
             done["logprobs"] = json!([]);
         }
         let added = json!({"item_id": item.id, "output_index": output, "content_index": index, "part": part});
-        events.push(self.event(&format!("{}.done", kind.event()), done));
-        events.push(self.event("response.content_part.done", added));
+        self.event(&format!("{}.done", kind.event()), done);
+        self.event("response.content_part.done", added);
     }
 
-    pub(super) fn close_open(&mut self, status: &'static str, events: &mut Vec<Value>) {
+    pub(super) fn close_open(&mut self, status: &'static str) {
         if let Some(output) = self.open.take() {
-            self.close_part(output, events);
-            self.close_item(output, status, events);
+            self.close_part(output);
+            self.close_item(output, status);
         }
     }
 }
