@@ -5,36 +5,30 @@
 
 pub mod wire_format;
 
-mod event_streaming;
-mod provider_request;
+mod answer;
+mod face;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use http::HeaderMap;
-use llm_formats::messages::{MessageRelay, message};
 use protocol::JsonObject;
-use protocol::resources::{ModelOperation, ModelResource};
+use protocol::resources::ModelResource;
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
-use uuid::Uuid;
 
-use crate::host_call::HostCall;
-use crate::models::begin_call;
 use crate::models::body::ModelBody;
-use crate::models::token_bounds::{check_token_limits, generated_bytes};
+use crate::models::counting_model;
+use crate::models::pipeline::{Delivery, call_model};
+use crate::models::token_bounds::check_token_limits;
 use crate::openai::{LIST, named_model};
-use egress::upstream::UpstreamError;
-use event_streaming::{EventConversion, MessageEventStream, frames};
-use models::{Models, WireFormat};
-use provider_request::{MessagesInvocation, PreparedMessages, betas_of};
-use web::auth::{AuditedCall, LiveCaller, RunCaller};
+use face::{MessagesFace, betas_of};
+use models::Models;
+use web::auth::{LiveCaller, RunCaller};
 use web::error::{ApiError, ApiResult};
 use web::query::PathOf;
 use web::state::ApiState;
-use web::stream::event_stream;
 use wire_format::MessagesError;
 
 /// Routes below `/host/v1/anthropic`.
@@ -102,10 +96,9 @@ async fn create_message(
     headers: HeaderMap,
     ModelBody {
         value: body,
-        permit,
+        permit: _permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _permit = permit;
     let id = named_model(&body)?;
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(
@@ -116,26 +109,8 @@ async fn create_message(
     // Before the call begins: these faults use no permit and no budget.
     check_thread(&body)?;
     check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
-    let betas = betas_of(&headers, &caller);
-    let streams = body.get("stream").and_then(Value::as_bool) == Some(true);
-    let (action, operation) = if streams {
-        ("models_stream", ModelOperation::Stream)
-    } else {
-        ("models_invoke", ModelOperation::Invoke)
-    };
-    let (mut call, model) = begin_call(&caller, &state, action, &id, operation).await?;
-    let provider_request = MessagesInvocation {
-        caller: &caller,
-        state: &state,
-        model,
-        id: &id,
-        betas,
-    };
-    if streams {
-        return stream(provider_request, call, body).await;
-    }
-    let response = answer(&provider_request, &mut call, body).await;
-    Ok(Json(call.end(response)?).into_response())
+    let (delivery, betas) = (Delivery::of(&body), betas_of(&headers, &caller));
+    call_model(&caller, &state, &id, delivery, MessagesFace { body, betas }).await
 }
 
 /// Refuses a conversation that the server would store. By this code, clients send the full conversation instead.
@@ -147,91 +122,6 @@ fn check_thread(body: &JsonObject) -> ApiResult<()> {
         "must be absent: the gateway stores no threads; send the full conversation as messages";
     let refused = ApiError::invalid("/thread", message);
     Err(refused.with("error_code", json!("thread_unsupported_request")))
-}
-
-/// Creates a complete message.
-async fn answer(
-    provider_request: &MessagesInvocation<'_>,
-    call: &mut HostCall,
-    body: JsonObject,
-) -> ApiResult<Value> {
-    let provider = &provider_request.model.provider;
-    let settings = settings_of(&body);
-    let (prepared, _images) = provider_request.prepare(call, body).await?;
-    let message = match prepared {
-        PreparedMessages::Own(request) => {
-            let mut message = call
-                .within(provider.ask(WireFormat::Messages, request))
-                .await?;
-            let mut relay = MessageRelay::new(provider_request.id);
-            let bytes = relay
-                .message(&mut message)
-                .ok_or_else(|| UpstreamError::Malformed("a message without content".to_owned()))?;
-            // For the estimate if the provider sends no token count.
-            call.count_text(bytes);
-            call.count(relay.usage());
-            Value::Object(message)
-        }
-        PreparedMessages::Chat(chat) => {
-            let completion = call.within(provider.complete(chat)).await?;
-            call.count_text(generated_bytes(&completion, "message"));
-            call.count(domain::usage::usage_of(&completion));
-            let message = message(&completion, &settings, &new_id(), provider_request.id);
-            message.ok_or_else(|| {
-                UpstreamError::Malformed("a completion without a message".to_owned())
-            })?
-        }
-    };
-    // The size as sent, for the audit.
-    call.add_bytes(message.to_string().len());
-    Ok(message)
-}
-
-async fn stream(
-    provider_request: MessagesInvocation<'_>,
-    mut call: HostCall,
-    body: JsonObject,
-) -> ApiResult<Response> {
-    let provider = &provider_request.model.provider;
-    let settings = settings_of(&body);
-    let heartbeat = provider_request.state.heartbeat;
-    let beginning = async {
-        let (prepared, _images) = provider_request.prepare(&mut call, body).await?;
-        match prepared {
-            PreparedMessages::Own(request) => {
-                let events = provider.request_events(WireFormat::Messages, request);
-                let events = call.within(events).await?;
-                ApiResult::Ok((events, EventConversion::relayed(provider_request.id)))
-            }
-            PreparedMessages::Chat(chat) => {
-                let chunks = call.within(provider.stream(chat)).await?;
-                Ok((
-                    chunks,
-                    EventConversion::written(&new_id(), provider_request.id, &settings),
-                ))
-            }
-        }
-    };
-    // A failure before the first event still has an HTTP status of its own.
-    match beginning.await {
-        Ok((items, conversion)) => {
-            let frames = frames(MessageEventStream::new(call, items, conversion, heartbeat));
-            Ok(event_stream(Body::from_stream(frames)))
-        }
-        Err(failed) => call.end(Err(failed)),
-    }
-}
-
-/// Request fields that determine the format of the answer.
-fn settings_of(body: &JsonObject) -> JsonObject {
-    let names = ["thinking", "stop_sequences"].into_iter();
-    names
-        .filter_map(|name| Some((name.to_owned(), body.get(name)?.clone())))
-        .collect()
-}
-
-fn new_id() -> String {
-    format!("msg_{}", Uuid::now_v7().simple())
 }
 
 /// Counts the tokens of a request: Anthropic's `POST /v1/messages/count_tokens`.
@@ -255,18 +145,10 @@ async fn count_message_tokens(
     // A count needs no thread, and its client could not continue without one.
     request.remove("thread");
     let id = named_model(&request)?;
-    let operation = ModelOperation::CountTokens;
-    let call = AuditedCall {
-        action: "models_count_tokens",
-        resource: &id,
-        operation: operation.as_str(),
-    };
-    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, permission).await?;
-    let model = state.models.find(&id)?;
+    let model = counting_model(&caller, &state, &id).await?;
     // The same check as for a call, so that a counted request can be sent.
-    provider_request::check(&request, model)?;
-    let tokens = provider_request::prompt_tokens(model, &request);
+    face::check(&request, model)?;
+    let tokens = face::prompt_tokens(model, &request);
     Ok(Json(json!({"input_tokens": tokens})))
 }
 

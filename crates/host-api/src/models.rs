@@ -7,19 +7,21 @@ pub(crate) mod allowed_parameters;
 pub(crate) mod content_parts;
 pub(crate) mod face_errors;
 pub(crate) mod images;
+mod native;
+pub(crate) mod pipeline;
 pub(crate) mod token_bounds;
 
 use axum::Json;
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::Response;
-use futures_util::{Stream, StreamExt as _, stream};
-use llm_formats::chat::{ChunkReader, answer, chat_message, chat_tool, mark_model};
+use llm_formats::chat::{chat_message, chat_tool};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
+use protocol::message::Message;
 use protocol::model::{
-    CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, ModelList,
+    CountTokens, CountedTokens, LlmInvokeResult, LlmRequest, LlmStreamEvent, LlmTool, ModelList,
     ReasoningLevel,
 };
 use protocol::resources::ModelOperation;
@@ -29,17 +31,14 @@ use crate::host_call::HostCall;
 use allowed_parameters::check_parameters;
 use body::ModelBody;
 use content_parts::check_urls;
-use egress::upstream::UpstreamError;
-use images::with_images;
-use models::{Chunks, Model};
-pub(crate) use token_bounds::generated_bytes;
-use token_bounds::{chat_spend, check_token_limits, prompt_texts};
+use models::Model;
+use native::NativeFace;
+use pipeline::{Delivery, call_model};
+use token_bounds::{check_token_limits, prompt_texts};
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::{ApiError, ApiResult};
-use web::memory_budget::MemoryPermit;
 use web::query::PathOf;
 use web::state::ApiState;
-use web::stream::event_stream;
 
 const MAX_MESSAGES: usize = 10_000;
 const MAX_TOOLS: usize = 512;
@@ -130,70 +129,13 @@ pub(crate) async fn invoke_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    request: ModelBody<LlmRequest>,
-) -> ApiResult<Json<LlmInvokeResult>> {
-    let operation = ModelOperation::Invoke;
-    let (mut call, model) = begin_call(&caller, &state, "models_invoke", &id, operation).await?;
-    let invocation = ModelInvocation {
-        caller: &caller,
-        state: &state,
-        model,
-        id: &id,
-    };
-    let response = invocation.invoke(&mut call, &request).await;
-    call.end(response).map(Json)
-}
-
-/// A request to a model.
-struct ModelInvocation<'a> {
-    caller: &'a RunCaller,
-    state: &'a ApiState,
-    model: &'a Model,
-    id: &'a str,
-}
-
-impl ModelInvocation<'_> {
-    async fn invoke(
-        &self,
-        call: &mut HostCall,
-        request: &LlmRequest,
-    ) -> ApiResult<LlmInvokeResult> {
-        let (body, _images) = self.prepare(call, request).await?;
-        let completion = call.within(self.model.provider.complete(body)).await?;
-        // Counted before the answer is read: the provider bills it in any case.
-        call.count_text(generated_bytes(&completion, "message"));
-        call.count(domain::usage::usage_of(&completion));
-        let response = answer(&completion, request.remove_think);
-        let mut response = response
-            .ok_or_else(|| UpstreamError::Malformed("a completion without a message".to_owned()))?;
-        let message = &mut response.message;
-        let calls = message.tool_calls.as_mut();
-        mark_model(message.provider_specific_fields.as_mut(), calls, self.id);
-        call.add_bytes(response.message.plain_text().len());
-        Ok(response)
-    }
-
-    async fn stream(&self, call: &mut HostCall, request: &LlmRequest) -> ApiResult<Chunks> {
-        let (body, _images) = self.prepare(call, request).await?;
-        call.within(self.model.provider.stream(body)).await
-    }
-
-    /// Builds the provider's body within the budgets, with the memory permits of its images.
-    async fn prepare(
-        &self,
-        call: &mut HostCall,
-        request: &LlmRequest,
-    ) -> ApiResult<(JsonObject, Vec<MemoryPermit>)> {
-        let Self { model, id, .. } = self;
-        let mut body = chat_body(request, model, id)?;
-        let images = with_images(self.caller, self.state, &mut body).await?;
-        let body = model.completion_body(body);
-        let extra_texts = prompt_texts(&request.extra_args);
-        let prompt = model.count.of_request(&request.messages, &request.tools)
-            + model.count.of_texts(extra_texts.iter());
-        call.reserve(chat_spend(id, model, prompt, &body)).await?;
-        Ok((body, images))
-    }
+    ModelBody {
+        value: request,
+        permit: _permit,
+    }: ModelBody<LlmRequest>,
+) -> ApiResult<Response> {
+    let face = NativeFace(request);
+    call_model(&caller, &state, &id, Delivery::Complete, face).await
 }
 
 /// Invokes a model and streams the answer. Images work as in `invoke`.
@@ -218,90 +160,16 @@ pub(crate) async fn stream_model(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
-    request: ModelBody<LlmRequest>,
+    ModelBody {
+        value: request,
+        permit: _permit,
+    }: ModelBody<LlmRequest>,
 ) -> ApiResult<Response> {
-    let operation = ModelOperation::Stream;
-    let (mut call, model) = begin_call(&caller, &state, "models_stream", &id, operation).await?;
-    let invocation = ModelInvocation {
-        caller: &caller,
-        state: &state,
-        model,
-        id: &id,
-    };
-    match invocation.stream(&mut call, &request).await {
-        Ok(chunks) => {
-            let reader = ChunkReader::new(request.remove_think).of_model(&id);
-            Ok(event_stream(Body::from_stream(frames(
-                call, chunks, reader,
-            ))))
-        }
-        Err(failed) => call.end(Err(failed)),
-    }
+    let face = NativeFace(request);
+    call_model(&caller, &state, &id, Delivery::Stream, face).await
 }
 
-/// State of a stream.
-enum ModelStreamState {
-    Chunks(Box<(HostCall, ChunkReader)>),
-    Over,
-}
-
-/// Frames of a model's stream. It ends with the run or the first error.
-fn frames(
-    call: HostCall,
-    chunks: Chunks,
-    reader: ChunkReader,
-) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> {
-    let chunks = Box::pin(call.while_live(chunks));
-    let begun = (chunks, ModelStreamState::Chunks(Box::new((call, reader))));
-    let frames = stream::unfold(begun, |(mut chunks, stream_state)| async move {
-        let ModelStreamState::Chunks(mut stream_state) = stream_state else {
-            return None;
-        };
-        let (call, reader) = &mut *stream_state;
-        let frame = match chunks.next().await {
-            Some(Ok(chunk)) => {
-                call.count_text(generated_bytes(&chunk, "delta"));
-                let chunk = reader.read(&chunk);
-                let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
-                let frame = frame.unwrap_or_default();
-                call.add_bytes(frame.len());
-                return Some((frame, (chunks, ModelStreamState::Chunks(stream_state))));
-            }
-            Some(Err(failed)) => error_frame(stream_state.0, failed),
-            None if !reader.has_finished() => {
-                let cut = "the stream ended before the answer did";
-                error_frame(
-                    stream_state.0,
-                    UpstreamError::Malformed(cut.to_owned()).into(),
-                )
-            }
-            None => {
-                // The last frame has the final chunk and the usage, because clients stop after `is_final`.
-                let (mut call, reader) = *stream_state;
-                let (last, usage) = reader.finish();
-                call.count(usage.clone());
-                let mut end = frame("chunk", &json!({"chunk": last})).to_vec();
-                if let Some(usage) = usage {
-                    end.extend_from_slice(&frame("usage", &json!({"usage": usage})));
-                }
-                let _ = call.end(Ok(()));
-                end.into()
-            }
-        };
-        Some((frame, (chunks, ModelStreamState::Over)))
-    });
-    frames
-        .filter(|frame| std::future::ready(!frame.is_empty()))
-        .map(Ok)
-}
-
-/// Builds the error event. The call has ended.
-fn error_frame(call: HostCall, failed: ApiError) -> Bytes {
-    let failed = call.end::<()>(Err(failed)).err();
-    let error = failed.map(|failed| failed.into_parts().1);
-    frame("error", &json!({"error": error}))
-}
-
+/// Encodes a server-sent event of the native API.
 pub fn frame(event: &str, data: &Value) -> Bytes {
     format!("event: {event}\ndata: {data}\n\n").into()
 }
@@ -322,21 +190,44 @@ pub(crate) async fn count_model_tokens(
     PathOf(id): PathOf<String>,
     request: ModelBody<CountTokens>,
 ) -> ApiResult<Json<CountedTokens>> {
+    let model = counting_model(&caller, &state, &id).await?;
+    check_max_items("/messages", request.messages.len(), MAX_MESSAGES)?;
+    check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
+    let CountTokens {
+        messages,
+        tools,
+        extra_args,
+    } = &*request;
+    let tokens = counted_tokens(model, messages, tools, extra_args);
+    Ok(Json(CountedTokens { tokens }))
+}
+
+/// Counts the tokens of a request, with the texts of its extra fields.
+fn counted_tokens(
+    model: &Model,
+    messages: &[Message],
+    tools: &[LlmTool],
+    extra_args: &JsonObject,
+) -> u64 {
+    let extra_texts = prompt_texts(extra_args);
+    model.count.of_request(messages, tools) + model.count.of_texts(extra_texts.iter())
+}
+
+/// Authorizes and audits a token count, and returns the granted model.
+pub(crate) async fn counting_model<'a>(
+    caller: &RunCaller,
+    state: &'a ApiState,
+    id: &str,
+) -> ApiResult<&'a Model> {
     let operation = ModelOperation::CountTokens;
     let call = AuditedCall {
         action: "models_count_tokens",
-        resource: &id,
+        resource: id,
         operation: operation.as_str(),
     };
-    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, permission).await?;
-    check_max_items("/messages", request.messages.len(), MAX_MESSAGES)?;
-    check_max_items("/tools", request.tools.len(), MAX_TOOLS)?;
-    let count = state.models.find(&id)?.count;
-    let extra_texts = prompt_texts(&request.extra_args);
-    let tokens =
-        count.of_request(&request.messages, &request.tools) + count.of_texts(extra_texts.iter());
-    Ok(Json(CountedTokens { tokens }))
+    let permission = caller.grant.snapshot.model(id, operation).map(drop);
+    caller.granted(state, call, permission).await?;
+    Ok(state.models.find(id)?)
 }
 
 /// Converts a request to a chat completion body.

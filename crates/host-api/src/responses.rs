@@ -1,36 +1,34 @@
 //! Granted models as OpenAI's Responses API for agents without chat completions (`docs/runners/host-api.md`).
 //! Grants, budgets, images and audit are those of the chat completions API.
 
+mod answer;
 pub(crate) mod errors;
-mod frames;
-mod provider_request;
+mod face;
 mod turn;
 
 use axum::Json;
-use axum::body::Body;
 use axum::extract::State;
 use axum::middleware::map_response;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use llm_formats::chat::responses::{ProviderApi, read_request, wants_stream};
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::error::ErrorBody;
-use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::models::begin_call;
 use crate::models::body::ModelBody;
+use crate::models::counting_model;
+use crate::models::pipeline::{Delivery, call_model};
 use crate::openai::named_model;
 use errors::in_openai_form;
-use provider_request::{ResponsesInvocation, input_tokens};
+use face::{ResponsesFace, input_tokens};
 use turn::Turn;
-use web::auth::{AuditedCall, LiveCaller};
+use web::auth::LiveCaller;
 use web::error::{ApiError, ApiResult};
 use web::query::PathOf;
 use web::state::ApiState;
-use web::stream::event_stream;
 
 /// Routes of the Responses API. Errors have OpenAI's fields.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
@@ -79,32 +77,16 @@ async fn create_response(
     State(state): State<ApiState>,
     ModelBody {
         value: body,
-        permit,
+        permit: _permit,
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
-    let _permit = permit;
     let id = named_model(&body)?;
-    let is_stream = wants_stream(&body).map_err(refused)?;
-    let (action, operation) = if is_stream {
-        ("models_stream", ModelOperation::Stream)
+    let delivery = if wants_stream(&body).map_err(refused)? {
+        Delivery::Stream
     } else {
-        ("models_invoke", ModelOperation::Invoke)
+        Delivery::Complete
     };
-    let (mut call, model) = begin_call(&caller, &state, action, &id, operation).await?;
-    let provider_request = ResponsesInvocation {
-        caller: &caller,
-        state: &state,
-        model,
-        id: &id,
-    };
-    if !is_stream {
-        let response = provider_request.create(&mut call, body).await;
-        return Ok(Json(call.end(response)?).into_response());
-    }
-    match provider_request.stream(&mut call, body).await {
-        Ok(answer) => Ok(event_stream(Body::from_stream(answer.frames(call)))),
-        Err(failed) => call.end(Err(failed)),
-    }
+    call_model(&caller, &state, &id, delivery, ResponsesFace(body)).await
 }
 
 /// Counts the tokens of a request: OpenAI's `POST /responses/input_tokens`.
@@ -126,15 +108,7 @@ async fn count_response_tokens(
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Json<Value>> {
     let id = named_model(&request)?;
-    let operation = ModelOperation::CountTokens;
-    let call = AuditedCall {
-        action: "models_count_tokens",
-        resource: &id,
-        operation: operation.as_str(),
-    };
-    let permission = caller.grant.snapshot.model(&id, operation).map(drop);
-    caller.granted(&state, call, permission).await?;
-    let model = state.models.find(&id)?;
+    let model = counting_model(&caller, &state, &id).await?;
     // The items of earlier turns count, too.
     let turn = Turn::of(&caller, &state, &mut request)?;
     let responses_request =

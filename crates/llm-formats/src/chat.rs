@@ -2,13 +2,12 @@
 //! adapted to them; runners use protocol messages.
 
 use protocol::JsonObject;
-use protocol::message::{ContentElement, FunctionCall, Message, MessageContent, ToolCall};
-use protocol::model::{LlmInvokeResult, LlmTool};
+use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
+use protocol::model::LlmTool;
 use serde_json::{Value, json};
 
 use domain::json_repair::repair_json_text;
 use domain::json_text::check_json_text;
-use domain::usage::usage_of;
 
 mod assembled;
 mod calls;
@@ -17,8 +16,9 @@ pub mod responses;
 mod stream;
 
 pub use assembled::Assembler;
+pub(crate) use calls::ObjectScan;
 pub use calls::{CallTracker, assign_call_ids};
-pub use carried::{mark_model, merge_provider_members, provider_member_texts};
+pub use carried::{merge_provider_members, provider_member_texts};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
 
@@ -135,60 +135,6 @@ pub fn chat_tool(tool: &LlmTool) -> Value {
         "name": tool.name, "description": tool.description, "parameters": tool.parameters}})
 }
 
-/// Converts a complete chat completion. `None`: it has no choice with a message.
-pub fn answer(completion: &JsonObject, remove_think: bool) -> Option<LlmInvokeResult> {
-    let choice = completion.get("choices")?.get(0)?;
-    let message = choice.get("message")?;
-    // Refusals become the answer: clients would otherwise see an empty message.
-    let text = text_or_refusal(message);
-    let thought = reasoning(message);
-    let text = match thought {
-        _ if remove_think => without_thinking(&text),
-        Some(thought) => format!("<think>\n{thought}\n</think>\n{text}"),
-        None => text,
-    };
-    // Providers may omit or repeat ids, so the index gives a default.
-    let calls: Vec<_> = message
-        .get("tool_calls")
-        .and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .enumerate()
-        .map(|(n, call)| complete_call(n, call))
-        .collect();
-    let reason = finish_reason(choice).map(reason_fields);
-    let mut fields = reason.unwrap_or_default();
-    let mut reasoning_members = carried::Reasoning::default();
-    reasoning_members.add(message);
-    fields.extend(reasoning_members.members(!calls.is_empty()));
-    let message = Message {
-        tool_calls: (!calls.is_empty()).then_some(calls),
-        resp_message_id: completion
-            .get("id")
-            .and_then(Value::as_str)
-            .map(str::to_owned),
-        provider_specific_fields: (!fields.is_empty()).then_some(fields),
-        ..Message::text("assistant", text)
-    };
-    let usage = usage_of(completion);
-    Some(LlmInvokeResult { message, usage })
-}
-
-fn complete_call(n: usize, call: &Value) -> ToolCall {
-    let function = call.get("function").unwrap_or(&Value::Null);
-    let id = text_of(call, "id").filter(|id| is_id(id));
-    // A placeholder id would join unrelated calls.
-    ToolCall {
-        id: id.unwrap_or_else(|| format!("call_{n}")),
-        kind: "function".to_owned(),
-        function: FunctionCall {
-            name: text_of(function, "name").unwrap_or_default(),
-            arguments: arguments_of(function),
-        },
-        provider_specific_fields: carried::of_call(call),
-    }
-}
-
 /// Returns true for a real call id. Some providers send placeholders instead.
 pub fn is_id(id: &str) -> bool {
     !matches!(id.trim(), "" | "none" | "None" | "null")
@@ -238,12 +184,6 @@ pub fn finish_reason(choice: &Value) -> Option<&str> {
         .iter()
         .any(|empty| reason.trim().eq_ignore_ascii_case(empty));
     (!is_placeholder).then_some(reason)
-}
-
-fn reason_fields(reason: &str) -> JsonObject {
-    let mut fields = JsonObject::new();
-    fields.insert("finish_reason".to_owned(), json!(reason));
-    fields
 }
 
 /// Returns reasoning that a provider sends in a separate member.
@@ -317,17 +257,19 @@ mod tests {
             "tool_calls": [{"id": null, "function": {"name": "f", "arguments": {"a": 1}}}]}}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}}),
         );
-        let message = answer(&completion, true).unwrap();
+        let reader = |remove_think| ChunkReader::new(remove_think).of_model("m");
+        let message = reader(true).complete(&completion).unwrap();
         assert_eq!(
             serde_json::to_value(&message).unwrap(),
             json!({"message": {"role": "assistant", "content": "", "resp_message_id": "r1",
-                "provider_specific_fields": {"finish_reason": "tool_calls", "reasoning_content": "hm"},
+                "provider_specific_fields": {"finish_reason": "tool_calls", "reasoning_content": "hm", "model": "m"},
                 "tool_calls": [{"id": "call_0", "type": "function",
                     "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
                 "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}})
         );
-        let thinking = answer(&completion, false).unwrap();
+        let thinking = reader(false).complete(&completion).unwrap();
         assert_eq!(thinking.message.plain_text(), "<think>\nhm\n</think>\n");
-        assert!(answer(&object(json!({"choices": []})), false).is_none());
+        let empty = object(json!({"choices": []}));
+        assert!(reader(false).complete(&empty).is_none());
     }
 }

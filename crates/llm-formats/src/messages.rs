@@ -2,7 +2,7 @@
 //! its format.
 //!
 //! A provider with this API receives the validated request ([`check_request`]), and its answers pass through a
-//! [`MessageRelay`]. Other providers receive a [`chat_request`]; [`message`] and [`MessageEventWriter`] convert their answers.
+//! [`MessageRelay`]. Other providers receive a [`chat_request`], and a [`MessageEventWriter`] converts their answers.
 
 mod answer;
 mod chat;
@@ -10,13 +10,11 @@ mod check;
 mod counted;
 mod errors;
 mod events;
-mod json_end;
 mod pass;
 mod relay;
 mod sources;
 mod visible_text;
 
-pub use answer::message;
 pub use chat::chat_request;
 pub use check::{MAX_MESSAGES, MAX_TOOLS, check_request};
 pub use counted::{counted_request, other_texts};

@@ -20,6 +20,7 @@ mod completions;
 mod deviations;
 mod embeddings;
 mod exchange;
+mod http_provider;
 mod openai;
 mod payment;
 mod price;
@@ -42,18 +43,19 @@ pub use price::{Price, PriceTier, TokenRates};
 pub use provider_health::{MonitoredProvider, ProviderProbe};
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
-pub use wire_format::{WireEvents, WireFormat, WireRequest};
+pub use wire_format::{ProviderRequest, WireFormat, WireRequest};
 
-/// Chunks of one completion, each a `chat.completion.chunk`. An error is the last item.
+/// Chunks of one completion, each a `chat.completion.chunk`, or events of a wire format. An error is the last item.
 pub type Chunks = BoxStream<'static, Result<JsonObject, UpstreamError>>;
 
 /// A model provider. Bodies and responses follow OpenAI's API; `model` is the provider's own model name.
 #[async_trait]
 pub trait Provider: Send + Sync {
-    /// Returns a complete completion.
-    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
-    /// Returns a streamed completion. The request is not retried after this has returned.
-    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError>;
+    /// Returns a complete answer: a completion, or a document of the wire format.
+    async fn complete(&self, request: ProviderRequest) -> Result<JsonObject, UpstreamError>;
+    /// Returns a streamed answer: chunks of a completion, or events of the wire format. The request is not retried
+    /// after this has returned.
+    async fn stream(&self, request: ProviderRequest) -> Result<Chunks, UpstreamError>;
     /// `{"model", "input": […]}` → its vectors.
     async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError>;
     /// `{"model", "query", "documents", "top_n"}` → `{"results": [{"index", "relevance_score"}]}`.
@@ -61,23 +63,6 @@ pub trait Provider: Send + Sync {
     /// True if the provider accepts requests in this wire format without translation.
     fn supports(&self, _form: WireFormat) -> bool {
         false
-    }
-    /// Returns a complete response in this wire format. An error unless [`Self::supports`] is true.
-    async fn ask(
-        &self,
-        wire_format: WireFormat,
-        _request: WireRequest,
-    ) -> Result<JsonObject, UpstreamError> {
-        Err(wire_format.unsupported())
-    }
-    /// Returns the events of a response in this wire format. An error unless [`Self::supports`] is true. The
-    /// request is not retried after this has returned.
-    async fn request_events(
-        &self,
-        wire_format: WireFormat,
-        _request: WireRequest,
-    ) -> Result<WireEvents, UpstreamError> {
-        Err(wire_format.unsupported())
     }
     /// Lists the model ids, once per key, or once without a key. Empty if the provider has no list, as for local
     /// ones.

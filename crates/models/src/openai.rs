@@ -1,21 +1,13 @@
 //! Providers with OpenAI's API: chat completions, embeddings, and rerank as by Cohere and Jina at the same base
 //! URL. Bodies pass unchanged in both directions.
 
-use std::collections::BTreeMap;
-
-use async_trait::async_trait;
-use futures_util::{StreamExt as _, stream};
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::completions::{
-    CompletionPiece, CompletionPieces, assembled, completion, normalized, requested_answers,
-};
-use super::exchange::{Event, Exchange, Item, KeyHeader, ProviderAddress, ResponseItems, error_in};
-use super::{
-    Chunks, KeyCooldown, Provider, ProviderEmbeddings, WireEvents, WireFormat, WireRequest,
-    wire_format,
-};
+use super::completions::{CompletionPiece, completion};
+use super::exchange::{Event, Exchange, KeyHeader, ProviderAddress};
+use super::http_provider::{HttpProvider, Path, ProviderApi};
+use super::{ThoughtCount, WireFormat};
 use egress::Egress;
 use egress::upstream::UpstreamError;
 use llm_formats::BOUNDS;
@@ -30,14 +22,13 @@ const OWN_HOSTS: [&str; 4] = [
 ];
 
 /// A provider with OpenAI's API.
-pub struct OpenAi {
-    exchange: Exchange,
+pub type OpenAi = HttpProvider<OpenAiApi>;
+
+/// OpenAI's API.
+pub struct OpenAiApi {
     bound: &'static str,
     supports_responses: bool,
 }
-
-/// Path of the Responses API below the base URL.
-const RESPONSES: [&str; 1] = ["responses"];
 
 impl OpenAi {
     /// `base_url` as for OpenAI's clients, including `/v1`.
@@ -46,8 +37,10 @@ impl OpenAi {
         let is_openais_own = OWN_HOSTS.iter().any(|own| host.ends_with(own));
         let [of_openai, of_others] = BOUNDS;
         Self {
-            bound: if is_openais_own { of_openai } else { of_others },
-            supports_responses: is_openais_own,
+            api: OpenAiApi {
+                bound: if is_openais_own { of_openai } else { of_others },
+                supports_responses: is_openais_own,
+            },
             exchange: Exchange::new(egress, address, KeyHeader::Bearer),
         }
     }
@@ -55,19 +48,17 @@ impl OpenAi {
     /// Sets whether the provider supports [`WireFormat::Responses`].
     #[must_use]
     pub fn with_responses(mut self, supports: bool) -> Self {
-        self.supports_responses = supports;
+        self.api.supports_responses = supports;
         self
     }
 
     /// Sets which parameter of [`BOUNDS`] the provider reads.
     #[must_use]
     pub fn with_bound(mut self, bound: &'static str) -> Self {
-        self.bound = bound;
+        self.api.bound = bound;
         self
     }
-}
 
-impl OpenAi {
     /// Names of the provider's models, in its order.
     pub async fn list_models(&self) -> Result<Vec<String>, UpstreamError> {
         let answer = self.exchange.get(&["models"]).await?;
@@ -77,77 +68,21 @@ impl OpenAi {
         let names = listed.iter().filter_map(|model| model["id"].as_str());
         Ok(names.map(str::to_owned).collect())
     }
-
-    async fn ask(
-        &self,
-        body: &JsonObject,
-        accept: &'static str,
-    ) -> Result<ResponseItems, UpstreamError> {
-        let path = ["chat", "completions"];
-        self.exchange.complete(&path, body, accept).await
-    }
-
-    fn chunks(&self, items: ResponseItems, body: &JsonObject) -> Chunks {
-        let redactor = self.exchange.redactor();
-        let pieces = items.flat_map(move |item| {
-            let pieces = item.map(|item| match item {
-                Item::End => vec![Ok(CompletionPiece::End)],
-                Item::Document(document) => match error_in(&redactor, &document) {
-                    Some(failed) => vec![Err(failed)],
-                    None => match completion(document) {
-                        Ok(completion) => vec![
-                            Ok(CompletionPiece::complete(completion)),
-                            Ok(CompletionPiece::End),
-                        ],
-                        Err(failed) => vec![Err(failed)],
-                    },
-                },
-                Item::Event(Event {
-                    name,
-                    data,
-                    has_halves,
-                }) => {
-                    let mut failed = error_in(&redactor, &data);
-                    // Some servers name the event `error` and send the error without a wrapper.
-                    if failed.is_none() && name.as_deref() == Some("error") {
-                        let wrapped = JsonObject::from_iter([(
-                            "error".to_owned(),
-                            Value::Object(data.clone()),
-                        )]);
-                        failed = error_in(&redactor, &wrapped);
-                    }
-                    let chunk = CompletionPiece::Chunk {
-                        chunk: data,
-                        has_halves,
-                    };
-                    vec![failed.map_or(Ok(chunk), Err)]
-                }
-            });
-            stream::iter(pieces.unwrap_or_else(|failed| vec![Err(failed)]))
-        });
-        let pieces: CompletionPieces = pieces.boxed();
-        normalized(pieces, requested_answers(body), self.exchange.noted())
-    }
 }
 
-#[async_trait]
-impl Provider for OpenAi {
-    async fn complete(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
+impl ProviderApi for OpenAiApi {
+    const COMPLETIONS: Path = &["chat", "completions"];
+    const MODELS: Path = &["models"];
+    type Reader = ();
+
+    fn request(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
         body.remove("stream");
         // `stream_options` is invalid without `stream`.
         body.remove("stream_options");
-        let mut items = self.ask(&body, "application/json").await?;
-        let first = match items.next().await {
-            Some(Ok(Item::Document(document))) => {
-                let failed = error_in(&self.exchange.redactor(), &document);
-                return failed.map_or_else(|| completion(document), Err);
-            }
-            first => stream::iter(first),
-        };
-        assembled(self.chunks(first.chain(items).boxed(), &body)).await
+        Ok(body)
     }
 
-    async fn stream(&self, mut body: JsonObject) -> Result<Chunks, UpstreamError> {
+    fn stream_request(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
         body.insert("stream".to_owned(), json!(true));
         let mut options = match body.remove("stream_options") {
             Some(Value::Object(options)) => options,
@@ -156,70 +91,45 @@ impl Provider for OpenAi {
         // Without the option the provider sends no usage, and budgets would count nothing.
         options.insert("include_usage".to_owned(), json!(true));
         body.insert("stream_options".to_owned(), Value::Object(options));
-        let items = self.ask(&body, "text/event-stream").await?;
-        Ok(self.chunks(items, &body))
+        Ok(body)
     }
 
-    async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
-        let text = self.exchange.post_for_text(&["embeddings"], &body).await?;
-        ProviderEmbeddings::read(&text)
-            // Report the provider's own error if the text is one.
-            .map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
+    fn completion(document: JsonObject) -> Result<JsonObject, UpstreamError> {
+        completion(document)
     }
 
-    async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        self.exchange.post(&["rerank"], &body).await
+    fn piece(_reader: &mut (), event: Event) -> Option<CompletionPiece> {
+        Some(CompletionPiece::Chunk {
+            chunk: event.data,
+            has_halves: event.has_halves,
+        })
     }
 
-    fn supports(&self, wire_format: WireFormat) -> bool {
-        wire_format == WireFormat::Responses && self.supports_responses
+    fn wire_path(&self, format: WireFormat) -> Option<Path> {
+        let is_supported = format == WireFormat::Responses && self.supports_responses;
+        is_supported.then_some(&["responses"])
     }
 
-    async fn ask(
-        &self,
-        wire_format: WireFormat,
-        request: WireRequest,
-    ) -> Result<JsonObject, UpstreamError> {
-        if !self.supports(wire_format) {
-            return Err(wire_format.unsupported());
-        }
-        wire_format::ask(&self.exchange, &RESPONSES, request).await
-    }
-
-    async fn request_events(
-        &self,
-        wire_format: WireFormat,
-        request: WireRequest,
-    ) -> Result<WireEvents, UpstreamError> {
-        if !self.supports(wire_format) {
-            return Err(wire_format.unsupported());
-        }
-        wire_format::request_events(&self.exchange, &RESPONSES, request).await
-    }
-
-    async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
-        self.exchange.list_models(&["models"]).await
+    fn reading_path(&self, name: &'static str) -> Result<[&'static str; 1], UpstreamError> {
+        Ok([name])
     }
 
     fn bound(&self) -> &'static str {
         self.bound
     }
 
-    fn key_cooldowns(&self) -> Vec<Option<KeyCooldown>> {
-        self.exchange.key_cooldowns()
-    }
-
-    fn deviations(&self) -> BTreeMap<String, u64> {
-        self.exchange.deviations()
+    fn thought_count(&self) -> ThoughtCount {
+        ThoughtCount::Beside
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::time::Duration;
 
     use super::*;
-    use crate::DeviationCounts;
+    use crate::{DeviationCounts, Provider as _};
 
     #[test]
     fn output_limit_name_depends_on_host() {

@@ -8,8 +8,8 @@ use protocol::JsonObject;
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
 use super::{
-    Chunks, KeyCooldown, Payment, Provider, ProviderEmbeddings, ThoughtCount, WireEvents,
-    WireFormat, WireRequest,
+    Chunks, KeyCooldown, Payment, Provider, ProviderEmbeddings, ProviderRequest, ThoughtCount,
+    WireFormat,
 };
 use clock::Clock;
 use egress::upstream::UpstreamError;
@@ -84,38 +84,26 @@ impl MonitoredProvider {
     }
 
     /// As [`Provider::complete`].
-    pub async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        self.health.noted(self.provider.complete(body).await)
+    pub async fn complete(
+        &self,
+        request: impl Into<ProviderRequest>,
+    ) -> Result<JsonObject, UpstreamError> {
+        self.health
+            .noted(self.provider.complete(request.into()).await)
     }
 
     /// As [`Provider::stream`]. The first chunk counts as success, an error anywhere as failure.
-    pub async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
-        self.health.watched(self.provider.stream(body).await)
+    pub async fn stream(
+        &self,
+        request: impl Into<ProviderRequest>,
+    ) -> Result<Chunks, UpstreamError> {
+        self.health
+            .watched(self.provider.stream(request.into()).await)
     }
 
     /// As [`Provider::supports`].
     pub fn supports(&self, form: WireFormat) -> bool {
         self.provider.supports(form)
-    }
-
-    /// As [`Provider::ask`].
-    pub async fn ask(
-        &self,
-        form: WireFormat,
-        request: impl Into<WireRequest>,
-    ) -> Result<JsonObject, UpstreamError> {
-        self.health
-            .noted(self.provider.ask(form, request.into()).await)
-    }
-
-    /// As [`Provider::request_events`], recorded like [`Self::stream`].
-    pub async fn request_events(
-        &self,
-        form: WireFormat,
-        request: impl Into<WireRequest>,
-    ) -> Result<WireEvents, UpstreamError> {
-        let events = self.provider.request_events(form, request.into()).await;
-        self.health.watched(events)
     }
 
     /// As [`Provider::embed`], charged to `paid`.

@@ -13,8 +13,9 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::{Chunks, Provider, ProviderEmbeddings, TextVector};
+use super::{Chunks, Provider, ProviderEmbeddings, ProviderRequest, TextVector};
 use egress::upstream::UpstreamError;
+use llm_formats::chat::Assembler;
 use llm_formats::object;
 
 mod request_view;
@@ -255,21 +256,6 @@ impl ScriptedAnswer {
         }
     }
 
-    fn completion(self) -> JsonObject {
-        let mut message = json!({"role": "assistant", "content": self.pieces.concat()});
-        if let Some(thinking) = &self.thinking {
-            message["reasoning_content"] = json!(thinking);
-        }
-        if !self.calls.is_empty() {
-            message["tool_calls"] = json!(self.calls);
-        }
-        object(
-            json!({"id": self.id, "object": "chat.completion", "model": self.model,
-            "choices": [{"index": 0, "message": message, "finish_reason": self.finish_reason()}],
-            "usage": self.usage}),
-        )
-    }
-
     fn chunks(&self) -> Vec<JsonObject> {
         let chunk = |delta: Value, reason: Option<&str>| {
             object(
@@ -299,16 +285,23 @@ impl ScriptedAnswer {
 
 #[async_trait]
 impl Provider for Scripted {
-    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    async fn complete(&self, request: ProviderRequest) -> Result<JsonObject, UpstreamError> {
+        let body = request.completion()?;
         let speech = self.speech(&body).await?;
         tokio::time::sleep(speech.delay).await;
         if speech.break_after.is_some() {
             return Err(broken());
         }
-        Ok(speech.completion())
+        let mut assembler = Assembler::default();
+        speech
+            .chunks()
+            .into_iter()
+            .for_each(|chunk| assembler.add(chunk));
+        Ok(assembler.finish())
     }
 
-    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
+    async fn stream(&self, request: ProviderRequest) -> Result<Chunks, UpstreamError> {
+        let body = request.completion()?;
         let speech = self.speech(&body).await?;
         let mut items: Vec<_> = speech.chunks().into_iter().map(Ok).collect();
         if let Some(after) = speech.break_after {

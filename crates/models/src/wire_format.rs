@@ -1,10 +1,11 @@
 //! Wire formats that pass to a provider without translation.
 
-use futures_util::stream::{self, BoxStream};
+use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
 use http::HeaderName;
 use protocol::JsonObject;
 
+use super::Chunks;
 use super::exchange::{Event, Exchange, Item, ProviderBody, error_in};
 use egress::upstream::UpstreamError;
 
@@ -23,6 +24,31 @@ impl WireFormat {
         UpstreamError::Unsupported(format!(
             "the provider takes no requests of the form {self:?}"
         ))
+    }
+}
+
+/// A request to a provider.
+#[derive(Clone, Debug)]
+pub enum ProviderRequest {
+    /// A chat completion.
+    Completion(JsonObject),
+    /// A request in a wire format that the provider supports, without translation.
+    Wire(WireFormat, WireRequest),
+}
+
+impl From<JsonObject> for ProviderRequest {
+    fn from(completion: JsonObject) -> Self {
+        Self::Completion(completion)
+    }
+}
+
+impl ProviderRequest {
+    /// The body of a completion. An error for wire formats, which the provider does not support.
+    pub fn completion(self) -> Result<JsonObject, UpstreamError> {
+        match self {
+            Self::Completion(body) => Ok(body),
+            Self::Wire(format, _) => Err(format.unsupported()),
+        }
     }
 }
 
@@ -55,10 +81,6 @@ impl WireRequest {
 /// Header for beta features.
 const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 
-/// The events of one streamed response: the JSON of each `data`. An error is the last item. The stream may end
-/// early; the caller checks that the response is complete.
-pub type WireEvents = BoxStream<'static, Result<JsonObject, UpstreamError>>;
-
 /// Requests a complete response.
 pub(super) async fn ask(
     exchange: &Exchange,
@@ -70,12 +92,13 @@ pub(super) async fn ask(
     exchange.post(path, request.posted()).await
 }
 
-/// Requests a streamed response.
+/// Requests the events of a streamed response: the JSON of each `data`. The stream may end early; the caller checks that
+/// the response is complete.
 pub(super) async fn request_events(
     exchange: &Exchange,
     path: &[&str],
     mut request: WireRequest,
-) -> Result<WireEvents, UpstreamError> {
+) -> Result<Chunks, UpstreamError> {
     // The stream is requested even if the client's own response is not streamed.
     request.body.insert("stream".to_owned(), true.into());
     let posted = request.posted();

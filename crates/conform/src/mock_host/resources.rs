@@ -8,7 +8,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use llm_formats::chat::{ChunkReader, answer};
+use llm_formats::chat::ChunkReader;
 use protocol::JsonObject;
 use protocol::host_api::{SteeringPull, SteeringPullResult};
 use protocol::knowledge::{
@@ -32,8 +32,8 @@ use host_api::models::{chat_body, frame};
 use host_api::openai::{chunk_frame, complete, named_model, shown_model};
 use host_api::tools::schema_of;
 use models::{
-    BatchSize, Chunks, Model, MonitoredProvider, Provider, ProviderEmbeddings, Script, Scripted,
-    TokenCount, Vocabulary,
+    BatchSize, Chunks, Model, MonitoredProvider, Provider, ProviderEmbeddings, ProviderRequest,
+    Script, Scripted, TokenCount, Vocabulary,
 };
 use web::error::{ApiError, ApiResult};
 use web::json::JsonBody;
@@ -139,12 +139,14 @@ impl ConformModel {
 
 #[async_trait]
 impl Provider for ConformModel {
-    async fn complete(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
-        Self::scripted(&body).complete(body).await
+    async fn complete(&self, request: ProviderRequest) -> Result<JsonObject, UpstreamError> {
+        let body = request.completion()?;
+        Self::scripted(&body).complete(body.into()).await
     }
 
-    async fn stream(&self, body: JsonObject) -> Result<Chunks, UpstreamError> {
-        Self::scripted(&body).stream(body).await
+    async fn stream(&self, request: ProviderRequest) -> Result<Chunks, UpstreamError> {
+        let body = request.completion()?;
+        Self::scripted(&body).stream(body.into()).await
     }
 
     async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
@@ -178,7 +180,8 @@ pub(super) async fn invoke_model(
     let model = caller.model(&id, ModelOperation::Invoke)?;
     let body = model.completion_body(chat_body(&request, model, &id)?);
     let completion = model.provider.complete(body).await?;
-    let response = answer(&completion, request.remove_think);
+    let reader = ChunkReader::new(request.remove_think).of_model(&id);
+    let response = reader.complete(&completion);
     response.map(Json).ok_or_else(ApiError::internal)
 }
 

@@ -272,6 +272,17 @@ impl Spending {
 }
 
 impl Spend {
+    /// The use of a model call with these bounds, in tokens.
+    pub(crate) fn of_model(id: &str, model: &Model, prompt: u64, completion: u64) -> Self {
+        Self {
+            kind: "model",
+            resource: id.to_owned(),
+            prompt_tokens: prompt,
+            max_completion_tokens: completion,
+            price: model.price.clone(),
+        }
+    }
+
     /// The use of a tool call.
     pub(crate) fn of_tool(name: &str) -> Self {
         Self::without_tokens("tool", name)

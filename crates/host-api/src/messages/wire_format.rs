@@ -1,19 +1,16 @@
 //! Credentials and errors of the Messages API.
 
-use axum::Json;
-use axum::response::{IntoResponse as _, Response};
-use http::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
-};
-use http::{StatusCode, Uri};
+use axum::response::Response;
+use http::Uri;
+use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use llm_formats::messages::error_kind;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::models::face_errors::{face_status, set_retry_hint};
-use web::error::{ApiError, ApiResult, ErrorExtension};
+use crate::models::face_errors::{face_status, in_face_form};
+use web::error::{ApiError, ApiResult};
 
 /// Path prefix of the API.
 const PREFIX: &str = "/host/v1/anthropic/";
@@ -89,38 +86,20 @@ pub fn normalize_credential(headers: &mut HeaderMap) -> ApiResult<()> {
 /// Adds a request id to a response and converts errors to Anthropic's form.
 pub fn in_wire_format(response: Response) -> Response {
     let id = format!("req_{}", Uuid::now_v7().simple());
-    let mut response = match response.extensions().get::<ErrorExtension>() {
-        Some(ErrorExtension(error)) => refused(response.status(), error, &id, &response),
-        None => response,
-    };
+    let mut response = in_face_form(response, |status, error| {
+        let mut body = error_body(status, error);
+        body["request_id"] = json!(id);
+        (error_kind(status).status, body)
+    });
     if let Ok(id) = HeaderValue::try_from(id) {
         response.headers_mut().insert(REQUEST_ID, id);
     }
     response
 }
 
-fn refused(status: StatusCode, error: &AgentApiError, id: &str, answer: &Response) -> Response {
-    let status = face_status(status, error);
-    let mut body = error_body(status.as_u16(), error);
-    body["request_id"] = json!(id);
-    let status = error_kind(status.as_u16()).status;
-    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    let mut response = (status, Json(body)).into_response();
-    let headers = response.headers_mut();
-    for (name, value) in answer.headers() {
-        // These belong to the body that is replaced.
-        if *name != CONTENT_LENGTH && *name != CONTENT_TYPE {
-            headers.insert(name, value.clone());
-        }
-    }
-    set_retry_hint(&mut response, error);
-    response
-}
-
 /// Builds the body of an error, or the data of an `error` event. `status` is that of other routes.
 pub(super) fn error_body(status: u16, error: &AgentApiError) -> Value {
-    let status = StatusCode::from_u16(status).map(|status| face_status(status, error));
-    let kind = error_kind(status.map_or(500, |status| status.as_u16())).name;
+    let kind = error_kind(face_status(status, error)).name;
     let message = message_of(error);
     json!({"type": "error", "error": {"type": kind, "message": message, "code": error.code,
         "retryable": error.retryable, "details": error.details}})
@@ -142,6 +121,8 @@ fn message_of(error: &AgentApiError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse as _;
+
     use super::*;
 
     fn settled(headers: &[(&'static str, &'static str)]) -> Option<String> {

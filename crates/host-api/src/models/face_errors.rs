@@ -1,29 +1,55 @@
 //! Errors of the routes that speak an API of a model maker: statuses and retry hints that its clients act on.
 
-use axum::response::Response;
-use http::header::RETRY_AFTER;
-use http::{HeaderName, HeaderValue, StatusCode};
+use axum::Json;
+use axum::response::{IntoResponse as _, Response};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use protocol::error::AgentApiError;
 use serde_json::Value;
+
+use web::error::ErrorExtension;
 
 /// Retry hint of the official clients. Without it they retry by status, also where no retry can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
 /// Longest wait for a budget that is worth a retry, in seconds. The clients wait no longer.
 const BUDGET_WAIT: u64 = 60;
 
+/// Converts an error response to the form of a face. `render` gives status and body for the status of
+/// [`face_status`]. Other responses stay unchanged.
+pub(crate) fn in_face_form(
+    response: Response,
+    render: impl FnOnce(u16, &AgentApiError) -> (u16, Value),
+) -> Response {
+    let Some(ErrorExtension(error)) = response.extensions().get().cloned() else {
+        return response;
+    };
+    let status = face_status(response.status().as_u16(), &error);
+    let (status, body) = render(status, &error);
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut converted = (status, Json(body)).into_response();
+    let headers = converted.headers_mut();
+    for (name, value) in response.headers() {
+        // These belong to the body that is replaced.
+        if ![CONTENT_LENGTH, CONTENT_TYPE].contains(name) {
+            headers.insert(name, value.clone());
+        }
+    }
+    set_retry_hint(headers, &error);
+    converted
+}
+
 /// Returns the status of an error. An overloaded provider is a 503, other failures of it are a 502.
-pub(crate) fn face_status(status: StatusCode, error: &AgentApiError) -> StatusCode {
+pub(crate) fn face_status(status: u16, error: &AgentApiError) -> u16 {
     let upstream = error.details.get("upstream_status").and_then(Value::as_u64);
     let is_overloaded = matches!(upstream, Some(503 | 529));
-    if status == StatusCode::BAD_GATEWAY && is_overloaded {
-        return StatusCode::SERVICE_UNAVAILABLE;
+    if status == 502 && is_overloaded {
+        return 503;
     }
     status
 }
 
 /// Sets the retry hint. A spent budget is no reason to retry unless it resets soon.
-pub(crate) fn set_retry_hint(response: &mut Response, error: &AgentApiError) {
-    let headers = response.headers_mut();
+fn set_retry_hint(headers: &mut HeaderMap, error: &AgentApiError) {
     let wait = headers.get(RETRY_AFTER);
     let wait = wait.and_then(|wait| wait.to_str().ok()?.parse::<u64>().ok());
     let is_budget = error.details.get("reason").and_then(Value::as_str) == Some("budget");
@@ -39,13 +65,12 @@ pub(crate) fn set_retry_hint(response: &mut Response, error: &AgentApiError) {
 
 #[cfg(test)]
 mod tests {
-    use axum::response::IntoResponse as _;
     use serde_json::json;
 
     use super::*;
     use egress::upstream::UpstreamError;
+    use web::error::ApiError;
     use web::error::limits::over_budget;
-    use web::error::{ApiError, ErrorExtension};
 
     fn failing(status: u16) -> ApiError {
         let message = "overloaded".to_owned();
@@ -78,11 +103,11 @@ mod tests {
             (failing(500), 502, "true"),
             (ApiError::cancelled(), 409, "false"),
         ] {
-            let mut response = error.into_response();
+            let response = error.into_response();
             let ErrorExtension(error) = response.extensions().get().cloned().unwrap();
-            set_retry_hint(&mut response, &error);
+            let response = in_face_form(response, |status, _| (status, json!({})));
             assert_eq!(response.headers()[SHOULD_RETRY], hint, "{error:?}");
-            assert_eq!(face_status(response.status(), &error), status, "{error:?}");
+            assert_eq!(response.status().as_u16(), status, "{error:?}");
             let upstream = error.details.get("upstream_status");
             let waits = response.headers().contains_key(RETRY_AFTER);
             assert!(waits || ![Some(&json!(503)), Some(&json!(529))].contains(&upstream));

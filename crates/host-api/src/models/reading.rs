@@ -143,13 +143,7 @@ pub(crate) fn json_of(answer: &impl Serialize) -> ApiResult<Vec<u8>> {
 
 /// Upper bound of an embedding or rerank call: no tokens are generated.
 fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a String>) -> Spend {
-    Spend {
-        kind: "model",
-        resource: id.to_owned(),
-        prompt_tokens: model.count.of_texts(texts),
-        max_completion_tokens: 0,
-        price: model.price.clone(),
-    }
+    Spend::of_model(id, model, model.count.of_texts(texts), 0)
 }
 
 /// Parses a ranking: known indexes, each once, best first.

@@ -89,17 +89,9 @@ pub(crate) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &Jso
     } else {
         0
     };
-    Spend {
-        kind: "model",
-        resource: id.to_owned(),
-        prompt_tokens: prompt_tokens.max(window),
-        max_completion_tokens: reserved(
-            model.reserved_tokens,
-            answers_of(body),
-            completion_bound(body, model.provider.bound(), model.provider.thought_count()),
-        ),
-        price: model.price.clone(),
-    }
+    let bound = completion_bound(body, model.provider.bound(), model.provider.thought_count());
+    let completion = reserved(model.reserved_tokens, answers_of(body), bound);
+    Spend::of_model(id, model, prompt_tokens.max(window), completion)
 }
 
 /// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so

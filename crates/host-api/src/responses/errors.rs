@@ -1,36 +1,21 @@
 //! Errors in OpenAI's format.
 
-use axum::Json;
-use axum::response::{IntoResponse as _, Response};
-use http::StatusCode;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use axum::response::Response;
 use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 
-use crate::models::face_errors::{face_status, set_retry_hint};
-use web::error::ErrorExtension;
+use crate::models::face_errors::in_face_form;
 
 /// Adds `type` and `param` to an error, and a retry hint. Uses OpenAI's code where clients act on it.
 pub(crate) async fn in_openai_form(response: Response) -> Response {
-    let Some(ErrorExtension(error)) = response.extensions().get().cloned() else {
-        return response;
-    };
-    let status = face_status(response.status(), &error);
-    let body = openai_error(status, error.clone());
-    let mut converted = (status, Json(body)).into_response();
-    let headers = response.headers().iter();
-    // These belong to the body that is replaced.
-    let headers = headers.filter(|(name, _)| ![CONTENT_LENGTH, CONTENT_TYPE].contains(name));
-    for (name, value) in headers {
-        converted.headers_mut().insert(name, value.clone());
-    }
-    set_retry_hint(&mut converted, &error);
-    converted
+    in_face_form(response, |status, error| {
+        (status, openai_error(status, error.clone()))
+    })
 }
 
 /// Builds the body of an error.
-pub(crate) fn openai_error(status: StatusCode, error: AgentApiError) -> Value {
-    let kind = match status.as_u16() {
+pub(crate) fn openai_error(status: u16, error: AgentApiError) -> Value {
+    let kind = match status {
         401 => "authentication_error",
         403 => "permission_error",
         429 => "rate_limit_error",
@@ -115,7 +100,7 @@ mod tests {
             ),
             (502, "runtime_error", "", ("server_error", "runtime_error")),
         ] {
-            let body = openai_error(StatusCode::from_u16(status).unwrap(), error(code, reason));
+            let body = openai_error(status, error(code, reason));
             let body = &body["error"];
             assert_eq!(
                 (&body["type"], &body["code"]),

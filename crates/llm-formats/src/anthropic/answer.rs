@@ -229,7 +229,8 @@ mod tests {
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
             "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}});
         let completion = completion(message.as_object().unwrap()).unwrap();
-        let answer = crate::chat::answer(&completion, true).unwrap();
+        let reader = crate::chat::ChunkReader::new(true);
+        let answer = reader.complete(&completion).unwrap();
         assert_eq!(answer.message.plain_text(), "ok");
         assert_eq!(
             answer.message.tool_calls.unwrap()[0].function.arguments,

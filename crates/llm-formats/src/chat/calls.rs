@@ -266,7 +266,7 @@ impl CallDelta {
 
 /// Finds the end of a JSON object whose text arrives in pieces.
 #[derive(Debug, Default)]
-struct ObjectScan {
+pub(crate) struct ObjectScan {
     state: ScanState,
     depth: usize,
     is_in_string: bool,
@@ -287,7 +287,7 @@ enum ScanState {
 
 impl ObjectScan {
     /// Reads a piece. Returns the offset at which a second object starts.
-    fn feed(&mut self, text: &str) -> Option<usize> {
+    pub(crate) fn feed(&mut self, text: &str) -> Option<usize> {
         // Bytes suffice: all structural characters are ASCII.
         for (at, byte) in text.bytes().enumerate() {
             // `take` also resets the flag, so that exactly one character is escaped.
@@ -301,6 +301,11 @@ impl ObjectScan {
             }
         }
         None
+    }
+
+    /// Returns true after the end of an object.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.state == ScanState::After
     }
 
     fn inside(&mut self, byte: u8) {

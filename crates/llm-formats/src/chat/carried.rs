@@ -201,7 +201,11 @@ impl Reasoning {
 }
 
 /// Records the model in the kept fields.
-pub fn mark_model(fields: Option<&mut JsonObject>, calls: Option<&mut Vec<ToolCall>>, model: &str) {
+pub(super) fn mark_model(
+    fields: Option<&mut JsonObject>,
+    calls: Option<&mut Vec<ToolCall>>,
+    model: &str,
+) {
     // Fields with a finish reason only need no model.
     let is_carried = |fields: &&mut JsonObject| carried_of(fields).next().is_some();
     let of_calls = calls.into_iter().flatten();
@@ -260,7 +264,7 @@ fn is_of(fields: &JsonObject, model: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChunkReader, answer, chat_message};
+    use super::super::{ChunkReader, chat_message};
     use super::*;
 
     fn deltas() -> [Value; 4] {
@@ -345,14 +349,9 @@ mod tests {
         let message = json!({"role": "assistant", "content": "", "reasoning": "T",
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}, "sig": "S"}]});
         let completion = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}]});
-        let mut message = answer(completion.as_object().unwrap(), false)
-            .unwrap()
-            .message;
-        mark_model(
-            message.provider_specific_fields.as_mut(),
-            message.tool_calls.as_mut(),
-            "m",
-        );
+        let reader = ChunkReader::new(false).of_model("m");
+        let message = reader.complete(completion.as_object().unwrap());
+        let message = message.unwrap().message;
         let back = chat_message(&message, "m");
         assert_eq!(
             (&back["reasoning"], &back["tool_calls"][0]["sig"]),
@@ -365,9 +364,8 @@ mod tests {
     fn answers_without_calls_return_no_reasoning() {
         let message = json!({"role": "assistant", "content": "hi", "reasoning_content": "T"});
         let completion = json!({"choices": [{"message": message}]});
-        let message = answer(completion.as_object().unwrap(), true)
-            .unwrap()
-            .message;
+        let message = ChunkReader::new(true).complete(completion.as_object().unwrap());
+        let message = message.unwrap().message;
         assert_eq!(message.provider_specific_fields, None);
         let mut forged = Message::text("assistant", "hi");
         let fields = json!({"model": "m", "reasoning_content": "T"});

@@ -1,15 +1,16 @@
 //! Reads the chunks of a streaming completion in order.
 
 use protocol::JsonObject;
-use protocol::message::{LlmTokenUsage, MessageChunk, MessageContent, ToolCall};
+use protocol::message::{LlmTokenUsage, Message, MessageChunk, MessageContent, ToolCall};
+use protocol::model::LlmInvokeResult;
 use serde_json::Value;
 
 use super::calls::{CallPiece, CallTracker};
 use super::carried::{self, Reasoning};
-use super::{ThinkFilter, finish_reason, reason_fields, reasoning, text_or_refusal};
+use super::{ThinkFilter, finish_reason, reasoning, text_or_refusal};
 use domain::usage::{add_usage, usage_of};
 
-/// Converts the chunks of one completion to protocol chunks. Content is an increment. Each delta of a tool call
+/// Converts one completion, or its chunks, to protocol messages. Content is an increment. Each delta of a tool call
 /// has its unique id; the first has its name.
 #[derive(Debug)]
 pub struct ChunkReader {
@@ -60,7 +61,7 @@ impl ChunkReader {
         if let Some(reason) = finish_reason(choice) {
             self.finish_reason = Some(reason.to_owned());
         }
-        let delta = choice.get("delta")?;
+        let delta = choice.get("delta").or_else(|| choice.get("message"))?;
         self.reasoning_members.add(delta);
         // Separate reasoning is buffered for the last chunk, since it returns only with calls.
         let (text, starts_over) = self.text(delta);
@@ -75,6 +76,22 @@ impl ChunkReader {
             tool_calls: (!calls.is_empty()).then_some(calls),
             ..self.chunk()
         })
+    }
+
+    /// Converts a complete completion. `None`: it has no choice with a message.
+    pub fn complete(mut self, completion: &JsonObject) -> Option<LlmInvokeResult> {
+        completion.get("choices")?.get(0)?.get("message")?;
+        let read = self.read(completion).unwrap_or_default();
+        let (last, usage) = self.finish();
+        let texts = [read.content, last.content].into_iter().flatten();
+        let text: String = texts.map(|content| content.plain_text()).collect();
+        let message = Message {
+            tool_calls: read.tool_calls,
+            resp_message_id: last.resp_message_id,
+            provider_specific_fields: last.provider_specific_fields,
+            ..Message::text("assistant", text)
+        };
+        Some(LlmInvokeResult { message, usage })
     }
 
     /// Returns true after the provider sent a finish reason.
@@ -94,7 +111,10 @@ impl ChunkReader {
             rest.push_str("\n</think>\n");
         }
         let reason = self.finish_reason.take();
-        let mut fields = reason.as_deref().map(reason_fields).unwrap_or_default();
+        let mut fields = JsonObject::new();
+        if let Some(reason) = reason {
+            fields.insert("finish_reason".to_owned(), reason.into());
+        }
         let reasoning_members = std::mem::take(&mut self.reasoning_members);
         // Only now it is certain whether the answer has calls.
         fields.extend(reasoning_members.members(self.calls.has_calls()));

@@ -1,56 +1,12 @@
-//! Converts a complete chat completion to a message; shared parts of messages and events.
-
-use std::borrow::Cow;
+//! Parts of an answer in this format: stop reason, token usage, and whether reasoning is visible.
 
 use protocol::JsonObject;
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use super::visible_text::visible_text;
-use super::{list, own_signature, text};
-use crate::chat::{arguments_of, call_input, finish_reason, is_id, reasoning, text_or_refusal};
-use domain::usage::{TokenParts, usage_of};
-
-/// Converts a completion to a message with this id. `None`: the completion has no choice with a message.
-pub fn message(
-    completion: &JsonObject,
-    request: &JsonObject,
-    id: &str,
-    model: &str,
-) -> Option<Value> {
-    let choice = completion.get("choices")?.get(0)?;
-    let message = choice.get("message")?;
-    let mut content = Vec::new();
-    // Clients reject thinking blocks that they did not request.
-    if let Some(thought) = reasoning(message).filter(|_| shows_thinking(request)) {
-        content.push(
-            json!({"type": "thinking", "thinking": thought, "signature": own_signature(model)}),
-        );
-    }
-    let visible = visible_text(&text_or_refusal(message));
-    // Anthropic never sends an empty text block, and rejects one in the next request.
-    if !visible.is_empty() {
-        content.push(json!({"type": "text", "text": visible}));
-    }
-    for (n, call) in list(message.get("tool_calls")).iter().enumerate() {
-        let function = &call["function"];
-        // Clients match results by id, so a placeholder gets an id of its own.
-        let id = Some(text(call, "id")).filter(|id| is_id(id));
-        let id = id.map_or_else(|| Cow::Owned(format!("call_{n}")), Cow::Borrowed);
-        // Clients need an object even if the model wrote invalid JSON.
-        let input = call_input(&arguments_of(function));
-        content.push(
-            json!({"type": "tool_use", "id": id, "name": text(function, "name"), "input": input}),
-        );
-    }
-    let has_calls = content.iter().any(|block| block["type"] == "tool_use");
-    let stop = stop_of(choice, message, has_calls, request);
-    let usage = usage_of(completion);
-    Some(
-        json!({"id": id, "type": "message", "role": "assistant", "model": model, "content": content,
-        "stop_reason": stop.reason, "stop_sequence": stop.sequence, "usage": usage_json(usage.as_ref())}),
-    )
-}
+use super::{list, text};
+use crate::chat::finish_reason;
+use domain::usage::TokenParts;
 
 /// Returns true if the client requests visible reasoning. The default is hidden.
 pub(super) fn shows_thinking(request: &JsonObject) -> bool {
@@ -123,6 +79,7 @@ pub(super) fn usage_json(usage: Option<&LlmTokenUsage>) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::messages::MessageEventWriter;
 
     fn object(value: &Value) -> JsonObject {
         value.as_object().unwrap().clone()
@@ -137,7 +94,8 @@ mod tests {
         let completion = json!({"choices": [{"message": chat_message, "finish_reason": "stop"}], "usage": {
             "prompt_tokens": 10, "completion_tokens": 4, "prompt_tokens_details": {"cached_tokens": 7}}});
         let request = json!({"thinking": {"type": "enabled", "budget_tokens": 1024}});
-        let message = message(&object(&completion), &object(&request), "msg_1", "m").unwrap();
+        let writer = MessageEventWriter::new("msg_1", "m", &object(&request));
+        let message = writer.complete(&object(&completion)).unwrap();
         assert_eq!(
             message,
             json!({"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [

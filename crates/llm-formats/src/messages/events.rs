@@ -1,4 +1,4 @@
-//! Converts chat completion chunks to message events.
+//! Converts chat completions to messages, and their chunks to message events.
 
 use std::collections::VecDeque;
 
@@ -7,21 +7,22 @@ use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
 use super::answer::{AnthropicStopReason, shows_thinking, stop_of, usage_json};
-use super::json_end::JsonEnd;
 use super::visible_text::VisibleTextFilter;
 use super::{list, own_signature, text};
-use crate::chat::{arguments_of, finish_reason, reasoning, text_or_refusal};
+use crate::chat::{
+    ObjectScan, arguments_of, call_input, finish_reason, is_id, reasoning, text_or_refusal,
+};
 use domain::usage::{add_usage, usage_of};
 
 /// Maximum buffered bytes after an open block. Above it, the open block is ended.
 const WAITING_BYTES: usize = 8 * 1024 * 1024;
 
-/// Writes the events of one answer: `message_start`, start, deltas and stop of each block, `message_delta` and
+/// Writes one answer, complete or as events: `message_start`, start, deltas and stop of each block, `message_delta` and
 /// `message_stop`. Only one block is open at a time. A call that starts while another call is incomplete is
 /// buffered.
 #[derive(Debug)]
 pub struct MessageEventWriter {
-    /// Id of the message, until `message_start`.
+    /// Id of the message, until it is written.
     id: Option<String>,
     model: String,
     request: JsonObject,
@@ -57,7 +58,7 @@ enum BlockKind {
         index: u64,
         id: String,
         name: String,
-        end: JsonEnd,
+        arguments: ObjectScan,
     },
 }
 
@@ -99,15 +100,7 @@ impl MessageEventWriter {
             return events;
         };
         let delta = &choice["delta"];
-        // Clients reject thinking blocks that they did not request.
-        if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
-            self.add_text(thought, BlockKind::Thinking);
-        }
-        let visible = self.visible_text.read(&text_or_refusal(delta));
-        self.add_text(&visible, BlockKind::Text);
-        for call in list(delta.get("tool_calls")) {
-            self.add_call(call);
-        }
+        self.add(delta);
         // Remembered: the last chunk often has only the finish reason.
         self.has_refused |= !text(delta, "refusal").is_empty();
         if finish_reason(choice).is_some() {
@@ -115,6 +108,25 @@ impl MessageEventWriter {
         }
         self.advance(false, &mut events);
         events
+    }
+
+    /// Converts a complete completion to a message. `None`: it has no choice with a message.
+    pub fn complete(mut self, completion: &JsonObject) -> Option<Value> {
+        let choice = completion.get("choices")?.get(0)?;
+        let answer = choice.get("message")?;
+        self.usage = usage_of(completion);
+        self.add(answer);
+        let held = self.visible_text.finish();
+        self.add_text(&held, BlockKind::Text);
+        let stop = stop_of(choice, answer, self.calls > 0, &self.request);
+        let blocks = self.blocks.iter();
+        let blocks = blocks.map(|block| block.kind.complete(&block.pending, &self.model));
+        let content: Vec<_> = blocks.collect();
+        let id = self.id.take().unwrap_or_default();
+        let mut message = self.message(&id, &content);
+        message["stop_reason"] = json!(stop.reason);
+        message["stop_sequence"] = json!(stop.sequence);
+        Some(message)
     }
 
     /// Returns true after the provider sent a finish reason.
@@ -151,12 +163,30 @@ impl MessageEventWriter {
 
     fn begin(&mut self, events: &mut Vec<Value>) {
         // `take`: the event is sent once.
-        let Some(id) = self.id.take() else {
-            return;
-        };
-        let message = json!({"id": id, "type": "message", "role": "assistant", "model": self.model,
-            "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage_json(self.usage.as_ref())});
-        events.push(json!({"type": "message_start", "message": message}));
+        if let Some(id) = self.id.take() {
+            let message = self.message(&id, &[]);
+            events.push(json!({"type": "message_start", "message": message}));
+        }
+    }
+
+    fn message(&self, id: &str, content: &[Value]) -> Value {
+        json!({"id": id, "type": "message", "role": "assistant", "model": self.model,
+            "content": content, "stop_reason": null, "stop_sequence": null,
+            "usage": usage_json(self.usage.as_ref())})
+    }
+
+    /// Adds the content of a delta, or of the message of a complete completion.
+    fn add(&mut self, delta: &Value) {
+        // Clients reject thinking blocks that they did not request.
+        if let Some(thought) = reasoning(delta).filter(|_| self.shows_thinking) {
+            self.add_text(thought, BlockKind::Thinking);
+        }
+        let visible = self.visible_text.read(&text_or_refusal(delta));
+        self.add_text(&visible, BlockKind::Text);
+        // Calls of a complete message have no index.
+        for (n, call) in (0..).zip(list(delta.get("tool_calls"))) {
+            self.add_call(call["index"].as_u64().unwrap_or(n), call);
+        }
     }
 
     fn add_text(&mut self, text: &str, kind: BlockKind) {
@@ -179,31 +209,37 @@ impl MessageEventWriter {
         self.add_pending(last, text);
     }
 
-    fn add_call(&mut self, call: &Value) {
-        let index = call["index"].as_u64().unwrap_or_default();
+    fn add_call(&mut self, index: u64, call: &Value) {
         // Calls may arrive interleaved, so the index decides, not the order.
         let is_it = |block: &OutputBlock| matches!(&block.kind, BlockKind::Call { index: of, .. } if *of == index);
         let found = self.blocks.iter().position(is_it);
         let at = found.unwrap_or_else(|| {
             self.calls += 1;
+            // Clients match results by id, so a placeholder gets an id of its own.
+            let id = Some(text(call, "id")).filter(|id| is_id(id));
             self.blocks.push_back(OutputBlock {
                 kind: BlockKind::Call {
                     index,
-                    id: text(call, "id").to_owned(),
+                    id: id.map_or_else(|| format!("call_{index}"), str::to_owned),
                     name: String::new(),
-                    end: JsonEnd::default(),
+                    arguments: ObjectScan::default(),
                 },
                 pending: String::new(),
             });
             self.blocks.len() - 1
         });
         let arguments = arguments_of(&call["function"]);
-        if let BlockKind::Call { name, end, .. } = &mut self.blocks[at].kind {
+        if let BlockKind::Call {
+            name,
+            arguments: scan,
+            ..
+        } = &mut self.blocks[at].kind
+        {
             // Some providers repeat the name in each chunk.
             if name.is_empty() {
                 text(&call["function"], "name").clone_into(name);
             }
-            end.read(&arguments);
+            let _ = scan.feed(&arguments);
         }
         self.add_pending(at, &arguments);
     }
@@ -237,8 +273,7 @@ impl MessageEventWriter {
                 events.push(delta(self.index, &first.kind.delta(&pending)));
             }
             // Calls may interleave: the first must end before the next starts.
-            let is_complete =
-                !matches!(&first.kind, BlockKind::Call { end, .. } if !end.is_complete());
+            let is_complete = !matches!(&first.kind, BlockKind::Call { arguments, .. } if !arguments.is_complete());
             let has_next = self.blocks.len() > 1;
             // A last block stays open for further deltas.
             if !(all || has_next && (is_complete || is_full)) {
@@ -275,6 +310,20 @@ impl BlockKind {
                 json!({"type": "tool_use", "id": id, "name": name, "input": {}})
             }
         }
+    }
+
+    fn complete(&self, content: &str, model: &str) -> Value {
+        let mut block = self.start();
+        match self {
+            Self::Text => block["text"] = json!(content),
+            Self::Thinking => {
+                block["thinking"] = json!(content);
+                block["signature"] = json!(own_signature(model));
+            }
+            // Clients need an object even if the model wrote invalid JSON.
+            Self::Call { .. } => block["input"] = call_input(content),
+        }
+        block
     }
 
     fn delta(&self, piece: &str) -> Value {

@@ -44,13 +44,6 @@ impl VisibleTextFilter {
     }
 }
 
-/// Removes reasoning from a complete text.
-pub(super) fn visible_text(text: &str) -> String {
-    let mut visible_text = VisibleTextFilter::default();
-    let read = visible_text.read(text);
-    read + &visible_text.finish()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,15 +57,12 @@ mod tests {
             (&["<html>"], "<html>"),
             (&[" ", ""], ""),
         ] {
-            let mut in_pieces = VisibleTextFilter::default();
-            let mut text: String = pieces.iter().map(|piece| in_pieces.read(piece)).collect();
-            text += &in_pieces.finish();
-            assert_eq!(text.trim_start(), expected, "{pieces:?}");
-            assert_eq!(
-                visible_text(&pieces.concat()).trim_start(),
-                expected,
-                "{pieces:?}"
-            );
+            for pieces in [pieces, &[pieces.concat().as_str()]] {
+                let mut filter = VisibleTextFilter::default();
+                let mut text: String = pieces.iter().map(|piece| filter.read(piece)).collect();
+                text += &filter.finish();
+                assert_eq!(text.trim_start(), expected, "{pieces:?}");
+            }
         }
     }
 }

@@ -1,0 +1,85 @@
+//! The native face: protocol messages over chat completions.
+
+use axum::Json;
+use axum::body::Bytes;
+use axum::response::IntoResponse as _;
+use llm_formats::chat::ChunkReader;
+use protocol::JsonObject;
+use protocol::error::AgentApiError;
+use protocol::model::LlmRequest;
+use serde_json::json;
+
+use super::images::with_images;
+use super::pipeline::{
+    CallTarget, CompleteAnswer, CountedUse, FaceAnswer, LastFrames, ModelFace, PreparedCall,
+    RenderedItem,
+};
+use super::token_bounds::chat_spend;
+use super::{chat_body, counted_tokens, frame};
+use egress::upstream::UpstreamError;
+use web::error::ApiResult;
+
+/// A request of the native API.
+pub(super) struct NativeFace(pub(super) LlmRequest);
+
+impl ModelFace for NativeFace {
+    async fn prepare(self, target: &CallTarget<'_>) -> ApiResult<PreparedCall> {
+        let CallTarget { model, id, .. } = *target;
+        let Self(request) = self;
+        let mut body = chat_body(&request, model, id)?;
+        let images = with_images(target.caller, target.state, &mut body).await?;
+        let body = model.completion_body(body);
+        let prompt = counted_tokens(
+            model,
+            &request.messages,
+            &request.tools,
+            &request.extra_args,
+        );
+        let reader = ChunkReader::new(request.remove_think).of_model(id);
+        Ok(PreparedCall {
+            spend: chat_spend(id, model, prompt, &body),
+            request: body.into(),
+            images,
+            answer: Box::new(NativeAnswer(reader)),
+        })
+    }
+}
+
+struct NativeAnswer(ChunkReader);
+
+impl FaceAnswer for NativeAnswer {
+    fn complete(self: Box<Self>, completion: JsonObject) -> ApiResult<CompleteAnswer> {
+        let none = || UpstreamError::Malformed("a completion without a message".to_owned());
+        let response = self.0.complete(&completion).ok_or_else(none)?;
+        Ok(CompleteAnswer {
+            bytes: response.message.plain_text().len(),
+            response: Json(response).into_response(),
+            counted: CountedUse::default(),
+        })
+    }
+
+    fn item(&mut self, chunk: JsonObject) -> ApiResult<RenderedItem> {
+        let chunk = self.0.read(&chunk);
+        let frame = chunk.map(|chunk| frame("chunk", &json!({"chunk": chunk})));
+        Ok(frame.unwrap_or_default().into())
+    }
+
+    fn has_finished(&self) -> bool {
+        self.0.has_finished()
+    }
+
+    fn finish(self: Box<Self>) -> LastFrames {
+        // One frame with the final chunk and the usage, because clients stop after `is_final`.
+        let (last, usage) = self.0.finish();
+        let last = frame("chunk", &json!({"chunk": last}));
+        let usage = usage.map(|usage| frame("usage", &json!({"usage": usage})));
+        LastFrames {
+            answer: Bytes::new(),
+            mark: [last, usage.unwrap_or_default()].concat().into(),
+        }
+    }
+
+    fn error(self: Box<Self>, _status: u16, error: AgentApiError) -> Bytes {
+        frame("error", &json!({"error": error}))
+    }
+}

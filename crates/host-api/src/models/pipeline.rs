@@ -1,0 +1,336 @@
+//! The one pipeline of model calls. All four APIs ("faces") run it: the native one, chat completions, responses and
+//! messages.
+//!
+//! 1. [`begin_call`](super::begin_call) checks the snapshot, begins the audit, and takes a concurrency slot.
+//! 2. [`ModelFace::prepare`] checks the request, inlines its images, and builds the upstream request.
+//! 3. [`HostCall::reserve`] reserves the upper bound in the budgets.
+//! 4. The provider is called, for a complete answer or a stream.
+//! 5. [`FaceAnswer`] renders the answer, its events, or the error of a broken stream.
+//! 6. [`HostCall::end`] settles the use and records the outcome.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use axum::Json;
+use axum::body::{Body, Bytes};
+use axum::response::{IntoResponse as _, Response};
+use futures_util::stream::{self, BoxStream};
+use futures_util::{Stream, StreamExt as _};
+use protocol::JsonObject;
+use protocol::error::AgentApiError;
+use protocol::message::LlmTokenUsage;
+use protocol::resources::ModelOperation;
+use serde_json::Value;
+
+use super::begin_call;
+use super::token_bounds::generated_bytes;
+use crate::host_call::{HostCall, Spend};
+use egress::upstream::UpstreamError;
+use models::{Model, ProviderRequest};
+use web::auth::RunCaller;
+use web::error::{ApiError, ApiResult};
+use web::memory_budget::MemoryPermit;
+use web::state::ApiState;
+use web::stream::event_stream;
+
+/// Delivery of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Delivery {
+    Complete,
+    Stream,
+}
+
+impl Delivery {
+    /// Delivery for the request member `stream`.
+    pub(crate) fn of(body: &JsonObject) -> Self {
+        match body.get("stream").and_then(Value::as_bool) {
+            Some(true) => Self::Stream,
+            _ => Self::Complete,
+        }
+    }
+}
+
+/// Caller and granted model of a request.
+#[derive(Clone, Copy)]
+pub(crate) struct CallTarget<'a> {
+    pub(crate) caller: &'a RunCaller,
+    pub(crate) state: &'a ApiState,
+    pub(crate) model: &'a Model,
+    /// Id of the model in the catalog.
+    pub(crate) id: &'a str,
+}
+
+/// A request in one of the APIs.
+pub(crate) trait ModelFace: Send {
+    /// Checks the request and builds the upstream request. Errors reserve no budget.
+    fn prepare(
+        self,
+        target: &CallTarget<'_>,
+    ) -> impl Future<Output = ApiResult<PreparedCall>> + Send;
+}
+
+/// An upstream request with everything that the call needs.
+pub(crate) struct PreparedCall {
+    pub(crate) request: ProviderRequest,
+    /// Upper bound for the budgets.
+    pub(crate) spend: Spend,
+    /// Memory permits of the images.
+    pub(crate) images: Vec<MemoryPermit>,
+    /// Renders the answer.
+    pub(crate) answer: Box<dyn FaceAnswer>,
+}
+
+/// Renders one answer in the form of its API. Answers of a [`ProviderRequest::Completion`] are completions and
+/// their chunks, others are documents and events of the wire format.
+pub(crate) trait FaceAnswer: Send {
+    /// Renders a complete answer.
+    fn complete(self: Box<Self>, answer: JsonObject) -> ApiResult<CompleteAnswer>;
+
+    /// Frames before the first item.
+    fn begin(&mut self) -> Bytes {
+        Bytes::new()
+    }
+
+    /// Renders one item of a stream.
+    fn item(&mut self, item: JsonObject) -> ApiResult<RenderedItem>;
+
+    /// True if the stream may end: the provider sent a finish reason.
+    fn has_finished(&self) -> bool;
+
+    /// Renders the end of a stream.
+    fn finish(self: Box<Self>) -> LastFrames;
+
+    /// Renders the error that ends a stream. The call has ended.
+    fn error(self: Box<Self>, status: u16, error: AgentApiError) -> Bytes;
+
+    /// Frame for an idle stream. `None`: the API has none.
+    fn heartbeat(&self) -> Option<Bytes> {
+        None
+    }
+}
+
+/// A rendered complete answer.
+pub(crate) struct CompleteAnswer {
+    pub(crate) response: Response,
+    /// Size for the audit, in bytes.
+    pub(crate) bytes: usize,
+    /// Use of a wire answer. The pipeline counts completions itself.
+    pub(crate) counted: CountedUse,
+}
+
+impl From<Value> for CompleteAnswer {
+    fn from(body: Value) -> Self {
+        Self {
+            bytes: body.to_string().len(),
+            response: Json(body).into_response(),
+            counted: CountedUse::default(),
+        }
+    }
+}
+
+/// The frames of one item.
+pub(crate) struct RenderedItem {
+    /// Empty: the item has no visible output.
+    pub(crate) frames: Bytes,
+    /// Use of a wire answer. The pipeline counts completions itself.
+    pub(crate) counted: CountedUse,
+    /// `Some`: the answer ends with this item.
+    pub(crate) end: Option<Result<(), UpstreamError>>,
+}
+
+impl From<Bytes> for RenderedItem {
+    fn from(frames: Bytes) -> Self {
+        Self {
+            frames,
+            counted: CountedUse::default(),
+            end: None,
+        }
+    }
+}
+
+/// The last frames of a complete stream.
+pub(crate) struct LastFrames {
+    pub(crate) answer: Bytes,
+    /// End mark. The audit does not count it.
+    pub(crate) mark: Bytes,
+}
+
+impl From<Bytes> for LastFrames {
+    fn from(answer: Bytes) -> Self {
+        Self {
+            answer,
+            mark: Bytes::new(),
+        }
+    }
+}
+
+/// Use that a provider reports.
+#[derive(Default)]
+pub(crate) struct CountedUse {
+    pub(crate) usage: Option<LlmTokenUsage>,
+    /// Bytes of generated text, for an estimate without a count.
+    pub(crate) text_bytes: usize,
+}
+
+/// Calls a granted model and returns its answer in the form of the face.
+pub(crate) async fn call_model(
+    caller: &RunCaller,
+    state: &ApiState,
+    id: &str,
+    delivery: Delivery,
+    face: impl ModelFace,
+) -> ApiResult<Response> {
+    let (action, operation) = match delivery {
+        Delivery::Complete => ("models_invoke", ModelOperation::Invoke),
+        Delivery::Stream => ("models_stream", ModelOperation::Stream),
+    };
+    let (mut call, model) = begin_call(caller, state, action, id, operation).await?;
+    let target = CallTarget {
+        caller,
+        state,
+        model,
+        id,
+    };
+    let prepared = match face.prepare(&target).await {
+        Ok(prepared) => prepared,
+        Err(failed) => return call.end(Err(failed)),
+    };
+    if let Err(refused) = call.reserve(prepared.spend).await {
+        return call.end(Err(refused));
+    }
+    // Held until the provider answers.
+    let _images = prepared.images;
+    let is_completion = matches!(prepared.request, ProviderRequest::Completion(_));
+    match delivery {
+        Delivery::Complete => {
+            let received = call.within(model.provider.complete(prepared.request)).await;
+            let response = received.and_then(|received| {
+                if is_completion {
+                    // Counted before the answer is read: the provider bills it in any case.
+                    call.count(domain::usage::usage_of(&received));
+                    call.count_text(generated_bytes(&received, "message"));
+                }
+                let answer = prepared.answer.complete(received)?;
+                call.count(answer.counted.usage);
+                call.count_text(answer.counted.text_bytes);
+                call.add_bytes(answer.bytes);
+                Ok(answer.response)
+            });
+            call.end(response)
+        }
+        // An error before the first event has an HTTP status of its own.
+        Delivery::Stream => match call.within(model.provider.stream(prepared.request)).await {
+            Ok(items) => {
+                let stream = AnswerStream {
+                    items: call.while_live(items).boxed(),
+                    call,
+                    is_completion,
+                    answer: prepared.answer,
+                    heartbeat: state.heartbeat,
+                };
+                Ok(event_stream(Body::from_stream(stream.frames())))
+            }
+            Err(failed) => call.end(Err(failed)),
+        },
+    }
+}
+
+/// A streaming answer. If it is dropped, the call ends as abandoned.
+struct AnswerStream {
+    call: HostCall,
+    items: BoxStream<'static, ApiResult<JsonObject>>,
+    /// The items are chunks of a completion.
+    is_completion: bool,
+    answer: Box<dyn FaceAnswer>,
+    /// Interval of heartbeats.
+    heartbeat: Duration,
+}
+
+impl AnswerStream {
+    /// All frames. The stream ends with the run or the first error.
+    fn frames(mut self) -> impl Stream<Item = Result<Bytes, Infallible>> {
+        let begun = self.answer.begin();
+        self.call.add_bytes(begun.len());
+        let later = stream::unfold(
+            Some(self),
+            |stream| async move { Some(stream?.next().await) },
+        );
+        stream::once(std::future::ready(begun))
+            .chain(later)
+            .filter(|frames| std::future::ready(!frames.is_empty()))
+            .map(Ok)
+    }
+
+    /// The next frames, and the rest of the stream.
+    async fn next(mut self) -> (Bytes, Option<Self>) {
+        let beat = self.answer.heartbeat();
+        let item = match beat {
+            None => self.items.next().await,
+            Some(beat) => match tokio::time::timeout(self.heartbeat, self.items.next()).await {
+                Ok(item) => item,
+                // The item is not lost: `next` of the stream is cancel-safe, and the next frame waits for it again.
+                Err(_) => return (beat, Some(self)),
+            },
+        };
+        match item {
+            Some(Ok(item)) => self.read(item),
+            Some(Err(failed)) => (self.fail(failed), None),
+            None => (self.finish(), None),
+        }
+    }
+
+    fn read(mut self, item: JsonObject) -> (Bytes, Option<Self>) {
+        if self.is_completion {
+            self.call.count(domain::usage::usage_of(&item));
+            self.call.count_text(generated_bytes(&item, "delta"));
+        }
+        let rendered = match self.answer.item(item) {
+            Ok(rendered) => rendered,
+            Err(failed) => return (self.fail(failed), None),
+        };
+        self.call.count(rendered.counted.usage);
+        self.call.count_text(rendered.counted.text_bytes);
+        self.call.add_bytes(rendered.frames.len());
+        match rendered.end {
+            None => (rendered.frames, Some(self)),
+            // The provider may leave the connection open after its last event.
+            Some(end) => {
+                let _ = self.call.end(end.map_err(ApiError::from));
+                (rendered.frames, None)
+            }
+        }
+    }
+
+    /// Ends the stream after the provider's last item.
+    fn finish(mut self) -> Bytes {
+        // Without this check, a cut answer would look complete to the client.
+        if !self.answer.has_finished() {
+            let cut = "the stream ended before the answer did".to_owned();
+            return self.fail(UpstreamError::Malformed(cut).into());
+        }
+        let LastFrames { answer, mark } = self.answer.finish();
+        self.call.add_bytes(answer.len());
+        let _ = self.call.end(Ok(()));
+        if mark.is_empty() {
+            return answer;
+        }
+        [answer, mark].concat().into()
+    }
+
+    fn fail(self, failed: ApiError) -> Bytes {
+        let failed = self.call.end::<()>(Err(failed)).err();
+        let (status, error) = failed.unwrap_or_else(ApiError::internal).into_parts();
+        self.answer.error(status, error)
+    }
+}
+
+/// Encodes events as server-sent events, each named by its type.
+pub(crate) fn typed_frames(events: &[Value]) -> Bytes {
+    let frames = events.iter().map(|event| {
+        let name = event["type"].as_str().unwrap_or("message");
+        // Line breaks in a provider's event type would corrupt the stream.
+        let name = name.replace(['\r', '\n'], "");
+        format!("event: {name}\ndata: {event}\n\n")
+    });
+    frames.collect::<String>().into()
+}
