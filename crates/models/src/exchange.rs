@@ -16,6 +16,7 @@ use url::Url;
 use super::api_keys::{ApiKeys, KeyCooldown};
 use super::deviations::{DeviationCounts, ResponseDeviations};
 use super::refused_parts::RefusedParts;
+use super::wire_format::WireRequest;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use egress::{Egress, EgressError};
@@ -31,6 +32,8 @@ pub(super) use reading::{Event, Item, ResponseItems};
 use provider_errors::error_message;
 use reading::ResponseReader;
 
+/// Header for beta features.
+const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
 /// Maximum size of a complete response.
 const ANSWER_BYTES: usize = 32 * 1024 * 1024;
 /// Maximum number of bytes read of an error response.
@@ -60,26 +63,6 @@ pub(super) enum KeyHeader {
     Bearer,
     /// `x-api-key: …`
     ApiKey,
-}
-
-pub(super) struct ProviderBody<'a> {
-    body: &'a JsonObject,
-    header: Option<(HeaderName, HeaderValue)>,
-}
-
-impl<'a> From<&'a JsonObject> for ProviderBody<'a> {
-    fn from(body: &'a JsonObject) -> Self {
-        Self { body, header: None }
-    }
-}
-
-impl ProviderBody<'_> {
-    /// Adds a header. A value that is not a valid header value is dropped.
-    pub(super) fn with_header(mut self, name: HeaderName, value: Option<String>) -> Self {
-        let value = value.and_then(|value| HeaderValue::try_from(value).ok());
-        self.header = value.map(|value| (name, value));
-        self
-    }
 }
 
 pub(super) struct Exchange {
@@ -137,10 +120,9 @@ impl Exchange {
     pub(super) async fn post(
         &self,
         path: &[&str],
-        posted: impl Into<ProviderBody<'_>>,
+        posted: &WireRequest,
     ) -> Result<JsonObject, UpstreamError> {
-        let posted = posted.into();
-        self.object(self.send(path, Some(&posted), "application/json").await?)
+        self.object(self.send(path, Some(posted), "application/json").await?)
             .await
     }
 
@@ -148,10 +130,9 @@ impl Exchange {
     pub(super) async fn post_for_text(
         &self,
         path: &[&str],
-        body: &JsonObject,
+        posted: &WireRequest,
     ) -> Result<Vec<u8>, UpstreamError> {
-        let posted = ProviderBody::from(body);
-        self.text(self.send(path, Some(&posted), "application/json").await?)
+        self.text(self.send(path, Some(posted), "application/json").await?)
             .await
     }
 
@@ -183,11 +164,10 @@ impl Exchange {
     pub(super) async fn complete(
         &self,
         path: &[&str],
-        posted: impl Into<ProviderBody<'_>>,
+        posted: &WireRequest,
         accept: &'static str,
     ) -> Result<ResponseItems, UpstreamError> {
-        let posted = posted.into();
-        let response = self.send(path, Some(&posted), accept).await?;
+        let response = self.send(path, Some(posted), accept).await?;
         let reading = ResponseReader::new(response, self.reader.clone(), self.idle);
         if reading.declares_stream() {
             return Ok(stream::unfold(reading, ResponseReader::next).boxed());
@@ -215,24 +195,28 @@ impl Exchange {
     async fn send(
         &self,
         path: &[&str],
-        posted: Option<&ProviderBody<'_>>,
+        posted: Option<&WireRequest>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let Some(posted) = posted else {
             return self.send_unchanged(path, None, accept).await;
         };
-        let mut changed = self.refused_parts.without_remembered(posted.body);
+        let with = |body| WireRequest {
+            body,
+            betas: posted.betas.clone(),
+        };
+        let mut changed = self
+            .refused_parts
+            .without_remembered(&posted.body)
+            .map(with);
         let mut left = REFUSED_PARTS;
         loop {
-            let attempt = ProviderBody {
-                body: changed.as_ref().unwrap_or(posted.body),
-                header: posted.header.clone(),
-            };
-            match self.send_unchanged(path, Some(&attempt), accept).await {
+            let attempt = changed.as_ref().unwrap_or(posted);
+            match self.send_unchanged(path, Some(attempt), accept).await {
                 Err(refusal) if left > 0 => {
                     left -= 1;
-                    match self.refused_parts.without_refused(attempt.body, &refusal) {
-                        Some(without) => changed = Some(without),
+                    match self.refused_parts.without_refused(&attempt.body, &refusal) {
+                        Some(without) => changed = Some(with(without)),
                         None => return Err(refusal),
                     }
                 }
@@ -245,7 +229,7 @@ impl Exchange {
     async fn send_unchanged(
         &self,
         path: &[&str],
-        posted: Option<&ProviderBody<'_>>,
+        posted: Option<&WireRequest>,
         accept: &'static str,
     ) -> Result<Response, UpstreamError> {
         let mut last = UpstreamError::Timeout;
@@ -275,7 +259,7 @@ impl Exchange {
     fn request(
         &self,
         path: &[&str],
-        posted: Option<&ProviderBody<'_>>,
+        posted: Option<&WireRequest>,
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<egress::RequestBuilder, UpstreamError> {
@@ -283,10 +267,10 @@ impl Exchange {
             return self.head(Method::GET, path, accept, key);
         };
         let mut request = self.head(Method::POST, path, accept, key)?;
-        if let Some((name, value)) = &posted.header {
-            request = request.header(name, value);
+        if !posted.betas.is_empty() {
+            request = request.header(BETA, posted.betas.join(","));
         }
-        let body = serde_json::to_vec(posted.body)
+        let body = serde_json::to_vec(&posted.body)
             .map_err(|error| UpstreamError::Malformed(error.to_string()))?;
         let request = request.header(CONTENT_TYPE, "application/json");
         Ok(request.body(body))

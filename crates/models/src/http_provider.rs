@@ -11,7 +11,7 @@ use super::completions::{CompletionPiece, assembled, normalized, requested_answe
 use super::exchange::{Event, Exchange, Item, ResponseItems, error_in};
 use super::{
     Chunks, KeyCooldown, Provider, ProviderEmbeddings, ProviderRequest, ThoughtCount, WireFormat,
-    wire_format,
+    WireRequest, wire_format,
 };
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
@@ -125,7 +125,7 @@ impl<A: ProviderApi> Provider for HttpProvider<A> {
                 return wire_format::ask(&self.exchange, path, request).await;
             }
         };
-        let request = self.api.request(body)?;
+        let request = WireRequest::from(self.api.request(body)?);
         let items = self
             .exchange
             .complete(A::COMPLETIONS, &request, "application/json");
@@ -138,7 +138,7 @@ impl<A: ProviderApi> Provider for HttpProvider<A> {
             first => stream::iter(first),
         };
         let items = first.chain(items).boxed();
-        assembled(chunks::<A>(&self.exchange, items, &request)).await
+        assembled(chunks::<A>(&self.exchange, items, &request.body)).await
     }
 
     async fn stream(&self, request: ProviderRequest) -> Result<Chunks, UpstreamError> {
@@ -149,16 +149,16 @@ impl<A: ProviderApi> Provider for HttpProvider<A> {
                 return wire_format::request_events(&self.exchange, path, request).await;
             }
         };
-        let request = self.api.stream_request(body)?;
+        let request = WireRequest::from(self.api.stream_request(body)?);
         let items = self
             .exchange
             .complete(A::COMPLETIONS, &request, "text/event-stream");
-        Ok(chunks::<A>(&self.exchange, items.await?, &request))
+        Ok(chunks::<A>(&self.exchange, items.await?, &request.body))
     }
 
     async fn embed(&self, body: JsonObject) -> Result<ProviderEmbeddings, UpstreamError> {
         let path = self.api.reading_path("embeddings")?;
-        let text = self.exchange.post_for_text(&path, &body).await?;
+        let text = self.exchange.post_for_text(&path, &body.into()).await?;
         ProviderEmbeddings::read(&text)
             // Report the provider's own error if the text is one.
             .map_err(|unread| self.exchange.error_of(&text).unwrap_or(unread))
@@ -166,7 +166,7 @@ impl<A: ProviderApi> Provider for HttpProvider<A> {
 
     async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         let path = self.api.reading_path("rerank")?;
-        self.exchange.post(&path, &body).await
+        self.exchange.post(&path, &body.into()).await
     }
 
     fn supports(&self, format: WireFormat) -> bool {

@@ -2,11 +2,10 @@
 
 use futures_util::stream;
 use futures_util::{Stream, StreamExt as _};
-use http::HeaderName;
 use protocol::JsonObject;
 
 use super::Chunks;
-use super::exchange::{Event, Exchange, Item, ProviderBody, error_in};
+use super::exchange::{Event, Exchange, Item, error_in};
 use egress::upstream::UpstreamError;
 
 /// A wire format other than chat completions.
@@ -52,7 +51,7 @@ impl ProviderRequest {
     }
 }
 
-/// A request in a wire format.
+/// A request as the provider gets it.
 #[derive(Clone, Debug, Default)]
 pub struct WireRequest {
     /// Body as sent to the provider.
@@ -70,17 +69,6 @@ impl From<JsonObject> for WireRequest {
     }
 }
 
-impl WireRequest {
-    /// The request with its beta header.
-    fn posted(&self) -> ProviderBody<'_> {
-        let betas = (!self.betas.is_empty()).then(|| self.betas.join(","));
-        ProviderBody::from(&self.body).with_header(BETA, betas)
-    }
-}
-
-/// Header for beta features.
-const BETA: HeaderName = HeaderName::from_static("anthropic-beta");
-
 /// Requests a complete response.
 pub(super) async fn ask(
     exchange: &Exchange,
@@ -89,7 +77,7 @@ pub(super) async fn ask(
 ) -> Result<JsonObject, UpstreamError> {
     // The client may have set it for its own connection.
     request.body.remove("stream");
-    exchange.post(path, request.posted()).await
+    exchange.post(path, &request).await
 }
 
 /// Requests the events of a streamed response: the JSON of each `data`. The stream may end early; the caller checks that
@@ -101,8 +89,9 @@ pub(super) async fn request_events(
 ) -> Result<Chunks, UpstreamError> {
     // The stream is requested even if the client's own response is not streamed.
     request.body.insert("stream".to_owned(), true.into());
-    let posted = request.posted();
-    let items = exchange.complete(path, posted, "text/event-stream").await?;
+    let items = exchange
+        .complete(path, &request, "text/event-stream")
+        .await?;
     let redactor = exchange.redactor();
     let events = items.filter_map(move |item| {
         let event = match item {
