@@ -1,15 +1,6 @@
 //! The platforms: one row each.
 
-use protocol::id::RunnerId;
-use protocol::manifest::{
-    AgentRunnerManifest, Capabilities, FormItem, I18n, Permissions, RunnerUsage,
-};
-use protocol::resources::{ArtifactOperation, HistoryOperation, InteractionOperation, StateScope};
-
-use crate::machine::Machine;
-use crate::turn::ConnectorTurn;
-use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::ConnectorFailure;
+pub use crate::platform::Platform;
 
 /// All platforms.
 pub static PLATFORMS: &[Platform] = &[
@@ -28,30 +19,6 @@ pub static PLATFORMS: &[Platform] = &[
     crate::weknora_agent::PLATFORM,
 ];
 
-/// Creates the machine of one run, and reads the platform's own keys of the configuration.
-pub type Start =
-    fn(ConnectorTurn, &mut ConfigReader<'_>) -> Result<Box<dyn Machine>, ConnectorFailure>;
-
-/// A platform in the catalogue.
-#[derive(Debug)]
-pub struct Platform {
-    /// `dify-agent`: the middle part of the runner's id, and the directory of its transcripts.
-    pub name: &'static str,
-    /// The first part of its error codes.
-    pub prefix: &'static str,
-    pub label: &'static str,
-    pub description: &'static str,
-    /// The LangBot runners that it replaces, by id.
-    pub legacy: &'static [&'static str],
-    /// The platform accepts files.
-    pub takes_files: bool,
-    /// The platform can ask a person.
-    pub asks: bool,
-    /// The form's own items, a JSON list of [`FormItem`].
-    pub form: &'static str,
-    pub start: Start,
-}
-
 impl Platform {
     /// Finds a platform by its exact name.
     pub fn find(name: &str) -> Option<&'static Self> {
@@ -67,66 +34,13 @@ impl Platform {
         };
         PLATFORMS.iter().find(is_it)
     }
-
-    /// `dify`: also the page's name in `docs/connectors`.
-    pub fn short_name(&self) -> &'static str {
-        self.name.trim_end_matches("-agent")
-    }
-
-    /// The runner id `plugin:runnel/{name}/default`.
-    pub fn id(&self) -> RunnerId {
-        let id = format!("plugin:runnel/{}/default", self.name).parse();
-        id.expect("the name is one part of an id")
-    }
-
-    /// The manifest under a runner id, which may be a legacy one.
-    pub fn manifest(&self, id: RunnerId) -> AgentRunnerManifest {
-        AgentRunnerManifest {
-            description: Some(in_english(self.description)),
-            usages: vec![RunnerUsage::Agent],
-            capabilities: Capabilities {
-                streaming: true,
-                multimodal_input: self.takes_files,
-                interrupt: true,
-                stateful_session: true,
-                interactions: self.asks,
-                ..Capabilities::default()
-            },
-            permissions: Permissions {
-                history: vec![HistoryOperation::Page],
-                artifacts: ArtifactOperation::ALL.to_vec(),
-                // Without the permission the gateway refuses the question, so request it only for platforms that ask.
-                interactions: if self.asks {
-                    InteractionOperation::ALL.to_vec()
-                } else {
-                    Vec::new()
-                },
-                state: vec![StateScope::Conversation],
-                ..Permissions::default()
-            },
-            config_schema: self.config_schema(),
-            ..AgentRunnerManifest::new(id, in_english(self.label))
-        }
-    }
-
-    /// The platform's own form items, then the common ones.
-    pub fn config_schema(&self) -> Vec<FormItem> {
-        let read = |text| serde_json::from_str::<Vec<FormItem>>(text);
-        let mut items = read(self.form).expect("the embedded form is a list of fields");
-        items.extend(
-            read(include_str!("common_form.json")).expect("the embedded form is a list of fields"),
-        );
-        items
-    }
-}
-
-fn in_english(text: &str) -> I18n {
-    I18n::from_iter([("en_US".to_owned(), text.to_owned())])
 }
 
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+
+    use protocol::id::RunnerId;
 
     use super::*;
 

@@ -6,19 +6,18 @@ mod forms;
 mod outputs;
 mod request;
 
-use protocol::interaction::AwaitedInteraction;
-use serde_json::{Value, json};
+use protocol::interaction::InteractionSubmission;
+use serde_json::Value;
 
-use crate::catalogue::Platform;
 use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::events::{DifyProgress, DifyStep};
 use crate::dify_agent::forms::DifyForm;
-use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
-use crate::turn::ConnectorTurn;
-use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::PlatformConversation;
-use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, Mapped};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -31,35 +30,215 @@ pub(crate) const PLATFORM: Platform = Platform {
         "plugin:langbot/dify-agent/default",
         "plugin:langbot-team/DifyAgent/default",
     ],
-    takes_files: true,
+    files: FileSupport::Accepted,
     asks: true,
+    conversation: ConversationKind::new("external.conversation_id", "Dify", "conversation")
+        .hanging_if_lost(),
     form: include_str!("dify_agent/form.json"),
-    start,
+    start: |_, reader| {
+        let config = Config::read(reader)?;
+        Ok(Box::new(Dify {
+            progress: DifyProgress::new(&config),
+            form: None,
+            is_submitting: false,
+            reopened: 0,
+            config,
+        }))
+    },
 };
 
-const CONVERSATION: &str = "external.conversation_id";
 /// The form that waits for its answer, for the case that the run ends first.
 const PENDING_FORM: &str = "external.pending_form";
 /// Maximum times that the stream is opened again for one form.
 const MAX_REOPENED: u32 = 3;
 
-fn start(
-    turn: ConnectorTurn,
-    reader: &mut ConfigReader<'_>,
-) -> Result<Box<dyn Machine>, ConnectorFailure> {
-    let config = Config::read(reader)?;
-    // Dify hangs for ids that are not UUIDs.
-    let is_valid = |id: &str| config.app != DifyAppType::Workflow && is_uuid(id);
-    Ok(Box::new(Dify {
-        conversation: PlatformConversation::of(&turn, CONVERSATION, is_valid),
-        progress: DifyProgress::new(&turn, &config),
-        files: Vec::new(),
-        history: Vec::new(),
-        stage: DifyStage::Uploading,
-        reopened: 0,
-        turn,
-        config,
-    }))
+struct Dify {
+    config: Config,
+    progress: DifyProgress,
+    /// The form that the person answers.
+    form: Option<DifyForm>,
+    /// The open call submits the answer to a form.
+    is_submitting: bool,
+    reopened: u32,
+}
+
+impl PlatformMapping for Dify {
+    fn request(&mut self, run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+        Ok(match self.config.app {
+            DifyAppType::Workflow => request::workflow(&self.config, run),
+            DifyAppType::Chat | DifyAppType::Agent => request::chat(&self.config, run),
+        })
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        if self.is_submitting {
+            return Ok(NextStep::Read);
+        }
+        let payload = event.json()?;
+        if event.is_document && payload.get("event").is_none() {
+            return Err(ConnectorFailure::unreadable(&event.text));
+        }
+        if let Some(id) = filled(&payload["conversation_id"])
+            && self.config.app != DifyAppType::Workflow
+        {
+            run.learn(id);
+        }
+        match self.progress.event(&payload, run)? {
+            DifyStep::Next => Ok(NextStep::Read),
+            DifyStep::Over => Ok(NextStep::Complete),
+            DifyStep::Paused => self.ask(run),
+        }
+    }
+
+    fn resent_history(&self) -> u32 {
+        self.config.resend_history
+    }
+
+    /// Dify hangs for ids that are not UUIDs.
+    fn accepts(&self, id: &str) -> bool {
+        self.config.app != DifyAppType::Workflow && is_uuid(id)
+    }
+
+    fn file(&self, file: &TurnFile, run: &ConnectorRun) -> Mapped<FileReference> {
+        Ok(match file.address() {
+            Some(url) => FileReference::Inline(request::remote_file(file, url)),
+            None => FileReference::Upload(request::upload(&self.config, &run.turn.user, file)?),
+        })
+    }
+
+    fn uploaded(&self, file: &TurnFile, response: &Value) -> Mapped<Option<Value>> {
+        let id = filled(&response["id"]);
+        Ok(id.map(|id| request::local_file(file, id)))
+    }
+
+    fn is_ping(&mut self, event: &UpstreamEvent) -> bool {
+        event.name.as_deref() == Some("ping")
+            || event.text.contains("\"ping\"")
+                && event.json().is_ok_and(|payload| payload["event"] == "ping")
+    }
+
+    fn refusal_code(&self, body: &Value) -> Option<String> {
+        body["code"].as_str().map(str::to_owned)
+    }
+
+    fn is_lost(&self, failure: &ConnectorFailure) -> bool {
+        let is_named = matches!(failure.code(), "not_found" | "conversation_not_exists");
+        is_named || failure.has_status(404)
+    }
+
+    fn reset(&mut self) {
+        self.progress = DifyProgress::new(&self.config);
+    }
+
+    fn is_complete(&self) -> bool {
+        self.progress.is_complete()
+    }
+
+    fn is_answered(&self) -> bool {
+        self.progress.is_complete()
+    }
+
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        if self.is_submitting {
+            return Ok(self.reopen(run));
+        }
+        if self.progress.has_form() {
+            return self.ask(run);
+        }
+        // The pause of the answered form may end the second stream again.
+        if (1..MAX_REOPENED).contains(&self.reopened) {
+            return Ok(self.reopen(run));
+        }
+        Err(ConnectorFailure::ended_early())
+    }
+
+    fn refused(
+        &mut self,
+        _refusal: &ErrorStatus,
+        failure: ConnectorFailure,
+        run: &mut ConnectorRun,
+    ) -> Mapped<NextStep> {
+        if self.is_submitting {
+            // The form was answered elsewhere, or has expired: the workflow continues without this answer.
+            if failure.has_status(412) {
+                let text =
+                    "the form takes no answer any more; the workflow continues without this one";
+                run.answer.out.log("warning", text);
+                return Ok(self.reopen(run));
+            }
+            // Send no stop call for a paused workflow: its form can still be answered on Dify.
+            run.task = None;
+        }
+        Err(failure)
+    }
+
+    fn submitted(
+        &mut self,
+        answer: InteractionSubmission,
+        run: &mut ConnectorRun,
+    ) -> Mapped<NextStep> {
+        let form = run.turn.state.get(PENDING_FORM).and_then(DifyForm::read);
+        self.form = form.filter(|form| form.interaction_id() == answer.interaction_id);
+        if self.form.is_none() {
+            let message =
+                "the form that was answered is not known any more: start the application again";
+            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
+        }
+        self.answered(answer.into(), run)
+    }
+
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        let form = self.form.take().ok_or_else(ConnectorFailure::ended_early)?;
+        let body = form.submission(answer.action.as_deref(), &answer.values, &run.turn.user)?;
+        self.resume(&form, run);
+        self.is_submitting = true;
+        // Clear the form first: a second answer would be refused by Dify.
+        run.answer.out.remember(PENDING_FORM, Value::Null);
+        let request = request::submit(&self.config, form.token(), body);
+        Ok(NextStep::call(request))
+    }
+
+    /// Dify continues along the form's branch for timeouts.
+    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        let form = self.form.take().ok_or_else(ConnectorFailure::ended_early)?;
+        self.resume(&form, run);
+        Ok(self.reopen(run))
+    }
+
+    fn finish(&mut self, run: &mut ConnectorRun) -> Mapped {
+        self.progress.outputs.add_missing(&mut run.answer);
+        Ok(())
+    }
+
+    fn stop(&self, task: &str, run: &ConnectorRun) -> Option<PlatformRequest> {
+        Some(request::stop(&self.config, &run.turn.user, task))
+    }
+}
+
+impl Dify {
+    /// Asks the next form.
+    fn ask(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
+        run.answer.out.remember(PENDING_FORM, form.stored());
+        let question = form.question();
+        self.form = Some(form);
+        Ok(NextStep::Ask(Box::new(question)))
+    }
+
+    /// Continues after a form, in this run or a later one.
+    fn resume(&mut self, form: &DifyForm, run: &mut ConnectorRun) {
+        self.progress.resume(form);
+        // A form belongs to its conversation, so the run cannot start over.
+        run.confirm();
+    }
+
+    /// Opens the stream of the paused workflow run again.
+    fn reopen(&mut self, run: &ConnectorRun) -> NextStep {
+        self.reopened += 1;
+        self.is_submitting = false;
+        let id = self.progress.run_id.as_deref().unwrap_or_default();
+        NextStep::call(request::resume(&self.config, &run.turn.user, id))
+    }
 }
 
 fn is_uuid(text: &str) -> bool {
@@ -68,330 +247,4 @@ fn is_uuid(text: &str) -> bool {
         _ => byte.is_ascii_hexdigit(),
     };
     text.len() == 36 && text.bytes().enumerate().all(is_digit)
-}
-
-struct Dify {
-    config: Config,
-    turn: ConnectorTurn,
-    conversation: PlatformConversation,
-    progress: DifyProgress,
-    files: Vec<Value>,
-    history: Vec<HistoryMessage>,
-    stage: DifyStage,
-    reopened: u32,
-}
-
-enum DifyStage {
-    Uploading,
-    Streaming,
-    Asking(DifyForm),
-    /// The answer to the form is being posted.
-    Submitting,
-    Resumed,
-}
-
-impl Machine for Dify {
-    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        match input {
-            MachineInput::Begin => self.begin(out),
-            MachineInput::History(messages) => {
-                self.history = messages;
-                self.stream(out);
-                Ok(())
-            }
-            MachineInput::Event(event) => self.event(&event, out),
-            MachineInput::Ended => self.ended(out),
-            MachineInput::Refused(refusal) => self.refused(refusal, out),
-            MachineInput::Failed(error) => self.failed(error, out),
-            MachineInput::Answered(answer) => self.answered(answer, out),
-            MachineInput::Opened(_) => Ok(()),
-        }
-    }
-
-    fn is_ping(&self, event: &UpstreamEvent) -> bool {
-        event.name.as_deref() == Some("ping")
-            || event.text.contains("\"ping\"")
-                && event.json().is_ok_and(|payload| payload["event"] == "ping")
-    }
-
-    fn is_answered(&self) -> bool {
-        self.progress.is_complete()
-    }
-
-    fn stop(&self) -> Option<PlatformRequest> {
-        let task = self.progress.task_id.as_deref()?;
-        Some(request::stop(&self.config, &self.turn.user, task))
-    }
-}
-
-impl Dify {
-    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let Some(answer) = self.turn.submission.clone() else {
-            return self.upload(out);
-        };
-        let form = self
-            .turn
-            .state
-            .get(PENDING_FORM)
-            .and_then(DifyForm::restore);
-        let form = form.filter(|form| form.interaction_id() == answer.interaction_id);
-        let Some(form) = form else {
-            let message =
-                "the form that was answered is not known any more: start the application again";
-            return Err(ConnectorFailure::new(FailureKind::ApiError, message));
-        };
-        self.submit(&form, answer.action_id.as_deref(), &answer.values, out)
-    }
-
-    /// Uploads the next file, or starts the application if none is left.
-    fn upload(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        while let Some(file) = self.turn.files.get(self.files.len()) {
-            let Some(entry) = request::remote_file(file) else {
-                out.call(request::upload(&self.config, &self.turn.user, file)?);
-                return Ok(());
-            };
-            self.files.push(entry);
-        }
-        self.stream(out);
-        Ok(())
-    }
-
-    fn stream(&mut self, out: &mut OutputQueue) {
-        self.stage = DifyStage::Streaming;
-        let request = match self.config.app {
-            DifyAppType::Workflow => request::workflow(&self.config, &self.turn, &self.files, out),
-            DifyAppType::Chat | DifyAppType::Agent => request::chat(
-                &self.config,
-                &self.turn,
-                &self.files,
-                &self.history,
-                self.conversation.id(),
-            ),
-        };
-        out.call(request);
-    }
-
-    fn event(
-        &mut self,
-        event: &UpstreamEvent,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        match &self.stage {
-            DifyStage::Uploading => {
-                let Some(file) = self.turn.files.get(self.files.len()) else {
-                    return Ok(());
-                };
-                let payload = event
-                    .json()
-                    .map_err(|failure| failure.of_upload(&file.name))?;
-                let id = filled(&payload["id"]).ok_or_else(|| {
-                    ConnectorFailure::unreadable(&event.text).of_upload(&file.name)
-                })?;
-                self.files.push(request::local_file(file, id));
-                self.upload(out)
-            }
-            DifyStage::Streaming | DifyStage::Resumed => self.streamed(event, out),
-            DifyStage::Asking(_) | DifyStage::Submitting => Ok(()),
-        }
-    }
-
-    fn streamed(
-        &mut self,
-        event: &UpstreamEvent,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let payload = event.json()?;
-        if event.is_document && payload.get("event").is_none() {
-            return Err(ConnectorFailure::unreadable(&event.text));
-        }
-        if let Some(id) =
-            filled(&payload["conversation_id"]).filter(|_| self.config.app != DifyAppType::Workflow)
-        {
-            self.conversation.learn(id, out);
-        }
-        match self.progress.event(&payload, out) {
-            Ok(DifyStep::Next) => Ok(()),
-            Ok(DifyStep::Over) => self.progress.complete(out),
-            Ok(DifyStep::Paused) => self.ask(out),
-            Err(failure) => self.lost(failure, out),
-        }
-    }
-
-    fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        match self.stage {
-            DifyStage::Uploading => {
-                let name = self
-                    .turn
-                    .files
-                    .get(self.files.len())
-                    .map_or("", |file| file.name.as_str());
-                Err(ConnectorFailure::ended_early().of_upload(name))
-            }
-            DifyStage::Submitting => {
-                self.reopen(out);
-                Ok(())
-            }
-            _ if self.progress.is_complete() => self.progress.complete(out),
-            _ if self.progress.has_form() => self.ask(out),
-            // The pause of the answered form may end the second stream again.
-            DifyStage::Resumed if self.reopened < MAX_REOPENED => {
-                self.reopen(out);
-                Ok(())
-            }
-            _ => Err(ConnectorFailure::ended_early()),
-        }
-    }
-
-    /// Asks the next form. The stream is closed during the wait.
-    fn ask(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
-        out.remember(PENDING_FORM, form.stored());
-        out.push(MachineOutput::Ask(Box::new(form.question())));
-        self.stage = DifyStage::Asking(form);
-        Ok(())
-    }
-
-    fn answered(
-        &mut self,
-        answer: AwaitedInteraction,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let DifyStage::Asking(form) = std::mem::replace(&mut self.stage, DifyStage::Submitting)
-        else {
-            return Err(ConnectorFailure::ended_early());
-        };
-        match answer {
-            AwaitedInteraction::Submitted {
-                action_id, values, ..
-            } => self.submit(&form, action_id.as_deref(), &values, out),
-            // Dify continues along the form's branch for timeouts.
-            AwaitedInteraction::Expired | AwaitedInteraction::Open => {
-                self.progress.resume(&form);
-                self.reopen(out);
-                Ok(())
-            }
-            AwaitedInteraction::Cancelled => Err(ConnectorFailure::new(
-                FailureKind::Cancelled,
-                "the run was cancelled",
-            )),
-        }
-    }
-
-    fn submit(
-        &mut self,
-        form: &DifyForm,
-        action: Option<&str>,
-        values: &protocol::JsonObject,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let body = form.submission(action, values, &self.turn.user)?;
-        self.progress.resume(form);
-        self.stage = DifyStage::Submitting;
-        // Clear the form first: a second answer would be refused by Dify.
-        out.remember(PENDING_FORM, Value::Null);
-        out.call(request::submit(&self.config, form.token(), body));
-        Ok(())
-    }
-
-    /// Opens the stream of the paused workflow run again.
-    fn reopen(&mut self, out: &mut OutputQueue) {
-        self.reopened += 1;
-        self.stage = DifyStage::Resumed;
-        let run = self.progress.run_id.as_deref().unwrap_or_default();
-        out.call(request::resume(&self.config, &self.turn.user, run));
-    }
-
-    fn refused(
-        &mut self,
-        refusal: ErrorStatus,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let code = refusal.json()["code"].as_str().map(str::to_owned);
-        let failure = ConnectorFailure::from(refusal);
-        let failure = match code {
-            Some(code) => failure.detail("code", code),
-            None => failure,
-        };
-        match &self.stage {
-            DifyStage::Uploading => {
-                let name = self
-                    .turn
-                    .files
-                    .get(self.files.len())
-                    .map_or("", |file| file.name.as_str());
-                Err(failure.of_upload(name))
-            }
-            DifyStage::Streaming => self.lost(failure, out),
-            // The form was answered elsewhere, or has expired: the workflow continues without this answer.
-            DifyStage::Submitting if failure.details.get("status") == Some(&json!(412)) => {
-                out.log(
-                    "warning",
-                    "the form takes no answer any more; the workflow continues without this one",
-                );
-                self.reopen(out);
-                Ok(())
-            }
-            // Send no stop call for a paused workflow: its form can still be answered on Dify.
-            DifyStage::Submitting => {
-                self.progress.task_id = None;
-                Err(failure)
-            }
-            _ => Err(failure),
-        }
-    }
-
-    fn failed(
-        &mut self,
-        error: TransportError,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        match self.stage {
-            DifyStage::Streaming | DifyStage::Resumed if self.progress.is_complete() => {
-                self.progress.complete(out)
-            }
-            // Dify hangs for some lost conversations, so a retry with a new one may succeed.
-            DifyStage::Streaming if error == TransportError::Idle => self.start_over(
-                error.into(),
-                "Dify was silent about a stored conversation",
-                out,
-            ),
-            _ => Err(error.into()),
-        }
-    }
-
-    /// Starts over if Dify lost the stored conversation; otherwise returns the failure.
-    fn lost(
-        &mut self,
-        failure: ConnectorFailure,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let is_lost = ["not_found", "conversation_not_exists"]
-            .iter()
-            .any(|code| failure.details.get("code") == Some(&json!(code)))
-            || failure.details.get("status") == Some(&json!(404));
-        if is_lost {
-            return self.start_over(failure, "Dify does not know the stored conversation", out);
-        }
-        Err(failure)
-    }
-
-    fn start_over(
-        &mut self,
-        failure: ConnectorFailure,
-        reason: &str,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        if !self
-            .conversation
-            .start_over(self.progress.has_begun(), reason, out)
-        {
-            return Err(failure);
-        }
-        self.progress = DifyProgress::new(&self.turn, &self.config);
-        match self.config.resend_history {
-            0 => self.stream(out),
-            messages => out.push(MachineOutput::History(messages)),
-        }
-        Ok(())
-    }
 }

@@ -5,17 +5,19 @@ mod events;
 mod filter;
 mod request;
 
-use std::cell::RefCell;
+use serde_json::json;
 
-use crate::catalogue::Platform;
 use crate::http_agent::config::Config;
-use crate::http_agent::events::{EventMeaning, HttpReply};
-use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
-use crate::turn::ConnectorTurn;
-use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::PlatformConversation;
-use crate::upstream::failure::{ConnectorFailure, TransportError};
+use crate::http_agent::events::EventMeaning;
+use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::request::PlatformRequest;
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::reader::UpstreamEvent;
+
+const SESSION: &str = "external.session_id";
 
 pub(crate) const PLATFORM: Platform = Platform {
     name: "http-agent",
@@ -23,134 +25,84 @@ pub(crate) const PLATFORM: Platform = Platform {
     label: "HTTP agent",
     description: "Any agent over HTTP: jq filters map the request and the events of its answer",
     legacy: &[],
-    takes_files: true,
+    files: FileSupport::Accepted,
     asks: false,
+    conversation: ConversationKind::new(SESSION, "the agent", "session").hanging_if_lost(),
     form: include_str!("http_agent/form.json"),
-    start,
+    start: |_, reader| {
+        Ok(Box::new(HttpAgent {
+            config: Config::read(reader)?,
+            mapped: None,
+            is_final: false,
+        }))
+    },
 };
-
-const SESSION: &str = "external.session_id";
-
-fn start(
-    turn: ConnectorTurn,
-    reader: &mut ConfigReader<'_>,
-) -> Result<Box<dyn Machine>, ConnectorFailure> {
-    let config = Config::read(reader)?;
-    Ok(Box::new(HttpAgent {
-        session: PlatformConversation::of(&turn, SESSION, |_| config.keeps_session()),
-        reply: HttpReply::new(&turn),
-        history: Vec::new(),
-        mapped: RefCell::new(None),
-        turn,
-        config,
-    }))
-}
 
 struct HttpAgent {
     config: Config,
-    turn: ConnectorTurn,
-    session: PlatformConversation,
-    history: Vec<HistoryMessage>,
-    reply: HttpReply,
     /// The meaning of the next event. `is_ping` maps it, and `event` uses it: filters are expensive.
-    mapped: RefCell<Option<Result<EventMeaning, ConnectorFailure>>>,
+    mapped: Option<Mapped<EventMeaning>>,
+    /// The full text was received.
+    is_final: bool,
 }
 
-impl Machine for HttpAgent {
-    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        match input {
-            MachineInput::Begin => self.begin(out),
-            MachineInput::History(messages) => {
-                self.history = messages;
-                self.call(out)
-            }
-            MachineInput::Event(event) => self.event(&event, out),
-            // The answer is complete, so a later failure does not matter.
-            MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_final => {
-                self.reply.complete(out)
-            }
-            MachineInput::Ended if self.config.ends_with_body() => self.reply.complete(out),
-            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
-            MachineInput::Refused(refusal) if refusal.head.status == 404 => self.lost(
-                refusal.into(),
-                "the agent does not know the stored session",
-                out,
-            ),
-            MachineInput::Refused(refusal) => Err(refusal.into()),
-            MachineInput::Failed(TransportError::Idle) => self.lost(
-                TransportError::Idle.into(),
-                "the agent was silent about a stored session",
-                out,
-            ),
-            MachineInput::Failed(error) => Err(error.into()),
-            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
-        }
+impl PlatformMapping for HttpAgent {
+    fn request(&mut self, run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+        request::request(&self.config, run)
     }
 
-    /// True for an event without meaning.
-    fn is_ping(&self, event: &UpstreamEvent) -> bool {
-        let mapped = events::map(&self.config, event);
-        let is_ping = !event.is_document && mapped.as_ref().is_ok_and(EventMeaning::is_nothing);
-        // The session asks for the ping first, then passes the same event.
-        self.mapped.replace(Some(mapped));
-        is_ping
-    }
-}
-
-impl HttpAgent {
-    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if let Some(file) = self.turn.files.first().filter(|_| !self.config.takes_files) {
-            let fault = "is not sent: say `files = true` once the filter /body uses .input.files";
-            return Err(ConnectorFailure::upload(&file.name, fault));
-        }
-        match self.config.history {
-            0 => self.call(out),
-            messages => {
-                out.push(MachineOutput::History(messages));
-                Ok(())
-            }
-        }
-    }
-
-    fn call(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let id = self.session.id();
-        out.call(request::request(
-            &self.config,
-            &self.turn,
-            &self.history,
-            id,
-        )?);
-        Ok(())
-    }
-
-    fn event(
-        &mut self,
-        event: &UpstreamEvent,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
         let mapped = self.mapped.take();
-        let meaning = mapped.unwrap_or_else(|| events::map(&self.config, event))?;
-        if let Some(failure) = meaning.error {
+        let mapped = mapped.unwrap_or_else(|| events::map(&self.config, event));
+        let mut meaning = mapped?;
+        if let Some(failure) = meaning.error.take() {
             return Err(failure);
         }
         if let Some(id) = &meaning.session {
-            self.session.learn(id, out);
+            run.learn(id);
         }
-        self.reply.tell(meaning, out)
+        self.is_final |= meaning.end.is_some();
+        Ok(meaning.tell(&mut run.answer))
     }
 
-    /// Repeats the call without the stored session, unless results exist.
-    fn lost(
-        &mut self,
-        failure: ConnectorFailure,
-        reason: &str,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let has_begun = self.reply.has_begun();
-        if !self.session.start_over(has_begun, reason, out) {
-            return Err(failure);
+    fn history(&self) -> u32 {
+        self.config.history
+    }
+
+    fn accepts(&self, _id: &str) -> bool {
+        self.config.keeps_session()
+    }
+
+    fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {
+        if !self.config.takes_files {
+            let fault = "is not sent: say `files = true` once the filter /body uses .input.files";
+            return Err(ConnectorFailure::upload(&file.name, fault));
         }
-        self.reply = HttpReply::new(&self.turn);
-        self.call(out)
+        let url = file.url()?;
+        let reference = json!({"name": file.name, "mime_type": file.mime_type, "url": url});
+        Ok(FileReference::Inline(reference))
+    }
+
+    /// True for an event without meaning.
+    fn is_ping(&mut self, event: &UpstreamEvent) -> bool {
+        // The session asks for the ping first, then passes the same event.
+        let mapped = self.mapped.insert(events::map(&self.config, event));
+        !event.is_document && mapped.as_ref().is_ok_and(EventMeaning::is_nothing)
+    }
+
+    /// True for a response with this status; errors within a response have no such meaning.
+    fn is_lost(&self, failure: &ConnectorFailure) -> bool {
+        failure.kind == FailureKind::HttpError && failure.has_status(404)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.is_final
+    }
+
+    fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+        if self.config.ends_with_body() {
+            return Ok(NextStep::Complete);
+        }
+        Err(ConnectorFailure::ended_early())
     }
 }

@@ -1,46 +1,18 @@
-//! A platform as a state machine without I/O: inputs come in, outputs go out.
-//!
-//! [`MachineSession`](crate::session::MachineSession) connects a machine with its driver. It frames response bytes,
-//! drops pings, handles cancellation and deadlines, redacts failures, and allows no output after the end.
+//! Inputs and outputs of a run as a state machine without I/O.
 
 use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::message::LlmTokenUsage;
 use protocol::result::AgentRunResult;
 use serde_json::Value;
+use url::Url;
 
-use crate::request::PlatformRequest;
+use crate::request::{PlatformRequest, PlatformResponseHead};
 use crate::turn::FileContent;
 use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::results;
 
-/// The work of one run on one platform. Total: no input causes a panic.
-pub trait Machine: Send {
-    /// Handles one input. An error ends the run.
-    ///
-    /// Every input except [`MachineInput::Opened`] and [`MachineInput::Event`] must produce an output that continues
-    /// or ends
-    /// the run: a call, a question, a request for the history, or the end.
-    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure>;
-
-    /// True for a keep-alive. The session drops it and does not reset the idle timer.
-    fn is_ping(&self, _event: &UpstreamEvent) -> bool {
-        false
-    }
-
-    /// True if the answer is complete and only its usage can follow. The driver waits a few seconds for that and then
-    /// passes [`TransportError::Idle`], which must complete the run.
-    fn is_answered(&self) -> bool {
-        false
-    }
-
-    /// The call that stops the work upstream; sent on cancellation, deadline and failure.
-    fn stop(&self) -> Option<PlatformRequest> {
-        None
-    }
-}
-
-/// An input of a machine.
+/// An input of a run.
 #[derive(Clone, Debug)]
 pub enum MachineInput {
     /// The first input, once.
@@ -61,22 +33,6 @@ pub enum MachineInput {
     Answered(AwaitedInteraction),
 }
 
-/// Status and headers of a response.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PlatformResponseHead {
-    pub status: u16,
-    /// Names in lower case.
-    pub headers: Vec<(String, String)>,
-}
-
-impl PlatformResponseHead {
-    /// The value of the first header of that name, which is in lower case.
-    pub fn header(&self, name: &str) -> Option<&str> {
-        let found = self.headers.iter().find(|(key, _)| key == name);
-        found.map(|(_, value)| value.as_str())
-    }
-}
-
 /// One earlier message of the conversation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryMessage {
@@ -85,7 +41,7 @@ pub struct HistoryMessage {
     pub text: String,
 }
 
-/// An output of a machine. The driver handles outputs in their order.
+/// An output of a run. The driver handles outputs in their order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum MachineOutput {
     /// Closes an open response and sends this request. Its inputs follow.
@@ -114,6 +70,12 @@ pub struct SavedFile {
     pub name: String,
     pub mime_type: Option<String>,
     pub content: FileContent,
+}
+
+/// The last segment of a file's address.
+pub(crate) fn file_name(url: &Url) -> Option<&str> {
+    let name = url.path_segments()?.next_back()?;
+    (!name.is_empty()).then_some(name)
 }
 
 /// The end of a run with an answer.

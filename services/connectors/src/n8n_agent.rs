@@ -4,13 +4,14 @@ mod config;
 mod events;
 mod request;
 
-use crate::catalogue::Platform;
-use crate::machine::{Machine, MachineInput, OutputQueue};
+use crate::mapping::{NextStep, PlatformMapping};
 use crate::n8n_agent::config::{Config, Handling};
 use crate::n8n_agent::events::N8nReply;
-use crate::turn::ConnectorTurn;
-use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::ConnectorFailure;
+use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::request::PlatformRequest;
+use crate::run::ConnectorRun;
+use crate::upstream::failure::Mapped;
+use crate::upstream::reader::UpstreamEvent;
 
 pub(crate) const PLATFORM: Platform = Platform {
     name: "n8n-agent",
@@ -21,55 +22,43 @@ pub(crate) const PLATFORM: Platform = Platform {
         "plugin:langbot/n8n-agent/default",
         "plugin:langbot-team/N8nAgent/default",
     ],
-    takes_files: false,
+    files: FileSupport::Refused("n8n takes no files"),
     asks: false,
+    conversation: ConversationKind::new("external.conversation_id", "n8n", "conversation"),
     form: include_str!("n8n_agent/form.json"),
-    start,
+    start: |_, reader| {
+        Ok(Box::new(N8n {
+            config: Config::read(reader)?,
+            reply: N8nReply::default(),
+        }))
+    },
 };
-
-fn start(
-    turn: ConnectorTurn,
-    reader: &mut ConfigReader<'_>,
-) -> Result<Box<dyn Machine>, ConnectorFailure> {
-    let config = Config::read(reader)?;
-    turn.refuse_files("n8n")?;
-    Ok(Box::new(N8n {
-        reply: N8nReply::new(&turn, &config.output_key),
-        turn,
-        config,
-    }))
-}
 
 struct N8n {
     config: Config,
-    turn: ConnectorTurn,
     reply: N8nReply,
 }
 
-impl Machine for N8n {
-    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        match input {
-            MachineInput::Begin => {
-                let request = request::call(&self.config, &self.turn, out)?;
-                out.call(request);
-                Ok(())
-            }
-            MachineInput::Event(event) if self.config.handling == Handling::Reply => {
-                self.reply.event(&event, out)
-            }
-            MachineInput::Ended => match self.config.handling {
-                Handling::Reply => self.reply.complete(out),
-                Handling::Ignore => {
-                    out.finish("stop", None);
-                    Ok(())
-                }
-            },
-            MachineInput::Refused(refusal) => Err(refusal.into()),
-            MachineInput::Failed(error) => Err(error.into()),
-            MachineInput::Opened(_)
-            | MachineInput::Event(_)
-            | MachineInput::History(_)
-            | MachineInput::Answered(_) => Ok(()),
+impl PlatformMapping for N8n {
+    fn request(&mut self, run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+        request::call(&self.config, run)
+    }
+
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        if self.config.handling == Handling::Reply {
+            let key = &self.config.output_key;
+            self.reply.event(event, key, &mut run.answer)?;
         }
+        Ok(NextStep::Read)
+    }
+
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        if self.config.handling == Handling::Ignore {
+            // The run has no message.
+            run.answer.out.finish("stop", None);
+            return Ok(NextStep::Read);
+        }
+        self.reply.end(&self.config.output_key, run)?;
+        Ok(NextStep::Complete)
     }
 }

@@ -6,14 +6,16 @@ mod reply;
 mod request;
 mod responses;
 
-use crate::catalogue::Platform;
-use crate::machine::{HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue};
+use serde_json::Value;
+
+use crate::mapping::{FileReference, NextStep, PlatformMapping};
 use crate::openai_agent::config::{Config, ConversationOrigin, OpenAiApi};
 use crate::openai_agent::reply::OpenAiReply;
-use crate::turn::ConnectorTurn;
-use crate::upstream::config::ConfigReader;
-use crate::upstream::conversation::PlatformConversation;
-use crate::upstream::failure::{ConnectorFailure, ErrorStatus, TransportError};
+use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::request::PlatformRequest;
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::json::filled;
 use crate::upstream::reader::UpstreamEvent;
 
@@ -23,200 +25,108 @@ pub(crate) const PLATFORM: Platform = Platform {
     label: "OpenAI-compatible agent",
     description: "Any server that answers Chat Completions or Responses: FastGPT, RAGFlow, MaxKB, vLLM, agent servers",
     legacy: &[],
-    takes_files: true,
+    files: FileSupport::Accepted,
     asks: false,
+    conversation: ConversationKind::new("external.conversation_id", "the server", "conversation")
+        .hanging_if_lost(),
     form: include_str!("openai_agent/form.json"),
-    start,
+    start: |_, reader| {
+        Ok(Box::new(OpenAiAgent {
+            config: Config::read(reader)?,
+            reply: OpenAiReply::default(),
+        }))
+    },
 };
-
-const CONVERSATION: &str = "external.conversation_id";
-
-fn start(
-    turn: ConnectorTurn,
-    reader: &mut ConfigReader<'_>,
-) -> Result<Box<dyn Machine>, ConnectorFailure> {
-    let config = Config::read(reader)?;
-    Ok(Box::new(OpenAiAgent {
-        conversation: PlatformConversation::of(&turn, CONVERSATION, |_| {
-            config.keeps_conversation()
-        }),
-        reply: OpenAiReply::new(&turn),
-        history: Vec::new(),
-        turn,
-        config,
-    }))
-}
 
 struct OpenAiAgent {
     config: Config,
-    turn: ConnectorTurn,
-    conversation: PlatformConversation,
-    history: Vec<HistoryMessage>,
     reply: OpenAiReply,
 }
 
-impl Machine for OpenAiAgent {
-    fn on(&mut self, input: MachineInput, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        match input {
-            MachineInput::Begin => self.begin(out),
-            MachineInput::History(messages) => {
-                self.history = messages;
-                self.call(out)
-            }
-            MachineInput::Event(event) => self.event(&event, out),
-            // The answer is complete, so a later failure does not matter.
-            MachineInput::Ended | MachineInput::Failed(_) if self.reply.is_complete() => {
-                self.complete(out)
-            }
-            MachineInput::Ended => Err(ConnectorFailure::ended_early()),
-            MachineInput::Refused(refusal) => self.refused(refusal, out),
-            MachineInput::Failed(error) => self.failed(error, out),
-            MachineInput::Opened(_) | MachineInput::Answered(_) => Ok(()),
+impl PlatformMapping for OpenAiAgent {
+    fn request(&mut self, run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+        let field = self.config.conversation.as_ref();
+        if field.is_some_and(|field| field.origin == ConversationOrigin::Ours) {
+            run.own_conversation();
         }
-    }
-}
-
-impl OpenAiAgent {
-    /// Reads the history first, unless the server stores the conversation.
-    fn begin(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if self.config.keeps_conversation() || self.config.history == 0 {
-            return self.call(out);
-        }
-        out.push(MachineOutput::History(self.config.history));
-        Ok(())
+        Ok(request::request(&self.config, run))
     }
 
-    fn call(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let is_ours = self
-            .config
-            .conversation
-            .as_ref()
-            .is_some_and(|field| field.origin == ConversationOrigin::Ours);
-        if is_ours && self.conversation.id().is_none() {
-            let id = format!("runnel_{}", self.turn.run_id);
-            self.conversation.learn(&id, out);
-        }
-        let id = self.conversation.id();
-        out.call(request::request(
-            &self.config,
-            &self.turn,
-            &self.history,
-            id,
-        )?);
-        Ok(())
-    }
-
-    fn event(
-        &mut self,
-        event: &UpstreamEvent,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
         if event.text.trim() == "[DONE]" {
             self.reply.is_done = true;
         } else {
             let payload = event.json()?;
             if let Some(failure) = reply::error_in(event.name.as_deref(), &payload) {
-                return self.lost(failure, out);
+                return Err(failure);
             }
-            self.learn(&payload, out);
+            // The configured member has the conversation's id.
+            let field = self.config.conversation.as_ref();
+            if let Some(id) = field.and_then(|field| filled(&payload[field.name.as_str()])) {
+                run.learn(id);
+            }
+            let (reply, answer) = (&mut self.reply, &mut run.answer);
             match self.config.api {
-                OpenAiApi::Chat => chat::event(&mut self.reply, event, &payload, out)?,
-                OpenAiApi::Responses => responses::event(&mut self.reply, event, &payload, out)?,
+                OpenAiApi::Chat => chat::event(reply, event, &payload, answer)?,
+                OpenAiApi::Responses => responses::event(reply, event, &payload, answer)?,
             }
         }
-        if self.reply.is_done {
-            return self.complete(out);
-        }
-        Ok(())
+        Ok(if self.reply.is_done {
+            NextStep::Complete
+        } else {
+            NextStep::Read
+        })
     }
 
-    /// Learns the conversation's id from the configured member.
-    fn learn(&mut self, payload: &serde_json::Value, out: &mut OutputQueue) {
-        let field = self.config.conversation.as_ref();
-        if let Some(id) = field.and_then(|field| filled(&payload[field.name.as_str()])) {
-            self.conversation.learn(id, out);
+    /// None if the server stores the conversation.
+    fn history(&self) -> u32 {
+        if self.config.keeps_conversation() {
+            0
+        } else {
+            self.config.history
         }
     }
 
-    fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if let Some(id) = self
-            .reply
-            .response_id
-            .take()
-            // Only a complete response can be continued.
-            .filter(|_| self.config.chains_responses)
+    fn resent_history(&self) -> u32 {
+        self.config.history
+    }
+
+    fn accepts(&self, _id: &str) -> bool {
+        self.config.keeps_conversation()
+    }
+
+    fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {
+        let part = match self.config.api {
+            OpenAiApi::Chat => request::chat_part(file),
+            OpenAiApi::Responses => request::responses_part(file),
+        };
+        part.map(FileReference::Inline)
+    }
+
+    fn refusal_code(&self, body: &Value) -> Option<String> {
+        reply::code_of(&body["error"])
+    }
+
+    fn is_lost(&self, failure: &ConnectorFailure) -> bool {
+        failure.has_status(404) || failure.code() == "previous_response_not_found"
+    }
+
+    fn reset(&mut self) {
+        self.reply = OpenAiReply::default();
+    }
+
+    /// Servers may omit one of the two end marks.
+    fn is_complete(&self) -> bool {
+        self.reply.is_complete()
+    }
+
+    fn finish(&mut self, run: &mut ConnectorRun) -> Mapped {
+        // Only a complete response can be continued.
+        if let Some(id) = self.reply.response_id.take()
+            && self.config.chains_responses
         {
-            self.conversation.learn(&id, out);
+            run.learn(&id);
         }
-        self.reply.complete(out)
-    }
-
-    fn refused(
-        &mut self,
-        refusal: ErrorStatus,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let code = reply::code_of(&refusal.json()["error"]);
-        let failure = ConnectorFailure::from(refusal);
-        self.lost(
-            match code {
-                Some(code) => failure.detail("code", code),
-                None => failure,
-            },
-            out,
-        )
-    }
-
-    fn failed(
-        &mut self,
-        error: TransportError,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        if error == TransportError::Idle
-            && self.conversation.start_over(
-                self.reply.has_begun(),
-                "the server was silent about a stored conversation",
-                out,
-            )
-        {
-            return self.restart(out);
-        }
-        Err(error.into())
-    }
-
-    /// Starts over if the server lost the stored conversation; otherwise returns the failure.
-    fn lost(
-        &mut self,
-        failure: ConnectorFailure,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        let is_lost = failure
-            .details
-            .get("status")
-            .is_some_and(|status| *status == 404)
-            || failure
-                .details
-                .get("code")
-                .is_some_and(|code| *code == "previous_response_not_found");
-        if is_lost
-            && self.conversation.start_over(
-                self.reply.has_begun(),
-                "the server does not know the stored conversation",
-                out,
-            )
-        {
-            return self.restart(out);
-        }
-        Err(failure)
-    }
-
-    /// Repeats the call in a new conversation, with the last messages.
-    fn restart(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        self.reply = OpenAiReply::new(&self.turn);
-        if self.config.history == 0 {
-            return self.call(out);
-        }
-        out.push(MachineOutput::History(self.config.history));
-        Ok(())
+        self.reply.finish(&mut run.answer)
     }
 }

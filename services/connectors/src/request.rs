@@ -9,6 +9,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
+/// The header with a credential, and its complete value.
+pub type Credential = (&'static str, SecretString);
+
 /// A request to a platform. Debug output hides header values and bodies.
 #[derive(Clone, PartialEq)]
 pub struct PlatformRequest {
@@ -99,15 +102,19 @@ impl PlatformRequest {
         }
     }
 
-    /// Adds `authorization: Bearer` if there is a key.
+    /// Adds `authorization: Bearer` with this key.
     #[must_use]
-    pub fn bearer(self, key: Option<&SecretString>) -> Self {
-        match key {
+    pub fn bearer(self, key: &SecretString) -> Self {
+        let value = format!("Bearer {}", key.expose_secret());
+        self.header("authorization", value)
+    }
+
+    /// Adds the header of a credential, if there is one.
+    #[must_use]
+    pub fn authorized(self, credential: Option<&Credential>) -> Self {
+        match credential {
             None => self,
-            Some(key) => {
-                let value = format!("Bearer {}", key.expose_secret());
-                self.header("authorization", value)
-            }
+            Some((name, value)) => self.header(*name, value.expose_secret()),
         }
     }
 
@@ -122,6 +129,22 @@ impl PlatformRequest {
     #[must_use]
     pub fn framed(self, framing: ResponseFraming) -> Self {
         Self { framing, ..self }
+    }
+}
+
+/// Status and headers of a response.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlatformResponseHead {
+    pub status: u16,
+    /// Names in lower case.
+    pub headers: Vec<(String, String)>,
+}
+
+impl PlatformResponseHead {
+    /// The value of the first header of that name, which is in lower case.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(key, _)| key == name);
+        found.map(|(_, value)| value.as_str())
     }
 }
 
@@ -184,7 +207,7 @@ mod tests {
     #[test]
     fn debug_output_hides_secrets() {
         let url: Url = "https://a.example".parse().unwrap();
-        let request = PlatformRequest::get(url).bearer(Some(&"secret-key".into()));
+        let request = PlatformRequest::get(url).bearer(&"secret-key".into());
         assert!(!format!("{request:?}").contains("secret-key"));
     }
 }

@@ -1,4 +1,4 @@
-//! One run of a platform, between its machine and its driver. Pure: the driver does the I/O.
+//! One run of a platform, between its loop and its driver. Pure: the driver does the I/O.
 
 use protocol::JsonObject;
 use protocol::interaction::AwaitedInteraction;
@@ -6,14 +6,15 @@ use protocol::result::ResultType;
 use secrecy::ExposeSecret as _;
 use serde_json::Value;
 
-use crate::catalogue::Platform;
-use crate::machine::{
-    HistoryMessage, Machine, MachineInput, MachineOutput, OutputQueue, PlatformResponseHead,
-};
-use crate::request::ResponseFraming;
+use crate::machine::{HistoryMessage, MachineInput, MachineOutput};
+use crate::platform::Platform;
+use crate::request::{PlatformResponseHead, ResponseFraming};
+use crate::run_loop::RunLoop;
 use crate::turn::ConnectorTurn;
 use crate::upstream::config::{CallTimeouts, ConfigReader, SecretSource};
-use crate::upstream::failure::{ConnectorFailure, ErrorStatus, FailureKind, TransportError};
+use crate::upstream::failure::{
+    ConnectorFailure, ErrorStatus, FailureKind, Mapped, TransportError,
+};
 use crate::upstream::reader::{UpstreamEvent, UpstreamReader};
 use crate::upstream::redact::SecretRedactor;
 
@@ -22,7 +23,7 @@ pub(crate) const REFUSAL_BYTES: usize = 64 * 1024;
 
 /// A run. Each method takes one input and returns the outputs, which the driver handles in order.
 pub struct MachineSession {
-    machine: Box<dyn Machine>,
+    run: RunLoop,
     redactor: SecretRedactor,
     limits: CallTimeouts,
     phase: SessionPhase,
@@ -47,17 +48,18 @@ impl MachineSession {
         mut turn: ConnectorTurn,
         config: &JsonObject,
         source: &SecretSource,
-    ) -> Result<Self, ConnectorFailure> {
+    ) -> Mapped<Self> {
         let mut reader = ConfigReader::new(config, source);
         let limits = reader.limits()?;
         turn.shows_reasoning = reader.flag("show-thoughts", false)?;
         let run_token = turn.run_token.clone();
-        let machine = (platform.start)(turn, &mut reader)?;
+        let mapping = (platform.start)(&turn, &mut reader)?;
+        platform.check_files(&turn)?;
         let mut secrets = reader.finish()?;
         // An empty secret would match everywhere; the token goes to the platform, so hide it in messages too.
         secrets.extend(run_token.filter(|token| !token.expose_secret().is_empty()));
         Ok(Self {
-            machine,
+            run: RunLoop::new(mapping, platform.conversation, turn),
             redactor: SecretRedactor::new(secrets),
             limits,
             phase: SessionPhase::New,
@@ -82,7 +84,7 @@ impl MachineSession {
 
     /// True if only the usage of a complete answer can follow.
     pub fn is_answered(&self) -> bool {
-        matches!(self.phase, SessionPhase::Reading(_)) && self.machine.is_answered()
+        matches!(self.phase, SessionPhase::Reading(_)) && self.run.is_answered()
     }
 
     /// Begins the run.
@@ -120,7 +122,7 @@ impl MachineSession {
             _ => {}
         }
         let mut outputs = self.deliver(events);
-        // A machine that ended the run within these events has no use for the error.
+        // A run that ended the run within these events has no use for the error.
         if let Err(error) = read
             && matches!(self.phase, SessionPhase::Reading(_))
         {
@@ -212,7 +214,7 @@ impl MachineSession {
         }
         // Before the first input nothing runs on the platform.
         let is_begun = !matches!(self.phase, SessionPhase::New);
-        let stop = self.machine.stop().filter(|_| is_begun);
+        let stop = self.run.stop().filter(|_| is_begun);
         let stop = stop.map(MachineOutput::Notify);
         self.phase = SessionPhase::Over;
         let failed = MachineOutput::Fail(failure.redacted(&self.redactor));
@@ -222,11 +224,11 @@ impl MachineSession {
     fn deliver(&mut self, events: Vec<UpstreamEvent>) -> Vec<MachineOutput> {
         let mut outputs = Vec::new();
         for event in events {
-            // The machine may have left this response within the chunk: drop the remaining events.
+            // The run may have left this response within the chunk: drop the remaining events.
             if !matches!(self.phase, SessionPhase::Reading(_)) {
                 break;
             }
-            if self.machine.is_ping(&event) {
+            if self.run.is_ping(&event) {
                 continue;
             }
             self.has_progress = true;
@@ -237,9 +239,7 @@ impl MachineSession {
 
     fn give(&mut self, input: MachineInput) -> Vec<MachineOutput> {
         let may_wait = matches!(input, MachineInput::Opened(_) | MachineInput::Event(_));
-        let mut out = OutputQueue::default();
-        let handled = self.machine.on(input, &mut out);
-        let mut outputs = out.0;
+        let (mut outputs, handled) = self.run.on(input);
         let mut goes_on = may_wait;
         let mut end = None;
         for (at, output) in outputs.iter_mut().enumerate() {
@@ -298,36 +298,39 @@ mod tests {
     use url::Url;
 
     use super::*;
+    use crate::mapping::{NextStep, PlatformMapping};
+    use crate::platform::ConversationKind;
     use crate::request::PlatformRequest;
+    use crate::run::ConnectorRun;
 
-    /// Calls once, finishes at an event `end`, and ignores the end of its response.
+    /// Calls once, completes at an event `end`, and logs other events.
     struct Careless;
 
-    impl Machine for Careless {
-        fn on(
-            &mut self,
-            input: MachineInput,
-            out: &mut OutputQueue,
-        ) -> Result<(), ConnectorFailure> {
-            match input {
-                MachineInput::Begin => out.call(request("run").framed(ResponseFraming::Lines)),
-                MachineInput::Event(event) if event.text == "end" => {
-                    out.finish("stop", None);
-                    out.finish("again", None);
-                }
-                MachineInput::Event(event) => out.log("info", &event.text),
-                MachineInput::Refused(refusal) => return Err(refusal.into()),
-                _ => {}
-            }
-            Ok(())
+    impl PlatformMapping for Careless {
+        fn request(&mut self, _run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+            Ok(request("run").framed(ResponseFraming::Lines))
         }
 
-        fn is_ping(&self, event: &UpstreamEvent) -> bool {
+        fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+            run.task = Some("t".to_owned());
+            if event.text == "end" {
+                run.answer.append("text");
+                return Ok(NextStep::Complete);
+            }
+            run.answer.out.log("info", &event.text);
+            Ok(NextStep::Read)
+        }
+
+        fn is_ping(&mut self, event: &UpstreamEvent) -> bool {
             event.text == "ping"
         }
 
-        fn stop(&self) -> Option<PlatformRequest> {
-            Some(request("stop"))
+        fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+            Ok(NextStep::Read)
+        }
+
+        fn stop(&self, task: &str, _run: &ConnectorRun) -> Option<PlatformRequest> {
+            Some(request(task))
         }
     }
 
@@ -337,8 +340,10 @@ mod tests {
     }
 
     fn session(status: u16) -> MachineSession {
+        let kind = ConversationKind::new("id", "it", "id");
+        let turn = ConnectorTurn::default();
         let mut session = MachineSession {
-            machine: Box::new(Careless),
+            run: RunLoop::new(Box::new(Careless), kind, turn),
             redactor: SecretRedactor::new(vec!["secret-key".into()]),
             limits: CallTimeouts {
                 idle: std::time::Duration::ZERO,
@@ -358,7 +363,7 @@ mod tests {
 
     fn failure(outputs: &[MachineOutput]) -> &ConnectorFailure {
         match outputs {
-            [MachineOutput::Notify(_), MachineOutput::Fail(failure)] => failure,
+            [.., MachineOutput::Fail(failure)] => failure,
             other => panic!("{other:?}"),
         }
     }
@@ -366,7 +371,10 @@ mod tests {
     #[test]
     fn cancellation_stops_the_platform_once() {
         let mut session = session(200);
-        assert_eq!(failure(&session.cancelled()).kind, FailureKind::Cancelled);
+        session.bytes(b"text\n");
+        let outputs = session.cancelled();
+        assert!(matches!(outputs[0], MachineOutput::Notify(_)));
+        assert_eq!(failure(&outputs).kind, FailureKind::Cancelled);
         assert!(session.is_over());
         assert!(session.deadline().is_empty() && session.bytes(b"end\n").is_empty());
     }
@@ -380,7 +388,8 @@ mod tests {
     #[test]
     fn nothing_follows_the_end() {
         let mut session = session(200);
-        assert_eq!(session.bytes(b"end\nmore\nend\n").len(), 1);
+        let outputs = session.bytes(b"end\nmore\nend\n");
+        assert!(matches!(outputs[2..], [MachineOutput::Finish(_)]));
         assert!(session.end().is_empty());
     }
 

@@ -9,10 +9,11 @@ use protocol::JsonObject;
 use protocol::context::{ActorContext, AgentRunContext, ConversationContext, InputAttachment};
 use protocol::interaction::InteractionSubmission;
 use protocol::message::ContentElement;
-use secrecy::SecretString;
+use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::{Value, json};
 
-use crate::upstream::failure::ConnectorFailure;
+use crate::request::FilePart;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// Maximum files of one event.
 pub const MAX_FILES: usize = 20;
@@ -101,7 +102,7 @@ impl Default for ConnectorTurn {
 
 impl ConnectorTurn {
     /// Reads the facts of a context. Fails with `upload_error` if a file cannot be read.
-    pub fn of(context: &AgentRunContext) -> Result<Self, ConnectorFailure> {
+    pub fn of(context: &AgentRunContext) -> Mapped<Self> {
         let input = &context.input;
         // Some clients send a blank text next to the parts.
         let text = input.text.clone().filter(|text| !text.trim().is_empty());
@@ -136,14 +137,17 @@ impl ConnectorTurn {
         })
     }
 
-    /// Fails with `upload_error` if the event has files, for platforms that accept none.
-    pub fn refuse_files(&self, platform: &str) -> Result<(), ConnectorFailure> {
-        match self.files.first() {
-            None => Ok(()),
-            Some(file) => Err(ConnectorFailure::upload(
-                &file.name,
-                &format!("cannot be handed over: {platform} takes no files"),
-            )),
+    /// The run token as a member of this name, if the agent is configured to receive it.
+    pub fn host_tools(&self, name: Option<&String>) -> Option<(String, Value)> {
+        let token = self.run_token.as_ref()?.expose_secret();
+        Some((name?.clone(), json!(token)))
+    }
+
+    /// The text, or the default if it is blank.
+    pub fn text_or<'a>(&'a self, default: &'a str) -> &'a str {
+        match self.text.trim() {
+            "" => default,
+            _ => &self.text,
         }
     }
 }
@@ -189,10 +193,7 @@ fn result_bytes(metadata: &JsonObject) -> usize {
 }
 
 /// Reads the files of the attachments, or of the contents if there are none.
-fn files_of(
-    attachments: &[InputAttachment],
-    contents: &[ContentElement],
-) -> Result<Vec<TurnFile>, ConnectorFailure> {
+fn files_of(attachments: &[InputAttachment], contents: &[ContentElement]) -> Mapped<Vec<TurnFile>> {
     let attached = attachments
         .iter()
         .map(attachment)
@@ -213,7 +214,7 @@ fn files_of(
     }
 }
 
-fn attachment(file: &InputAttachment) -> Result<TurnFile, ConnectorFailure> {
+fn attachment(file: &InputAttachment) -> Mapped<TurnFile> {
     let name = file.name.clone().unwrap_or_else(|| "file".to_owned());
     let (content, mime_type) = match (&file.id, &file.content, &file.url) {
         (Some(id), _, _) => (FileContent::Artifact(id.clone()), None),
@@ -229,7 +230,7 @@ fn attachment(file: &InputAttachment) -> Result<TurnFile, ConnectorFailure> {
     })
 }
 
-fn part(part: &ContentElement) -> Option<Result<TurnFile, ConnectorFailure>> {
+fn part(part: &ContentElement) -> Option<Mapped<TurnFile>> {
     let (data, is_url, name, default) = match part.kind.as_str() {
         "image_base64" => (part.image_base64.as_deref()?, false, "image", "image/jpeg"),
         "image_url" => (
@@ -267,7 +268,7 @@ fn part(part: &ContentElement) -> Option<Result<TurnFile, ConnectorFailure>> {
 
 type Content = (FileContent, Option<String>);
 
-fn content_of(name: &str, url: &str) -> Result<Content, ConnectorFailure> {
+fn content_of(name: &str, url: &str) -> Mapped<Content> {
     if url.starts_with("data:") {
         return bytes_of(name, url);
     }
@@ -278,7 +279,7 @@ fn content_of(name: &str, url: &str) -> Result<Content, ConnectorFailure> {
 }
 
 /// Base64, or a `data:` URL of base64.
-fn bytes_of(name: &str, data: &str) -> Result<Content, ConnectorFailure> {
+fn bytes_of(name: &str, data: &str) -> Mapped<Content> {
     let split = data
         .strip_prefix("data:")
         .and_then(|data| data.split_once(','));
@@ -305,7 +306,7 @@ fn bytes_of(name: &str, data: &str) -> Result<Content, ConnectorFailure> {
 
 impl TurnFile {
     /// The bytes; an error that names the file where only an address is known.
-    pub fn bytes(&self) -> Result<Arc<[u8]>, ConnectorFailure> {
+    pub fn bytes(&self) -> Mapped<Arc<[u8]>> {
         match &self.content {
             FileContent::Bytes(bytes) => Ok(bytes.clone()),
             FileContent::Url(_) | FileContent::Artifact(_) => Err(ConnectorFailure::upload(
@@ -315,15 +316,44 @@ impl TurnFile {
         }
     }
 
+    /// The public address, if only that is available.
+    pub fn address(&self) -> Option<&str> {
+        match &self.content {
+            FileContent::Url(url) => Some(url),
+            FileContent::Bytes(_) | FileContent::Artifact(_) => None,
+        }
+    }
+
+    /// The bytes in base64.
+    pub fn base64(&self) -> Mapped<String> {
+        Ok(STANDARD.encode(self.bytes()?))
+    }
+
+    /// The platform's word for the type: of an image, of audio, of a video, or of another file.
+    pub fn kind<'a>(&self, [image, audio, video, other]: [&'a str; 4]) -> &'a str {
+        match self.mime_type.split('/').next() {
+            Some("image") => image,
+            Some("audio") => audio,
+            Some("video") => video,
+            _ => other,
+        }
+    }
+
+    /// The bytes as the part `file` of a multipart body.
+    pub fn part(&self) -> Mapped<FilePart> {
+        Ok(FilePart {
+            field: "file",
+            name: self.name.clone(),
+            mime_type: self.mime_type.clone(),
+            bytes: self.bytes()?,
+        })
+    }
+
     /// A `data:` URL of the bytes, or the public address.
-    pub fn url(&self) -> Result<String, ConnectorFailure> {
+    pub fn url(&self) -> Mapped<String> {
         match &self.content {
             FileContent::Url(url) => Ok(url.clone()),
-            _ => Ok(format!(
-                "data:{};base64,{}",
-                self.mime_type,
-                STANDARD.encode(self.bytes()?)
-            )),
+            _ => Ok(format!("data:{};base64,{}", self.mime_type, self.base64()?)),
         }
     }
 }
@@ -332,7 +362,7 @@ impl TurnFile {
 mod tests {
     use super::*;
 
-    fn files(attachments: &Value, contents: &Value) -> Result<Vec<TurnFile>, ConnectorFailure> {
+    fn files(attachments: &Value, contents: &Value) -> Mapped<Vec<TurnFile>> {
         let attachments: Vec<_> = serde_json::from_value(attachments.clone()).unwrap();
         let contents: Vec<_> = serde_json::from_value(contents.clone()).unwrap();
         files_of(&attachments, &contents)

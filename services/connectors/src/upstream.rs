@@ -7,6 +7,7 @@ pub mod reader;
 pub mod answer;
 pub mod conversation;
 pub mod question;
+pub mod question_queue;
 pub mod results;
 pub mod tools;
 pub mod usage;

@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use connectors::catalogue::{PLATFORMS, Platform};
-use connectors::machine::{HistoryMessage, MachineOutput, PlatformResponseHead};
-use connectors::request::{PlatformRequest, RequestBody};
+use connectors::machine::{HistoryMessage, MachineOutput};
+use connectors::request::{PlatformRequest, PlatformResponseHead, RequestBody};
 use connectors::session::MachineSession;
 use connectors::turn::{ConnectorTurn, FileContent, TurnFile};
 use connectors::upstream::config::{SecretHosts, SecretSource};

@@ -4,8 +4,9 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::a2a_agent::config::{Binding, Config};
+use crate::a2a_agent::request::authorized;
 use crate::request::{PlatformRequest, below};
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::filled;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -37,10 +38,7 @@ impl Interface {
     }
 
     /// The interface of a card, and its form for the state.
-    pub(super) fn of_card(
-        config: &Config,
-        card: &Value,
-    ) -> Result<(Self, Value), ConnectorFailure> {
+    pub(super) fn of_card(config: &Config, card: &Value) -> Mapped<(Self, Value)> {
         let streams = card["capabilities"]["streaming"] == true;
         let listed = card["supportedInterfaces"].as_array();
         for interface in listed.into_iter().flatten() {
@@ -58,11 +56,7 @@ impl Interface {
     }
 
     /// Reads one interface of a card. `None` for another protocol or version.
-    fn of(
-        config: &Config,
-        interface: &Value,
-        streams: bool,
-    ) -> Result<Option<Self>, ConnectorFailure> {
+    fn of(config: &Config, interface: &Value, streams: bool) -> Mapped<Option<Self>> {
         let binding = match interface["protocolBinding"].as_str() {
             Some("JSONRPC") => Binding::JsonRpc,
             Some("HTTP+JSON") => Binding::HttpJson,
@@ -98,7 +92,8 @@ pub(super) fn request(config: &Config) -> PlatformRequest {
         .extension()
         .is_some_and(|extension| extension == "json")
     {
-        return PlatformRequest::get(config.base.clone());
+        return authorized(config, PlatformRequest::get(config.base.clone()));
     }
-    PlatformRequest::get(below(&config.base, &[".well-known", "agent-card.json"]))
+    let url = below(&config.base, &[".well-known", "agent-card.json"]);
+    authorized(config, PlatformRequest::get(url))
 }

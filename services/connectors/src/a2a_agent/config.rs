@@ -1,10 +1,10 @@
 //! The configuration of an A2A agent.
 
-use secrecy::SecretString;
 use url::Url;
 
+use crate::request::Credential;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 /// The protocol of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +22,14 @@ pub(super) struct Config {
     pub(super) binding: Option<Binding>,
     pub(super) tenant: String,
     /// The header with the credential, and its complete value.
-    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) credential: Option<Credential>,
     pub(super) resend_history: u32,
     /// The member of the request's metadata for the run token.
     pub(super) host_tools: Option<String>,
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         let bindings = [
             ("auto", None),
             ("jsonrpc", Some(Binding::JsonRpc)),
@@ -45,7 +45,6 @@ impl Config {
         let endpoint = has_endpoint
             .then(|| reader.url("endpoint", ""))
             .transpose()?;
-        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         let credential = reader.credential(&headers)?;
         Ok(Self {
             base: reader.base_url("base-url", "")?,
@@ -53,7 +52,7 @@ impl Config {
             binding: reader.choice("binding", &bindings)?,
             tenant: reader.text("tenant")?,
             credential,
-            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

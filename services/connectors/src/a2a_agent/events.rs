@@ -1,21 +1,17 @@
 //! Reads messages, tasks and updates of an agent, and emits results.
 
-use std::collections::BTreeSet;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
-use crate::machine::{MachineOutput, OutputQueue, SavedFile};
-use crate::turn::{ConnectorTurn, FILE_BYTES, FileContent};
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::machine::SavedFile;
+use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::turn::{FILE_BYTES, FileContent};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::filled;
 
 /// Maximum artifacts of one task.
 const MAX_ARTIFACTS: usize = 200;
-/// Maximum files of one answer; further ones are logged.
-const MAX_FILES: usize = 50;
 
 /// The next step of the machine.
 #[derive(Debug, PartialEq, Eq)]
@@ -28,15 +24,13 @@ pub(super) enum A2aStep {
 }
 
 /// State of the answer so far.
+#[derive(Default)]
 pub(super) struct A2aProgress {
-    answer: AnswerText,
-    pub(super) task_id: Option<String>,
     artifacts: Vec<Artifact>,
     /// The text of all artifacts as it was sent.
     sent: String,
     /// Id of the last status message that was read.
     status_message: String,
-    files: BTreeSet<String>,
 }
 
 /// The text of an artifact, and its data in case it has no text.
@@ -48,50 +42,25 @@ struct Artifact {
 }
 
 impl A2aProgress {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            task_id: None,
-            artifacts: Vec::new(),
-            sent: String::new(),
-            status_message: String::new(),
-            files: BTreeSet::new(),
-        }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || !self.files.is_empty()
-    }
-
-    /// True without text and files.
-    pub(super) fn is_empty(&self) -> bool {
-        self.answer.is_empty() && self.files.is_empty()
-    }
-
     /// Reads one event, or a task.
-    pub(super) fn event(
-        &mut self,
-        event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<A2aStep, ConnectorFailure> {
+    pub(super) fn event(&mut self, event: &Value, run: &mut ConnectorRun) -> Mapped<A2aStep> {
         let (task, status) = (&event["task"], &event["statusUpdate"]);
         let (message, artifact) = (&event["message"], &event["artifactUpdate"]);
         // An agent may answer with a message and without a task.
         if message.is_object() {
-            self.artifact("message", &message["parts"], false, out);
+            self.artifact("message", &message["parts"], false, &mut run.answer);
             return Ok(A2aStep::Over);
         }
         if artifact.is_object() {
-            self.know(&artifact["taskId"]);
+            know(run, &artifact["taskId"]);
             let (update, appends) = (&artifact["artifact"], artifact["append"] == true);
             let id = update["artifactId"].as_str().unwrap_or_default();
-            self.artifact(id, &update["parts"], appends, out);
+            self.artifact(id, &update["parts"], appends, &mut run.answer);
             return Ok(A2aStep::Next);
         }
         if status.is_object() {
-            self.know(&status["taskId"]);
-            return self.status(&status["status"], out);
+            know(run, &status["taskId"]);
+            return self.status(&status["status"], run);
         }
         let task = if event["status"].is_object() {
             event
@@ -101,37 +70,16 @@ impl A2aProgress {
         if !task.is_object() {
             return Ok(A2aStep::Next);
         }
-        self.know(&task["id"]);
+        know(run, &task["id"]);
         // A task repeats its artifacts in full, so they replace the earlier ones.
         for artifact in task["artifacts"].as_array().into_iter().flatten() {
             let id = artifact["artifactId"].as_str().unwrap_or_default();
-            self.artifact(id, &artifact["parts"], false, out);
+            self.artifact(id, &artifact["parts"], false, &mut run.answer);
         }
-        self.status(&task["status"], out)
+        self.status(&task["status"], run)
     }
 
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        // Without a task id no stop call is sent for a finished task.
-        self.task_id = None;
-        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish("stop", None);
-        Ok(())
-    }
-
-    fn know(&mut self, id: &Value) {
-        if let Some(id) = filled(id) {
-            self.task_id = Some(id.to_owned());
-        }
-    }
-
-    fn status(
-        &mut self,
-        status: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<A2aStep, ConnectorFailure> {
+    fn status(&mut self, status: &Value, run: &mut ConnectorRun) -> Mapped<A2aStep> {
         let message = &status["message"];
         let text = text_of(&message["parts"]);
         let state = status["state"].as_str().unwrap_or_default();
@@ -141,7 +89,7 @@ impl A2aProgress {
             "completed" => {
                 // Agents without artifacts answer with their last status.
                 if self.sent.is_empty() {
-                    self.artifact("status", &message["parts"], false, out);
+                    self.artifact("status", &message["parts"], false, &mut run.answer);
                 }
                 Ok(A2aStep::Over)
             }
@@ -152,7 +100,7 @@ impl A2aProgress {
                 Err(ConnectorFailure::new(FailureKind::AuthError, message))
             }
             "failed" | "rejected" | "canceled" | "cancelled" => {
-                self.task_id = None;
+                run.task = None;
                 let text = if text.is_empty() {
                     format!("the task is {state}")
                 } else {
@@ -165,14 +113,14 @@ impl A2aProgress {
                 let id = message["messageId"].as_str().unwrap_or_default();
                 if !text.is_empty() && (id.is_empty() || id != self.status_message) {
                     id.clone_into(&mut self.status_message);
-                    self.answer.think(&format!("{text}\n"), out);
+                    run.answer.think(&format!("{text}\n"));
                 }
                 Ok(A2aStep::Next)
             }
         }
     }
 
-    fn artifact(&mut self, id: &str, parts: &Value, appends: bool, out: &mut OutputQueue) {
+    fn artifact(&mut self, id: &str, parts: &Value, appends: bool, answer: &mut PlatformAnswer) {
         let existing = self.artifacts.iter().position(|artifact| artifact.id == id);
         let at = existing.unwrap_or(self.artifacts.len());
         if existing.is_none() {
@@ -202,17 +150,17 @@ impl A2aProgress {
         }
         if goes_on {
             self.sent.push_str(&piece);
-            self.answer.append(&piece, out);
+            answer.append(&piece);
         } else {
-            self.say(out);
+            self.say(answer);
         }
         for part in parts.as_array().into_iter().flatten() {
-            self.file(id, part, out);
+            save(id, part, answer);
         }
     }
 
     /// Emits the new part of the text of all artifacts.
-    fn say(&mut self, out: &mut OutputQueue) {
+    fn say(&mut self, answer: &mut PlatformAnswer) {
         let texts = self
             .artifacts
             .iter()
@@ -223,42 +171,43 @@ impl A2aProgress {
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
         let full_text = texts.join("\n\n");
         match full_text.strip_prefix(self.sent.as_str()) {
-            Some(rest) => self.answer.append(rest, out),
-            None => self.answer.replace(&full_text, out),
+            Some(rest) => answer.append(rest),
+            None => answer.replace(&full_text),
         }
         self.sent = full_text;
     }
+}
 
-    fn file(&mut self, artifact: &str, part: &Value, out: &mut OutputQueue) {
-        let content = match (part["raw"].as_str(), filled(&part["url"])) {
-            // Compare the encoded length, so that no larger buffer is allocated.
-            (Some(raw), _) if raw.len() / 4 * 3 <= FILE_BYTES => STANDARD
-                .decode(raw)
-                .ok()
-                .map(|bytes| FileContent::Bytes(bytes.into())),
-            (None, Some(url)) => Some(FileContent::Url(url.to_owned())),
-            (None, None) => return,
-            _ => None,
-        };
-        let name = filled(&part["filename"]).unwrap_or("file").to_owned();
-        // Tasks repeat the files of their artifacts.
-        let address = part["url"].as_str().unwrap_or_default();
-        if self.files.contains(&format!("{artifact}/{name}/{address}")) {
-            return;
+fn know(run: &mut ConnectorRun, id: &Value) {
+    if let Some(id) = filled(id) {
+        run.task = Some(id.to_owned());
+    }
+}
+
+/// Saves the file of a part once.
+fn save(artifact: &str, part: &Value, answer: &mut PlatformAnswer) {
+    let content = match (part["raw"].as_str(), filled(&part["url"])) {
+        // Compare the encoded length, so that no larger buffer is allocated.
+        (Some(raw), _) if raw.len() / 4 * 3 <= FILE_BYTES => {
+            let bytes = STANDARD.decode(raw).ok();
+            bytes.map(|bytes| FileContent::Bytes(bytes.into()))
         }
-        let Some(content) = content.filter(|_| self.files.len() < MAX_FILES) else {
-            out.log(
-                "warning",
-                &format!("the file {name} of the agent cannot be kept"),
-            );
-            return;
-        };
-        self.files.insert(format!("{artifact}/{name}/{address}"));
-        out.push(MachineOutput::Save(SavedFile {
-            name,
-            mime_type: filled(&part["mediaType"]).map(str::to_owned),
-            content,
-        }));
+        (None, Some(url)) => Some(FileContent::Url(url.to_owned())),
+        (None, None) => return,
+        _ => None,
+    };
+    let name = filled(&part["filename"]).unwrap_or("file");
+    // Tasks repeat the files of their artifacts.
+    let address = part["url"].as_str().unwrap_or_default();
+    let key = format!("{artifact}/{name}/{address}");
+    let file = content.map(|content| SavedFile {
+        name: name.to_owned(),
+        mime_type: filled(&part["mediaType"]).map(str::to_owned),
+        content,
+    });
+    if !file.is_some_and(|file| answer.save(&key, file)) {
+        let text = format!("the file {name} of the agent cannot be kept");
+        answer.out.log("warning", &text);
     }
 }
 

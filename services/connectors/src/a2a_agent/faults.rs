@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::upstream::failure::{ConnectorFailure, ErrorStatus, message_of};
+use crate::upstream::failure::{ConnectorFailure, message_of};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum A2aFault {
@@ -13,34 +13,21 @@ pub(super) enum A2aFault {
     Other,
 }
 
-/// The fault and the failure of a JSON-RPC error.
-pub(super) fn of_rpc(error: &Value) -> (A2aFault, ConnectorFailure) {
-    let code = error["code"].as_i64().unwrap_or_default();
-    let fault = match code {
-        -32001 => A2aFault::TaskUnknown,
-        -32004 | -32601 => A2aFault::Unsupported,
-        -32005 => A2aFault::ContentType,
-        _ => A2aFault::Other,
-    };
-    let message = message_of(error).unwrap_or_default();
-    let failure = ConnectorFailure::reported(None, Some(&code.to_string()), message);
-    (fault, failure)
+impl A2aFault {
+    /// The meaning of a failure's code: that of JSON-RPC, or the reason of an HTTP error response.
+    pub(super) fn of(failure: &ConnectorFailure) -> Self {
+        match failure.code() {
+            "-32001" | "TASK_NOT_FOUND" => Self::TaskUnknown,
+            "-32004" | "-32601" | "UNSUPPORTED_OPERATION" => Self::Unsupported,
+            "-32005" | "CONTENT_TYPE_NOT_SUPPORTED" => Self::ContentType,
+            _ => Self::Other,
+        }
+    }
 }
 
-/// The fault and the failure of an HTTP error response.
-pub(super) fn of_refusal(refusal: ErrorStatus) -> (A2aFault, ConnectorFailure) {
-    let body = refusal.json();
-    let mut details = body["error"]["details"].as_array().into_iter().flatten();
-    let reason = details.find_map(|detail| detail["reason"].as_str());
-    let fault = match reason {
-        Some("TASK_NOT_FOUND") => A2aFault::TaskUnknown,
-        Some("UNSUPPORTED_OPERATION") => A2aFault::Unsupported,
-        Some("CONTENT_TYPE_NOT_SUPPORTED") => A2aFault::ContentType,
-        _ => A2aFault::Other,
-    };
-    let failure = match reason {
-        Some(reason) => ConnectorFailure::from(refusal).detail("code", reason),
-        None => refusal.into(),
-    };
-    (fault, failure)
+/// The failure of a JSON-RPC error.
+pub(super) fn of_rpc(error: &Value) -> ConnectorFailure {
+    let code = error["code"].as_i64().unwrap_or_default();
+    let message = message_of(error).unwrap_or_default();
+    ConnectorFailure::reported(None, Some(&code.to_string()), message)
 }

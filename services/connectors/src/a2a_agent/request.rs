@@ -1,56 +1,47 @@
 //! Calls of A2A, over JSON-RPC or over HTTP and JSON.
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use protocol::JsonObject;
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 use url::Url;
 
 use crate::a2a_agent::card::Interface;
 use crate::a2a_agent::config::{Binding, Config};
 use crate::request::{PlatformRequest, ResponseFraming, below};
-use crate::turn::{ConnectorTurn, FileContent, TurnFile};
-use crate::upstream::failure::ConnectorFailure;
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::Mapped;
 use crate::upstream::json::object;
 use crate::upstream::question::ANSWER;
 
-/// The parameters of one message.
+/// The parts of a message that change with each call.
 pub(super) struct A2aMessage<'a> {
     pub(super) id: String,
-    pub(super) text: &'a str,
-    pub(super) context: Option<&'a str>,
+    pub(super) text: String,
     pub(super) task: Option<&'a str>,
-    /// False for the answer of a question: the files belong to the message of the event.
-    pub(super) with_files: bool,
+    pub(super) files: &'a [Value],
 }
 
 /// `SendStreamingMessage`, or `SendMessage`.
 pub(super) fn send(
     config: &Config,
     to: &Interface,
-    turn: &ConnectorTurn,
+    run: &ConnectorRun,
     input: &A2aMessage<'_>,
-) -> Result<PlatformRequest, ConnectorFailure> {
-    let has_files = input.with_files && !turn.files.is_empty();
-    let text = (!input.text.is_empty() || !has_files).then(|| json!({"text": input.text}));
+) -> PlatformRequest {
     // An event of files only needs no empty text part.
-    let files = turn.files.iter().filter(|_| input.with_files).map(part);
-    let parts: Vec<_> = text
-        .into_iter()
-        .map(Ok)
-        .chain(files)
-        .collect::<Result<_, _>>()?;
+    let has_text = !input.text.is_empty() || input.files.is_empty();
+    let text = has_text.then(|| json!({"text": input.text}));
+    let parts: Vec<_> = text.iter().chain(input.files).collect();
     let mut message = json!({"messageId": input.id, "role": "ROLE_USER", "parts": parts});
-    for (name, id) in [("contextId", input.context), ("taskId", input.task)] {
+    for (name, id) in [("contextId", run.conversation.id()), ("taskId", input.task)] {
         if let Some(id) = id {
             message[name] = json!(id);
         }
     }
     let mut params = JsonObject::from_iter([("message".to_owned(), message)]);
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        let token = JsonObject::from_iter([(name.clone(), json!(token.expose_secret()))]);
-        params.insert("metadata".to_owned(), Value::Object(token));
+    if let Some(token) = run.turn.host_tools(config.host_tools.as_ref()) {
+        let metadata = Value::Object([token].into_iter().collect());
+        params.insert("metadata".to_owned(), metadata);
     }
     let (method, path) = if to.streams {
         ("SendStreamingMessage", "message:stream")
@@ -66,7 +57,7 @@ pub(super) fn send(
     } else {
         ResponseFraming::Document
     };
-    Ok(authorized(config, request).framed(framing))
+    authorized(config, request).framed(framing)
 }
 
 /// `GetTask`.
@@ -103,10 +94,7 @@ pub(super) fn cancel(config: &Config, to: &Interface, id: &str) -> PlatformReque
 /// Adds the credential and the protocol version.
 pub(super) fn authorized(config: &Config, request: PlatformRequest) -> PlatformRequest {
     let request = request.header("a2a-version", "1.0");
-    match &config.credential {
-        Some((name, value)) => request.header(*name, value.expose_secret()),
-        None => request,
-    }
+    request.authorized(config.credential.as_ref())
 }
 
 fn id_of(id: &str) -> JsonObject {
@@ -128,11 +116,12 @@ fn at(to: &Interface, path: &[&str]) -> Url {
     below(&to.url, &path)
 }
 
-fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
+/// A file as a part of a message.
+pub(super) fn part(file: &TurnFile) -> Mapped<Value> {
     let mut part = json!({"filename": file.name, "mediaType": file.mime_type});
-    match &file.content {
-        FileContent::Url(url) => part["url"] = json!(url),
-        _ => part["raw"] = json!(STANDARD.encode(file.bytes()?)),
+    match file.address() {
+        Some(url) => part["url"] = json!(url),
+        None => part["raw"] = json!(file.base64()?),
     }
     Ok(part)
 }

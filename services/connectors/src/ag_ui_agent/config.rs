@@ -1,17 +1,17 @@
 //! The configuration of an AG-UI agent.
 
 use protocol::JsonObject;
-use secrecy::SecretString;
 use url::Url;
 
+use crate::request::Credential;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 #[derive(Debug)]
 pub(super) struct Config {
     pub(super) url: Url,
     /// The header with the credential, and its complete value.
-    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) credential: Option<Credential>,
     /// Number of earlier messages to send.
     pub(super) history: u32,
     pub(super) forwarded: JsonObject,
@@ -20,17 +20,16 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         let headers = [
             ("authorization", "authorization"),
             ("x-api-key", "x-api-key"),
         ];
         let credential = reader.credential(&headers)?;
-        let history = reader.integer("history", 20, 0..=100)?;
         Ok(Self {
             url: reader.url("url", "")?,
             credential,
-            history: u32::try_from(history).unwrap_or(u32::MAX),
+            history: reader.messages("history", 20)?,
             forwarded: reader.object_with_secrets("forwarded-props")?,
             host_tools: reader.host_tools()?,
         })

@@ -6,12 +6,10 @@ use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
 use crate::ag_ui_agent::patch;
-use crate::machine::OutputQueue;
+use crate::run::PlatformAnswer;
 use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum messages of one run whose ids are tracked.
@@ -37,8 +35,6 @@ pub(super) enum AgUiStep {
 
 /// State of the answer so far.
 pub(super) struct AgUiProgress {
-    answer: AnswerText,
-    tools: ToolEvents,
     calls: Vec<AgUiCall>,
     usage: Vec<LlmTokenUsage>,
     /// Id of the last message with text.
@@ -58,12 +54,17 @@ struct AgUiCall {
     arguments: String,
 }
 
+impl AgUiCall {
+    fn tell(&self, answer: &mut PlatformAnswer) {
+        let parameters = json::parse(&self.arguments).unwrap_or_default();
+        answer.tool_started(&self.id, &self.name, parameters);
+    }
+}
+
 impl AgUiProgress {
     pub(super) fn new(turn: &ConnectorTurn) -> Self {
         let state = turn.state.get(STATE).cloned();
         Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
             calls: Vec::new(),
             usage: Vec::new(),
             message: String::new(),
@@ -74,29 +75,20 @@ impl AgUiProgress {
         }
     }
 
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_reported()
-    }
-
-    pub(super) fn event(
-        &mut self,
-        event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<AgUiStep, ConnectorFailure> {
+    pub(super) fn event(&mut self, event: &Value, answer: &mut PlatformAnswer) -> Mapped<AgUiStep> {
         let delta = event["delta"].as_str().unwrap_or_default();
         match event["type"].as_str().unwrap_or_default() {
             "TEXT_MESSAGE_START" => self.message_began(event),
-            "TEXT_MESSAGE_CONTENT" => self.text(event, delta, out),
+            "TEXT_MESSAGE_CONTENT" => self.text(event, delta, answer),
             "TEXT_MESSAGE_CHUNK" => {
                 self.message_began(event);
-                self.text(event, delta, out);
+                self.text(event, delta, answer);
             }
             // The last one is the name before version 1.0.
             "REASONING_MESSAGE_CONTENT"
             | "REASONING_MESSAGE_CHUNK"
             | "THINKING_TEXT_MESSAGE_CONTENT" => {
-                self.answer.think(delta, out);
+                answer.think(delta);
             }
             "TOOL_CALL_START" => self.call_began(event),
             "TOOL_CALL_ARGS" => self.arguments(event, delta),
@@ -104,13 +96,13 @@ impl AgUiProgress {
                 self.call_began(event);
                 self.arguments(event, delta);
             }
-            "TOOL_CALL_END" => self.call_is_stated(&event["toolCallId"], out),
-            "TOOL_CALL_RESULT" => self.call_ended(event, out),
+            "TOOL_CALL_END" => self.call_is_stated(&event["toolCallId"], answer),
+            "TOOL_CALL_RESULT" => self.call_ended(event, answer),
             "STATE_SNAPSHOT" => {
                 self.state = event["snapshot"].clone();
                 self.has_new_state = true;
             }
-            "STATE_DELTA" => self.patch(&event["delta"], out),
+            "STATE_DELTA" => self.patch(&event["delta"], answer),
             "MESSAGES_SNAPSHOT" => {
                 self.fallback = last_answer(&event["messages"]).or(self.fallback.take());
             }
@@ -129,7 +121,7 @@ impl AgUiProgress {
     }
 
     /// Stores the state for the next run.
-    pub(super) fn keep_state(&mut self, out: &mut OutputQueue) {
+    pub(super) fn store_state(&mut self, answer: &mut PlatformAnswer) {
         if !std::mem::take(&mut self.has_new_state) {
             return;
         }
@@ -138,33 +130,29 @@ impl AgUiProgress {
             let text = format!(
                 "the agent's state has {bytes} bytes, and {STATE_BYTES} at most are kept: the next run starts from the state before"
             );
-            out.log("warning", &text);
+            answer.out.log("warning", &text);
             return;
         }
-        out.remember(STATE, self.state.clone());
+        answer.out.remember(STATE, self.state.clone());
     }
 
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+    /// Adds the calls without an end, the text that was not streamed, and the usage.
+    pub(super) fn finish(&mut self, answer: &mut PlatformAnswer) {
         // Calls without an end event start here, so that clients see what the agent requested.
-        for call in std::mem::take(&mut self.calls) {
-            self.tell(&call, out);
-            self.calls.push(call);
+        for call in &self.calls {
+            call.tell(answer);
         }
         // Agents without streaming send their text in the last snapshot or result only.
-        if self.answer.is_empty()
+        if answer.is_empty()
             && let Some(text) = self.fallback.take()
         {
-            self.answer.append(&text, out);
+            answer.append(&text);
         }
-        if !self.answer.complete(out) {
-            return Err(self.silence());
-        }
-        out.finish("stop", usage::sum(std::mem::take(&mut self.usage)));
-        Ok(())
+        answer.usage = usage::sum(std::mem::take(&mut self.usage));
     }
 
-    fn silence(&self) -> ConnectorFailure {
+    /// The failure of an answer without text.
+    pub(super) fn silence(&self) -> ConnectorFailure {
         let Some(call) = self.calls.first() else {
             return ConnectorFailure::empty();
         };
@@ -175,7 +163,7 @@ impl AgUiProgress {
         ConnectorFailure::new(FailureKind::ApiError, message)
     }
 
-    fn finished(&mut self, event: &Value) -> Result<AgUiStep, ConnectorFailure> {
+    fn finished(&mut self, event: &Value) -> Mapped<AgUiStep> {
         let usage = event["usage"].as_array().into_iter().flatten();
         self.usage.extend(usage.filter_map(usage_of));
         if let Some(result) = json::text_of(&event["result"]) {
@@ -202,7 +190,7 @@ impl AgUiProgress {
         }
     }
 
-    fn text(&mut self, event: &Value, piece: &str, out: &mut OutputQueue) {
+    fn text(&mut self, event: &Value, piece: &str, answer: &mut PlatformAnswer) {
         // Chunks without an id continue the last message.
         let id = filled(&event["messageId"])
             .unwrap_or(&self.message)
@@ -212,7 +200,7 @@ impl AgUiProgress {
         }
         // Text of a subagent is work for the agent, so report it as reasoning.
         if filled(&event["subagentRunId"]).is_some() {
-            self.answer.think(piece, out);
+            answer.think(piece);
             return;
         }
         if self.others.contains(&id) {
@@ -220,11 +208,11 @@ impl AgUiProgress {
             return;
         }
         // Each message of a run is a paragraph of the one answer.
-        if id != self.message && !self.answer.is_empty() {
-            self.answer.append("\n\n", out);
+        if id != self.message {
+            answer.begin_paragraph();
         }
         self.message = id;
-        self.answer.append(piece, out);
+        answer.append(piece);
     }
 
     fn call_began(&mut self, event: &Value) {
@@ -256,36 +244,27 @@ impl AgUiProgress {
         }
     }
 
-    fn call_is_stated(&mut self, id: &Value, out: &mut OutputQueue) {
-        let at = self.calls.iter().position(|call| *id == call.id.as_str());
-        if let Some(at) = at {
-            let call = self.calls.remove(at);
-            self.tell(&call, out);
-            self.calls.insert(at, call);
+    fn call_is_stated(&self, id: &Value, answer: &mut PlatformAnswer) {
+        if let Some(call) = self.calls.iter().find(|call| *id == call.id.as_str()) {
+            call.tell(answer);
         }
     }
 
-    fn tell(&mut self, call: &AgUiCall, out: &mut OutputQueue) {
-        let parameters = json::parse(&call.arguments).unwrap_or_default();
-        self.tools.start(&call.id, &call.name, parameters, out);
-    }
-
-    fn call_ended(&mut self, event: &Value, out: &mut OutputQueue) {
-        self.call_is_stated(&event["toolCallId"], out);
+    fn call_ended(&mut self, event: &Value, answer: &mut PlatformAnswer) {
+        self.call_is_stated(&event["toolCallId"], answer);
         let id = event["toolCallId"].as_str().unwrap_or_default();
         self.calls.retain(|call| call.id != id);
         let content = &event["content"];
         let result = content.as_str().and_then(json::parse);
         // Tool results are texts in the protocol, mostly of JSON.
         let result = result.unwrap_or_else(|| content.clone());
-        self.tools
-            .complete(id, result, filled(&event["error"]), out);
+        answer.tool_completed(id, result, filled(&event["error"]));
     }
 
-    fn patch(&mut self, delta: &Value, out: &mut OutputQueue) {
+    fn patch(&mut self, delta: &Value, answer: &mut PlatformAnswer) {
         match patch::apply(&mut self.state, delta) {
             Some(()) => self.has_new_state = true,
-            None => out.log(
+            None => answer.out.log(
                 "warning",
                 "a change of the agent's state does not fit it, and is left out",
             ),

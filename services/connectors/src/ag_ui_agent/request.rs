@@ -1,89 +1,60 @@
 //! The input of a run.
 
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::ag_ui_agent::config::Config;
-use crate::machine::HistoryMessage;
 use crate::request::{PlatformRequest, ResponseFraming};
-use crate::turn::{ConnectorTurn, FileContent, TurnFile};
-use crate::upstream::failure::ConnectorFailure;
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::Mapped;
 use crate::upstream::json::object;
 
 /// The parts of an input that change with each run.
 pub(super) struct AgUiRun<'a> {
-    pub(super) thread: &'a str,
+    pub(super) thread: String,
     pub(super) id: String,
     pub(super) state: &'a Value,
-    pub(super) history: &'a [HistoryMessage],
     /// The answers to interrupts; absent for a new message.
     pub(super) resume: Option<Value>,
 }
 
 /// `RunAgentInput`.
-pub(super) fn run(
-    config: &Config,
-    turn: &ConnectorTurn,
-    run: AgUiRun<'_>,
-) -> Result<PlatformRequest, ConnectorFailure> {
+pub(super) fn run(config: &Config, run: &ConnectorRun, input: AgUiRun<'_>) -> PlatformRequest {
     let earlier = run.history.iter().enumerate().map(|(at, message)| {
         json!({"id": format!("earlier_{}", at + 1), "role": message.role, "content": message.text})
     });
     let mut messages: Vec<_> = earlier.collect();
     // The answer to an earlier run's question is not a new message.
-    if turn.submission.is_none() {
-        let id = format!("message_{}", turn.run_id);
-        messages.push(json!({"id": id, "role": "user", "content": content(turn)?}));
+    if run.turn.submission.is_none() {
+        let id = format!("message_{}", run.turn.run_id);
+        messages.push(json!({"id": id, "role": "user", "content": run.content("text")}));
     }
     let mut forwarded = config.forwarded.clone();
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        forwarded.insert(name.clone(), json!(token.expose_secret()));
-    }
+    forwarded.extend(run.turn.host_tools(config.host_tools.as_ref()));
     let mut body = json!({
-        "threadId": run.thread,
-        "runId": run.id,
+        "threadId": input.thread,
+        "runId": input.id,
         "protocolVersion": "1.0",
-        "state": run.state,
+        "state": input.state,
         "messages": messages,
         "tools": [],
         "context": [],
         "forwardedProps": forwarded,
     });
-    if let Some(resume) = run.resume {
+    if let Some(resume) = input.resume {
         body["resume"] = resume;
     }
-    let request =
-        PlatformRequest::post(config.url.clone(), object(body)).framed(ResponseFraming::Sse);
-    Ok(match &config.credential {
-        Some((name, value)) => request.header(*name, value.expose_secret()),
-        None => request,
-    })
+    let request = PlatformRequest::post(config.url.clone(), object(body));
+    let request = request.authorized(config.credential.as_ref());
+    request.framed(ResponseFraming::Sse)
 }
 
-/// The text, or parts if there are files.
-fn content(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
-    if turn.files.is_empty() {
-        return Ok(json!(turn.text));
-    }
-    let text = (!turn.text.is_empty()).then(|| Ok(json!({"type": "text", "text": turn.text})));
-    text.into_iter()
-        .chain(turn.files.iter().map(part))
-        .collect()
-}
-
-fn part(file: &TurnFile) -> Result<Value, ConnectorFailure> {
-    let kind = match file.mime_type.split('/').next() {
-        Some("image") => "image",
-        Some("audio") => "audio",
-        Some("video") => "video",
-        _ => "document",
-    };
-    let source = if let FileContent::Url(url) = &file.content {
-        json!({"type": "url", "value": url, "mimeType": file.mime_type})
-    } else {
-        let url = file.url()?;
-        let value = url.split_once(',').map_or("", |(_, data)| data);
-        json!({"type": "data", "value": value, "mimeType": file.mime_type})
+/// A file as a part of a message.
+pub(super) fn part(file: &TurnFile) -> Mapped<Value> {
+    let kind = file.kind(["image", "audio", "video", "document"]);
+    let source = match file.address() {
+        Some(url) => json!({"type": "url", "value": url, "mimeType": file.mime_type}),
+        None => json!({"type": "data", "value": file.base64()?, "mimeType": file.mime_type}),
     };
     Ok(json!({"type": kind, "source": source, "metadata": {"filename": file.name}}))
 }

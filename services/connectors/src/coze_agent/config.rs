@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 const API_BASE: &str = "https://api.coze.cn";
 
@@ -21,15 +21,14 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
-        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {
             base: reader.base_url("api-base", API_BASE)?,
             key: reader.required_secret("api-key")?,
             bot: reader.required("bot-id")?,
             saves_history: reader.flag("auto-save-history", true)?,
-            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

@@ -2,141 +2,109 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::OutputQueue;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::mapping::NextStep;
+use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
 
 /// Maximum names of actions in a failure.
 const MAX_NAMES: usize = 5;
 
 /// State of the answer so far.
+#[derive(Default)]
 pub(super) struct CozeProgress {
-    answer: AnswerText,
-    tools: ToolEvents,
     /// Ids of tool calls without a result, oldest first.
     open_calls: VecDeque<String>,
-    usage: Option<LlmTokenUsage>,
-    /// The chat's id while the chat can be cancelled.
-    pub(super) chat_id: Option<String>,
     /// Ids of messages whose text was streamed.
     streamed: BTreeSet<String>,
-    pub(super) is_done: bool,
 }
 
 impl CozeProgress {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            open_calls: VecDeque::new(),
-            usage: None,
-            chat_id: None,
-            streamed: BTreeSet::new(),
-            is_done: false,
-        }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_reported()
-    }
-
     pub(super) fn event(
         &mut self,
         name: &str,
         event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        match name {
+        run: &mut ConnectorRun,
+    ) -> Mapped<NextStep> {
+        let answer = &mut run.answer;
+        let failure = match name {
             "conversation.chat.created" | "conversation.chat.in_progress" => {
-                self.chat_id = filled(&event["id"]).map(str::to_owned);
+                run.task = filled(&event["id"]).map(str::to_owned);
+                return Ok(NextStep::Read);
             }
-            "conversation.message.delta" => self.delta(event, out),
-            "conversation.message.completed" => self.message(event, out),
             "conversation.chat.completed" => {
-                self.usage = usage_in(event).or(self.usage.take());
-                self.is_done = true;
+                answer.count(usage_in(event));
+                return Ok(NextStep::Complete);
             }
-            "conversation.chat.failed" => return Err(self.over(error_of(&event["last_error"]))),
-            "conversation.chat.requires_action" => return Err(self.over(wanted(event))),
+            "conversation.chat.failed" => error_of(&event["last_error"]),
+            "conversation.chat.requires_action" => wanted(event),
             "conversation.chat.canceled" => {
-                let failure =
-                    ConnectorFailure::new(FailureKind::ApiError, "the chat was cancelled on Coze");
-                return Err(self.over(failure));
+                ConnectorFailure::new(FailureKind::ApiError, "the chat was cancelled on Coze")
             }
-            "error" => return Err(self.over(error_of(event))),
-            _ => {}
-        }
-        Ok(())
+            "error" => error_of(event),
+            _ => {
+                match name {
+                    "conversation.message.delta" => self.delta(event, answer),
+                    "conversation.message.completed" => self.message(event, answer),
+                    _ => {}
+                }
+                return Ok(NextStep::Read);
+            }
+        };
+        // The chat ended, so it needs no stop call.
+        run.task = None;
+        Err(failure)
     }
 
-    /// Marks the chat as ended, so that no stop call is sent.
-    fn over(&mut self, failure: ConnectorFailure) -> ConnectorFailure {
-        self.chat_id = None;
-        failure
-    }
-
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        self.chat_id = None;
-        if !self.answer.complete(out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish("stop", self.usage.take());
-        Ok(())
-    }
-
-    fn delta(&mut self, event: &Value, out: &mut OutputQueue) {
+    fn delta(&mut self, event: &Value, answer: &mut PlatformAnswer) {
         if !is_answer(event) {
             return;
         }
         let thought = event["reasoning_content"].as_str();
-        self.answer.think(thought.unwrap_or_default(), out);
-        self.say(event, out);
+        answer.think(thought.unwrap_or_default());
+        self.say(event, answer);
     }
 
     /// A piece of a message. Agents with workflows send several: each is a paragraph.
-    fn say(&mut self, event: &Value, out: &mut OutputQueue) {
+    fn say(&mut self, event: &Value, answer: &mut PlatformAnswer) {
         let piece = event["content"].as_str().unwrap_or_default();
         if piece.is_empty() {
             return;
         }
         let is_new = self.streamed.insert(message_id(event).to_owned());
         // Each message is a paragraph of the one answer.
-        if is_new && !self.answer.is_empty() {
-            self.answer.append("\n\n", out);
+        if is_new {
+            answer.begin_paragraph();
         }
-        self.answer.append(piece, out);
+        answer.append(piece);
     }
 
-    fn message(&mut self, event: &Value, out: &mut OutputQueue) {
+    fn message(&mut self, event: &Value, answer: &mut PlatformAnswer) {
         match event["type"].as_str().unwrap_or_default() {
-            "function_call" => self.call(event, out),
+            "function_call" => self.call(event, answer),
             "tool_output" | "tool_response" => {
                 // Tool outputs carry no call id, so match them in the order of the calls.
                 if let Some(id) = self.open_calls.pop_front() {
                     let result = result_of(&event["content"]);
-                    self.tools.complete(&id, result, None, out);
+                    answer.tool_completed(&id, result, None);
                 }
             }
             // The completed message repeats text that was streamed.
             _ if !is_answer(event) || self.streamed.contains(message_id(event)) => {}
             _ if event["content_type"] == "card" => {
-                out.log("warning", "Coze sent a card, which is not shown");
+                answer
+                    .out
+                    .log("warning", "Coze sent a card, which is not shown");
             }
-            _ => self.say(event, out),
+            _ => self.say(event, answer),
         }
     }
 
     /// The call of a plugin or a workflow that runs on Coze.
-    fn call(&mut self, event: &Value, out: &mut OutputQueue) {
+    fn call(&mut self, event: &Value, answer: &mut PlatformAnswer) {
         let call = result_of(&event["content"]);
         let name = filled(&call["name"]).unwrap_or("tool");
         let parameters = match &call["arguments"] {
@@ -144,7 +112,7 @@ impl CozeProgress {
             arguments => arguments.clone(),
         };
         let id = message_id(event);
-        self.tools.start(id, name, parameters, out);
+        answer.tool_started(id, name, parameters);
         self.open_calls.push_back(id.to_owned());
     }
 }
@@ -207,20 +175,4 @@ fn status_of(code: i64) -> Option<u16> {
         4013 | 5000 => Some(503),
         _ => None,
     }
-}
-
-/// True for failures about the conversation's id. Code 4000 is used for wrong parameters of any kind.
-pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
-    let is = |key: &str, value: &str| {
-        let detail = failure.details.get(key).and_then(text_of);
-        detail.as_deref() == Some(value)
-    };
-    let is_named = failure
-        .message
-        .to_ascii_lowercase()
-        .contains("conversation");
-    is("code", "4002")
-        || is("code", "4200")
-        || is("code", "4000") && is_named
-        || is("status", "404")
 }

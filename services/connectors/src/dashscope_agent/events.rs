@@ -3,111 +3,80 @@
 use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use crate::dashscope_agent::config::Config;
 use crate::dashscope_agent::references::CitationFilter;
-use crate::machine::OutputQueue;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
+use crate::run::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, message_of};
 use crate::upstream::json::{self, filled, text_of};
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{usage_in, usage_of};
 
 /// State of the answer so far.
+#[derive(Default)]
 pub(super) struct DashScopeProgress {
-    answer: AnswerText,
-    tools: ToolEvents,
     references: CitationFilter,
-    /// The heading of the citations.
-    line: String,
-    usage: Option<LlmTokenUsage>,
     /// A node of a workflow streamed its text; the last event repeats it.
     has_messages: bool,
-    reason: Option<String>,
 }
 
 impl DashScopeProgress {
-    pub(super) fn new(turn: &ConnectorTurn, config: &Config) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            references: CitationFilter::default(),
-            line: config.references.clone(),
-            usage: None,
-            has_messages: false,
-            reason: None,
-        }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_reported()
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        self.reason.is_some()
-    }
-
-    pub(super) fn event(&mut self, event: &Value, out: &mut OutputQueue) {
+    /// Reads one event. True at the end of the answer.
+    pub(super) fn event(&mut self, event: &Value, answer: &mut PlatformAnswer) -> bool {
         let output = &event["output"];
         // Later events repeat the counts, so the last usage wins.
-        self.usage = usage(event).or(self.usage.take());
-        for (number, thought) in list(&output["thoughts"]).iter().enumerate() {
-            self.thought(number, thought, out);
+        answer.count(usage(event));
+        for (number, entry) in list(&output["thoughts"]).iter().enumerate() {
+            thought(number, entry, answer);
         }
         self.references.learn(&output["doc_references"]);
         let message = &output["workflow_message"]["message"]["content"];
         if let Some(piece) = message.as_str().filter(|piece| !piece.is_empty()) {
             self.has_messages = true;
-            self.say(piece, out);
+            self.say(piece, answer);
         } else if !self.has_messages {
-            self.say(output["text"].as_str().unwrap_or_default(), out);
+            self.say(output["text"].as_str().unwrap_or_default(), answer);
         }
         let reason = output["finish_reason"].as_str();
         // Running answers have the text `null` here.
         let reason = reason.filter(|reason| !matches!(*reason, "" | "null"));
-        self.reason = reason.map(str::to_owned).or(self.reason.take());
+        if let Some(reason) = reason {
+            answer.finish_reason = Some(reason.to_owned());
+        }
+        reason.is_some()
     }
 
-    fn say(&mut self, piece: &str, out: &mut OutputQueue) {
+    fn say(&mut self, piece: &str, answer: &mut PlatformAnswer) {
         let piece = self.references.push(piece);
-        self.answer.append(&piece, out);
+        answer.append(&piece);
     }
 
-    /// A piece of reasoning, or a call that the application runs, such as a search in its knowledge.
-    fn thought(&mut self, number: usize, entry: &Value, out: &mut OutputQueue) {
-        let thought = entry["thought"].as_str();
-        self.answer.think(thought.unwrap_or_default(), out);
-        let kind = entry["action_type"].as_str().unwrap_or_default();
-        // These entries are reasoning without a call.
-        if matches!(kind, "" | "reasoning" | "response") {
-            return;
-        }
-        let id = format!("action_{number}");
-        let name = ["action_name", "action"]
-            .iter()
-            .find_map(|key| filled(&entry[*key]));
-        let parameters = entry["action_input"].clone();
-        self.tools.start(&id, name.unwrap_or(kind), parameters, out);
-        if let Some(observation) = filled(&entry["observation"]) {
-            let result = json::parse(observation).unwrap_or_else(|| observation.into());
-            self.tools.complete(&id, result, None, out);
-        }
-    }
-
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let has_text = !self.answer.is_empty();
-        let rest = self.references.finish(&self.line);
+    /// Adds the rest of the text, and the list of the cited documents below a heading.
+    pub(super) fn list_references(&mut self, heading: &str, answer: &mut PlatformAnswer) {
+        let has_text = !answer.is_empty();
+        let rest = self.references.finish(heading);
         // A list of documents is no answer without text before it.
         if has_text || !rest.starts_with("\n\n") {
-            self.answer.append(&rest, out);
+            answer.append(&rest);
         }
-        if !self.answer.complete(out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish(self.reason.as_deref().unwrap_or("stop"), self.usage.take());
-        Ok(())
+    }
+}
+
+/// A piece of reasoning, or a call that the application runs, such as a search in its knowledge.
+fn thought(number: usize, entry: &Value, answer: &mut PlatformAnswer) {
+    let thought = entry["thought"].as_str();
+    answer.think(thought.unwrap_or_default());
+    let kind = entry["action_type"].as_str().unwrap_or_default();
+    // These entries are reasoning without a call.
+    if matches!(kind, "" | "reasoning" | "response") {
+        return;
+    }
+    let id = format!("action_{number}");
+    let name = ["action_name", "action"]
+        .iter()
+        .find_map(|key| filled(&entry[*key]));
+    let parameters = entry["action_input"].clone();
+    answer.tool_started(&id, name.unwrap_or(kind), parameters);
+    if let Some(observation) = filled(&entry["observation"]) {
+        let result = json::parse(observation).unwrap_or_else(|| observation.into());
+        answer.tool_completed(&id, result, None);
     }
 }
 
@@ -153,13 +122,4 @@ fn status_of(code: &str) -> Option<u16> {
         "ServiceUnavailable" | "ModelServingError" | "ModelUnavailable" => Some(503),
         _ => None,
     }
-}
-
-/// True for failures about the session's id.
-pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
-    let details = &failure.details;
-    let code = details.get("code").and_then(Value::as_str);
-    let texts = [code.unwrap_or_default(), failure.message.as_str()];
-    let is_named = |text: &&str| text.to_ascii_lowercase().contains("session");
-    texts.iter().any(is_named) || details.get("status") == Some(&json!(404))
 }

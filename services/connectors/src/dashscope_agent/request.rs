@@ -1,34 +1,25 @@
 //! The call of an application on Model Studio.
 
 use protocol::JsonObject;
-use secrecy::ExposeSecret as _;
 use serde_json::json;
 
 use crate::dashscope_agent::config::{Config, DashScopeAppType};
-use crate::machine::HistoryMessage;
 use crate::request::{PlatformRequest, ResponseFraming, below};
-use crate::turn::ConnectorTurn;
-use crate::upstream::conversation::with_history;
+use crate::run::ConnectorRun;
 use crate::upstream::json::object;
 
 /// `POST /apps/{id}/completion`, within a session or with a new one.
-pub(super) fn call(
-    config: &Config,
-    turn: &ConnectorTurn,
-    history: &[HistoryMessage],
-    session: Option<&str>,
-) -> PlatformRequest {
-    let mut input = object(json!({"prompt": with_history(history, &turn.text)}));
-    if let Some(id) = session {
+pub(super) fn call(config: &Config, run: &ConnectorRun) -> PlatformRequest {
+    let turn = &run.turn;
+    let mut input = object(json!({"prompt": run.query(&turn.text)}));
+    if let Some(id) = run.conversation.id() {
         input.insert("session_id".to_owned(), json!(id));
     }
     let mut params = match config.app {
         DashScopeAppType::Agent => JsonObject::new(),
         DashScopeAppType::Workflow => turn.params.clone(),
     };
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        params.insert(name.clone(), json!(token.expose_secret()));
-    }
+    params.extend(turn.host_tools(config.host_tools.as_ref()));
     if !params.is_empty() {
         input.insert("biz_params".to_owned(), json!(params));
     }
@@ -43,7 +34,7 @@ pub(super) fn call(
     let url = below(&config.base, &["apps", &config.app_id, "completion"]);
     let body = object(json!({"input": input, "parameters": parameters}));
     PlatformRequest::post(url, body)
-        .bearer(Some(&config.key))
+        .bearer(&config.key)
         .header("x-dashscope-sse", "enable")
         .framed(ResponseFraming::Sse)
 }

@@ -5,7 +5,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 const BASE_URL: &str = "https://api.dify.ai/v1";
 const BASE_PROMPT: &str = "Read the attached files, or describe the attached images, and answer.";
@@ -33,14 +33,13 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
         let apps = [
             ("chat", DifyAppType::Chat),
             ("agent", DifyAppType::Agent),
             ("workflow", DifyAppType::Workflow),
         ];
-        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {
             base: reader.base_url("base-url", BASE_URL)?,
             key: reader.required_secret("api-key")?,
@@ -48,7 +47,7 @@ impl Config {
             base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
             text_input: reader.text_or("text-input", TEXT_INPUT)?,
             inputs: reader.object_with_secrets("inputs")?,
-            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

@@ -2,23 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 use url::Url;
 
 use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::forms::{self, DifyForm};
 use crate::dify_agent::outputs::DifyOutputs;
-use crate::machine::{MachineOutput, OutputQueue, SavedFile};
-use crate::turn::{ConnectorTurn, FileContent};
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::machine::{SavedFile, file_name};
+use crate::run::{ConnectorRun, MAX_FILES, PlatformAnswer};
+use crate::turn::FileContent;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_in;
-
-/// Maximum files of one answer; further ones are logged.
-const MAX_FILES: usize = 50;
 
 /// The next step of the machine.
 pub(super) enum DifyStep {
@@ -33,48 +28,30 @@ pub(super) enum DifyStep {
 pub(super) struct DifyProgress {
     base: Url,
     app: DifyAppType,
-    answer: AnswerText,
-    tools: ToolEvents,
-    usage: Option<LlmTokenUsage>,
-    pub(super) task_id: Option<String>,
     pub(super) run_id: Option<String>,
     /// The application is a chatflow or a workflow.
     is_workflow: bool,
     has_message_end: bool,
     has_finished: bool,
-    outputs: DifyOutputs,
-    files: BTreeSet<String>,
+    pub(super) outputs: DifyOutputs,
     forms: Vec<DifyForm>,
     /// Tokens of the forms of this run; replayed events repeat them.
     handled_forms: BTreeSet<String>,
 }
 
 impl DifyProgress {
-    pub(super) fn new(turn: &ConnectorTurn, config: &Config) -> Self {
+    pub(super) fn new(config: &Config) -> Self {
         Self {
             base: config.base.clone(),
             app: config.app,
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            usage: None,
-            task_id: None,
             run_id: None,
             is_workflow: config.app == DifyAppType::Workflow,
             has_message_end: false,
             has_finished: false,
             outputs: DifyOutputs::default(),
-            files: BTreeSet::new(),
             forms: Vec::new(),
             handled_forms: BTreeSet::new(),
         }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun()
-            || self.tools.has_reported()
-            || !self.files.is_empty()
-            || !self.handled_forms.is_empty()
     }
 
     /// True if the answer is complete. Some versions omit one of the two end marks.
@@ -99,42 +76,38 @@ impl DifyProgress {
         (self.has_message_end, self.has_finished) = (false, false);
     }
 
-    pub(super) fn event(
-        &mut self,
-        event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<DifyStep, ConnectorFailure> {
+    pub(super) fn event(&mut self, event: &Value, run: &mut ConnectorRun) -> Mapped<DifyStep> {
         for (slot, key) in [
-            (&mut self.task_id, "task_id"),
+            (&mut run.task, "task_id"),
             (&mut self.run_id, "workflow_run_id"),
         ] {
             if let Some(id) = filled(&event[key]) {
                 *slot = Some(id.to_owned());
             }
         }
-        let step = self.read(event, out);
+        let step = self.read(event, &mut run.answer);
         if step.is_err() {
             // A failed task needs no stop call.
-            self.task_id = None;
+            run.task = None;
         }
         step
     }
 
-    fn read(&mut self, event: &Value, out: &mut OutputQueue) -> Result<DifyStep, ConnectorFailure> {
+    fn read(&mut self, event: &Value, answer: &mut PlatformAnswer) -> Mapped<DifyStep> {
         let data = &event["data"];
         match event["event"].as_str().unwrap_or_default() {
-            "message" | "agent_message" => self.answer.append(text(&event["answer"]), out),
-            "text_chunk" => self.answer.append(text(&data["text"]), out),
-            "message_replace" => self.replace(text(&event["answer"]), out),
-            "text_replace" => self.replace(text(&data["text"]), out),
-            "agent_thought" => self.thought(event, out),
-            "message_file" if event["belongs_to"] != "user" => self.file(event, out),
+            "message" | "agent_message" => answer.append(text(&event["answer"])),
+            "text_chunk" => answer.append(text(&data["text"])),
+            "message_replace" => self.replace(text(&event["answer"]), answer),
+            "text_replace" => self.replace(text(&data["text"]), answer),
+            "agent_thought" => thought(event, answer),
+            "message_file" if event["belongs_to"] != "user" => self.file(event, answer),
             "workflow_started" => self.is_workflow = true,
-            "node_started" => self.node_started(data, out),
-            "node_finished" => self.node_finished(data, out),
-            "message_end" => return Ok(self.message_end(event, out)),
-            "workflow_finished" => return self.finished(data, out),
-            "human_input_required" => self.form(event, out),
+            "node_started" => node_started(data, answer),
+            "node_finished" => self.node_finished(data, answer),
+            "message_end" => return Ok(self.message_end(event, answer)),
+            "workflow_finished" => return self.finished(data, answer),
+            "human_input_required" => self.form(event, answer),
             "workflow_paused" => return self.paused(),
             "error" => return Err(error(event)),
             _ => {}
@@ -142,26 +115,15 @@ impl DifyProgress {
         Ok(DifyStep::Next)
     }
 
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        self.task_id = None;
-        self.outputs.add_missing(&mut self.answer, out);
-        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish("stop", self.usage.take());
-        Ok(())
-    }
-
-    fn replace(&mut self, text: &str, out: &mut OutputQueue) {
+    fn replace(&mut self, text: &str, answer: &mut PlatformAnswer) {
         self.outputs.is_replaced = true;
-        self.answer.replace(text, out);
+        answer.replace(text);
     }
 
-    fn message_end(&mut self, event: &Value, out: &mut OutputQueue) -> DifyStep {
+    fn message_end(&mut self, event: &Value, answer: &mut PlatformAnswer) -> DifyStep {
         self.has_message_end = true;
-        self.usage = usage_in(&event["metadata"]).or(self.usage.take());
-        self.all_files(&event["files"], out);
+        answer.count(usage_in(&event["metadata"]));
+        self.all_files(&event["files"], answer);
         // A chatflow's outputs follow its message, and may hold text that was not streamed.
         if self.is_workflow && !self.has_finished {
             DifyStep::Next
@@ -170,11 +132,7 @@ impl DifyProgress {
         }
     }
 
-    fn finished(
-        &mut self,
-        data: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<DifyStep, ConnectorFailure> {
+    fn finished(&mut self, data: &Value, answer: &mut PlatformAnswer) -> Mapped<DifyStep> {
         let status = data["status"].as_str().unwrap_or_default();
         // A partial success has an answer, and its error belongs to a single node.
         if let Some(message) = filled(&data["error"]).filter(|_| status != "partial-succeeded") {
@@ -188,9 +146,11 @@ impl DifyProgress {
         }
         self.has_finished = true;
         // The usage of the message has more detail, so it has priority.
-        self.usage = self.usage.take().or_else(|| usage_in(data));
+        if answer.usage.is_none() {
+            answer.count(usage_in(data));
+        }
         self.outputs.finished(self.app, &data["outputs"]);
-        self.all_files(&data["files"], out);
+        self.all_files(&data["files"], answer);
         // Older chatflows end their message after the workflow, and that event has the tokens.
         let is_over =
             self.app == DifyAppType::Workflow || self.has_message_end || self.has_handled_forms();
@@ -205,7 +165,7 @@ impl DifyProgress {
         !self.handled_forms.is_empty()
     }
 
-    fn paused(&mut self) -> Result<DifyStep, ConnectorFailure> {
+    fn paused(&mut self) -> Mapped<DifyStep> {
         if self.has_form() {
             return Ok(DifyStep::Paused);
         }
@@ -217,44 +177,15 @@ impl DifyProgress {
         }
     }
 
-    fn form(&mut self, event: &Value, out: &mut OutputQueue) {
+    fn form(&mut self, event: &Value, answer: &mut PlatformAnswer) {
         match DifyForm::read(event) {
             Some(form) if self.handled_forms.contains(form.token()) || self.forms.iter().any(|pending| pending.token() == form.token()) => {}
             Some(form) => self.forms.push(form),
-            None => out.log("warning", "Dify asks for a form without a token: it is delivered by mail, or by a version without forms in its API"),
+            None => answer.out.log("warning", "Dify asks for a form without a token: it is delivered by mail, or by a version without forms in its API"),
         }
     }
 
-    /// A tool of an agent application. Dify sends it twice, the second time with its result.
-    fn thought(&mut self, event: &Value, out: &mut OutputQueue) {
-        let (Some(tool), Some(id)) = (filled(&event["tool"]), filled(&event["id"])) else {
-            return;
-        };
-        let parameters = event["tool_input"]
-            .as_str()
-            .and_then(json::parse)
-            .unwrap_or_default();
-        self.tools.start(id, tool, parameters, out);
-        if let Some(observation) = filled(&event["observation"]) {
-            self.tools.complete(
-                id,
-                json::parse(observation).unwrap_or_else(|| observation.into()),
-                None,
-                out,
-            );
-        }
-    }
-
-    fn node_started(&mut self, data: &Value, out: &mut OutputQueue) {
-        if data["node_type"] == "tool"
-            && let Some(id) = filled(&data["id"])
-        {
-            let name = filled(&data["title"]).unwrap_or("tool");
-            self.tools.start(id, name, data["inputs"].clone(), out);
-        }
-    }
-
-    fn node_finished(&mut self, data: &Value, out: &mut OutputQueue) {
+    fn node_finished(&mut self, data: &Value, answer: &mut PlatformAnswer) {
         // The output of an answer node is the text that streaming may have lost.
         match data["node_type"].as_str() {
             Some("answer") => self.outputs.node_finished(data),
@@ -262,22 +193,22 @@ impl DifyProgress {
                 let error = filled(&data["error"])
                     .or_else(|| (data["status"] == "failed").then_some("the tool failed"));
                 let id = data["id"].as_str().unwrap_or_default();
-                self.tools.complete(id, data["outputs"].clone(), error, out);
+                answer.tool_completed(id, data["outputs"].clone(), error);
             }
             _ => {}
         }
     }
 
-    fn all_files(&mut self, files: &Value, out: &mut OutputQueue) {
+    fn all_files(&mut self, files: &Value, answer: &mut PlatformAnswer) {
         for file in files.as_array().into_iter().flatten() {
             if file["belongs_to"] != "user" {
-                self.file(file, out);
+                self.file(file, answer);
             }
         }
     }
 
     /// Saves a file of the answer once; several events name the same file.
-    fn file(&mut self, file: &Value, out: &mut OutputQueue) {
+    fn file(&mut self, file: &Value, answer: &mut PlatformAnswer) {
         let Some(url) = filled(&file["url"]).or_else(|| filled(&file["remote_url"])) else {
             return;
         };
@@ -290,32 +221,49 @@ impl DifyProgress {
         else {
             return;
         };
+        let name = filled(&file["filename"]).or(file_name(&url));
+        let name = name.unwrap_or("file").to_owned();
         // Signatures differ between events, so compare the path.
-        if self.files.contains(url.path()) {
-            return;
-        }
-        let last = url
-            .path_segments()
-            .and_then(|mut segments| segments.next_back());
-        let name = filled(&file["filename"])
-            .or(last.filter(|name| !name.is_empty()))
-            .unwrap_or("file")
-            .to_owned();
-        if self.files.len() >= MAX_FILES {
-            out.log(
-                "warning",
-                &format!(
-                    "the file {name} exceeds the limit of {MAX_FILES} files, and is not stored"
-                ),
-            );
-            return;
-        }
-        self.files.insert(url.path().to_owned());
-        out.push(MachineOutput::Save(SavedFile {
-            name,
+        let key = url.path().to_owned();
+        let saved = SavedFile {
+            name: name.clone(),
             mime_type: filled(&file["mime_type"]).map(str::to_owned),
             content: FileContent::Url(url.into()),
-        }));
+        };
+        if !answer.save(&key, saved) {
+            let text = format!(
+                "the file {name} exceeds the limit of {MAX_FILES} files, and is not stored"
+            );
+            answer.out.log("warning", &text);
+        }
+    }
+}
+
+fn node_started(data: &Value, answer: &mut PlatformAnswer) {
+    if data["node_type"] == "tool"
+        && let Some(id) = filled(&data["id"])
+    {
+        let name = filled(&data["title"]).unwrap_or("tool");
+        answer.tool_started(id, name, data["inputs"].clone());
+    }
+}
+
+/// A tool of an agent application. Dify sends it twice, the second time with its result.
+fn thought(event: &Value, answer: &mut PlatformAnswer) {
+    let (Some(tool), Some(id)) = (filled(&event["tool"]), filled(&event["id"])) else {
+        return;
+    };
+    let parameters = event["tool_input"]
+        .as_str()
+        .and_then(json::parse)
+        .unwrap_or_default();
+    answer.tool_started(id, tool, parameters);
+    if let Some(observation) = filled(&event["observation"]) {
+        answer.tool_completed(
+            id,
+            json::parse(observation).unwrap_or_else(|| observation.into()),
+            None,
+        );
     }
 }
 

@@ -7,7 +7,7 @@ use protocol::interaction::{
 };
 use serde_json::{Value, json};
 
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;
 
@@ -42,7 +42,7 @@ pub(super) fn unanswerable() -> ConnectorFailure {
 }
 
 impl DifyForm {
-    /// The form of `human_input_required`; `None` without a token.
+    /// The form of `human_input_required`, or of [`DifyForm::stored`]; `None` without a token.
     pub(super) fn read(event: &Value) -> Option<Self> {
         let data = event["data"].as_object()?;
         let members = MEMBERS
@@ -58,11 +58,6 @@ impl DifyForm {
     /// The form as stored in the state.
     pub(super) fn stored(&self) -> Value {
         json!({"workflow_run_id": self.run_id, "data": self.data})
-    }
-
-    /// The form of a value from [`DifyForm::stored`].
-    pub(super) fn restore(stored: &Value) -> Option<Self> {
-        Self::read(stored)
     }
 
     pub(super) fn token(&self) -> &str {
@@ -173,7 +168,7 @@ impl DifyForm {
         action: Option<&str>,
         values: &JsonObject,
         user: &str,
-    ) -> Result<JsonObject, ConnectorFailure> {
+    ) -> Mapped<JsonObject> {
         let mut inputs = JsonObject::new();
         for (name, input) in self.inputs() {
             // Field ids are cut to 128 bytes, so look the value up under the cut name.
@@ -198,7 +193,7 @@ impl DifyForm {
 }
 
 /// A file of an answer, by its public address.
-fn file(name: &str, value: &Value) -> Result<Value, ConnectorFailure> {
+fn file(name: &str, value: &Value) -> Mapped<Value> {
     let url = value.as_str().or_else(|| value["url"].as_str());
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
     let url =
@@ -268,7 +263,7 @@ mod tests {
 
     #[test]
     fn answers_become_submissions() {
-        let form = DifyForm::restore(&form().stored()).unwrap();
+        let form = DifyForm::read(&form().stored()).unwrap();
         let values = json!({"level": "low", "files": "https://a.example/f", "other": 1});
         let body = form
             .submission(None, values.as_object().unwrap(), "u")

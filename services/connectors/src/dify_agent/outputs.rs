@@ -3,8 +3,7 @@
 use serde_json::Value;
 
 use crate::dify_agent::config::DifyAppType;
-use crate::machine::OutputQueue;
-use crate::upstream::answer::AnswerText;
+use crate::run::PlatformAnswer;
 use crate::upstream::json::{self, filled};
 
 /// Outputs of a workflow that may be its answer, in order of priority.
@@ -40,17 +39,17 @@ impl DifyOutputs {
     }
 
     /// Adds the text that was not streamed.
-    pub(super) fn add_missing(&mut self, answer: &mut AnswerText, out: &mut OutputQueue) {
+    pub(super) fn add_missing(&mut self, answer: &mut PlatformAnswer) {
         // The outputs still hold the text that moderation removed.
         if self.is_replaced {
             return;
         }
         let nodes: Vec<_> = std::mem::take(&mut self.nodes);
         let nodes: Vec<_> = nodes.iter().map(|(_, text)| text.as_str()).collect();
-        answer.add_missing(&nodes.join("\n"), out);
-        answer.add_missing(self.stated.as_deref().unwrap_or_default(), out);
+        answer.add_missing(&nodes.join("\n"));
+        answer.add_missing(self.stated.as_deref().unwrap_or_default());
         if answer.is_empty() {
-            answer.append(self.outputs.as_deref().unwrap_or_default(), out);
+            answer.append(self.outputs.as_deref().unwrap_or_default());
         }
     }
 }

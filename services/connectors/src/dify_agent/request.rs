@@ -1,81 +1,47 @@
 //! Requests to Dify.
 
 use protocol::JsonObject;
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::dify_agent::config::{Config, DifyAppType};
-use crate::machine::{HistoryMessage, OutputQueue};
-use crate::request::{FilePart, PlatformRequest, ResponseFraming, below};
-use crate::turn::{ConnectorTurn, FileContent, TurnFile};
-use crate::upstream::conversation::with_history;
-use crate::upstream::failure::ConnectorFailure;
+use crate::request::{PlatformRequest, ResponseFraming, below};
+use crate::run::ConnectorRun;
+use crate::turn::{ConnectorTurn, TurnFile};
+use crate::upstream::failure::Mapped;
 use crate::upstream::json::object;
 
 /// `POST /chat-messages`.
-pub(super) fn chat(
-    config: &Config,
-    turn: &ConnectorTurn,
-    files: &[Value],
-    history: &[HistoryMessage],
-    conversation: Option<&str>,
-) -> PlatformRequest {
-    // Dify refuses an empty query, and a message of files only has no text.
-    let text = if turn.text.trim().is_empty() {
-        &config.base_prompt
-    } else {
-        &turn.text
-    };
+pub(super) fn chat(config: &Config, run: &ConnectorRun) -> PlatformRequest {
+    let turn = &run.turn;
     let mut body = json!({
         "inputs": inputs(config, turn, JsonObject::new()),
-        "query": with_history(history, text),
+        // Dify refuses an empty query, and a message of files only has no text.
+        "query": run.query(turn.text_or(&config.base_prompt)),
         "user": turn.user,
         "response_mode": "streaming",
-        "files": files,
+        "files": run.files,
     });
     // Some versions refuse an empty id.
-    if let Some(id) = conversation {
+    if let Some(id) = run.conversation.id() {
         body["conversation_id"] = json!(id);
     }
     post(config, &["chat-messages"], body).framed(ResponseFraming::Sse)
 }
 
 /// `POST /workflows/run`. Workflows have no conversation of their own, so they get two stable ids as inputs.
-pub(super) fn workflow(
-    config: &Config,
-    turn: &ConnectorTurn,
-    files: &[Value],
-    out: &mut OutputQueue,
-) -> PlatformRequest {
+pub(super) fn workflow(config: &Config, run: &mut ConnectorRun) -> PlatformRequest {
     let mut named = JsonObject::new();
-    named.insert(config.text_input.clone(), json!(turn.text));
-    for (input, key, kind) in [
-        (
-            "langbot_session_id",
-            "external.workflow_session_id",
-            "session",
-        ),
-        (
-            "langbot_conversation_id",
-            "external.workflow_conversation_id",
-            "conversation",
-        ),
-    ] {
-        let stored = turn.state.get(key).and_then(Value::as_str);
-        let id = stored.map_or_else(
-            || format!("dify_{kind}_{}", turn.run_id.replace('-', "")),
-            str::to_owned,
-        );
-        if stored.is_none() {
-            out.remember(key, id.as_str());
-        }
-        named.insert(input.to_owned(), json!(id));
+    named.insert(config.text_input.clone(), json!(run.turn.text));
+    for kind in ["session", "conversation"] {
+        let key = format!("external.workflow_{kind}_id");
+        let id = run.stable_id(&key, &format!("dify_{kind}"));
+        named.insert(format!("langbot_{kind}_id"), json!(id));
     }
     let body = json!({
-        "inputs": inputs(config, turn, named),
-        "user": turn.user,
+        "inputs": inputs(config, &run.turn, named),
+        "user": run.turn.user,
         "response_mode": "streaming",
-        "files": files,
+        "files": run.files,
     });
     post(config, &["workflows", "run"], body).framed(ResponseFraming::Sse)
 }
@@ -84,9 +50,7 @@ pub(super) fn workflow(
 fn inputs(config: &Config, turn: &ConnectorTurn, mut inputs: JsonObject) -> JsonObject {
     let further = config.inputs.iter().chain(&turn.params);
     inputs.extend(further.map(|(name, value)| (name.clone(), value.clone())));
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        inputs.insert(name.clone(), json!(token.expose_secret()));
-    }
+    inputs.extend(turn.host_tools(config.host_tools.as_ref()));
     inputs
 }
 
@@ -112,28 +76,16 @@ pub(super) fn resume(config: &Config, user: &str, run: &str) -> PlatformRequest 
         .append_pair("include_state_snapshot", "true")
         .append_pair("continue_on_pause", "true");
     PlatformRequest::get(url)
-        .bearer(Some(&config.key))
+        .bearer(&config.key)
         .framed(ResponseFraming::Sse)
 }
 
 /// `POST /files/upload`.
-pub(super) fn upload(
-    config: &Config,
-    user: &str,
-    file: &TurnFile,
-) -> Result<PlatformRequest, ConnectorFailure> {
-    let part = FilePart {
-        field: "file",
-        name: file.name.clone(),
-        mime_type: file.mime_type.clone(),
-        bytes: file.bytes()?,
-    };
-    let request = PlatformRequest::upload(
-        below(&config.base, &["files", "upload"]),
-        vec![("user", user.to_owned())],
-        part,
-    );
-    Ok(request.bearer(Some(&config.key)))
+pub(super) fn upload(config: &Config, user: &str, file: &TurnFile) -> Mapped<PlatformRequest> {
+    let url = below(&config.base, &["files", "upload"]);
+    let fields = vec![("user", user.to_owned())];
+    let request = PlatformRequest::upload(url, fields, file.part()?);
+    Ok(request.bearer(&config.key))
 }
 
 /// An uploaded file in Dify's form.
@@ -141,23 +93,15 @@ pub(super) fn local_file(file: &TurnFile, id: &str) -> Value {
     json!({"type": kind_of(file), "transfer_method": "local_file", "upload_file_id": id})
 }
 
-/// A file that Dify fetches itself, if only its address is available.
-pub(super) fn remote_file(file: &TurnFile) -> Option<Value> {
-    let FileContent::Url(url) = &file.content else {
-        return None;
-    };
-    Some(json!({"type": kind_of(file), "transfer_method": "remote_url", "url": url}))
+/// A file that Dify fetches itself.
+pub(super) fn remote_file(file: &TurnFile, url: &str) -> Value {
+    json!({"type": kind_of(file), "transfer_method": "remote_url", "url": url})
 }
 
 fn kind_of(file: &TurnFile) -> &'static str {
-    match file.mime_type.split('/').next() {
-        Some("image") => "image",
-        Some("audio") => "audio",
-        Some("video") => "video",
-        _ => "document",
-    }
+    file.kind(["image", "audio", "video", "document"])
 }
 
 fn post(config: &Config, path: &[&str], body: Value) -> PlatformRequest {
-    PlatformRequest::post(below(&config.base, path), object(body)).bearer(Some(&config.key))
+    PlatformRequest::post(below(&config.base, path), object(body)).bearer(&config.key)
 }

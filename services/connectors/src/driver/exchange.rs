@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue};
 use url::{Origin, Url};
 
 use crate::driver::multipart;
-use crate::machine::PlatformResponseHead;
+use crate::request::PlatformResponseHead;
 use crate::request::{Method, PlatformRequest, RequestBody};
 use crate::session::REFUSAL_BYTES;
 use crate::turn::FILE_BYTES;

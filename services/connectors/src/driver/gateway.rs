@@ -9,7 +9,7 @@ use runner_kit::{Host, HostError, ResultSender};
 
 use crate::driver::host::{NewFile, RunHost};
 use crate::machine::HistoryMessage;
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::results;
 
 /// Maximum messages of one page of the history.
@@ -79,10 +79,7 @@ impl RunHost for GatewayHost {
         }
     }
 
-    async fn answer(
-        &mut self,
-        question: &InteractionRequest,
-    ) -> Result<AwaitedInteraction, ConnectorFailure> {
+    async fn answer(&mut self, question: &InteractionRequest) -> Mapped<AwaitedInteraction> {
         let id = question.interaction_id.as_str();
         self.host
             .interactions()
@@ -102,7 +99,7 @@ impl RunHost for GatewayHost {
     }
 }
 
-fn unanswered(error: &HostError) -> Result<AwaitedInteraction, ConnectorFailure> {
+fn unanswered(error: &HostError) -> Mapped<AwaitedInteraction> {
     if error.is_cancelled() {
         // A cancelled wait is an answer for the machine, which then stops the platform.
         return Ok(AwaitedInteraction::Cancelled);

@@ -4,7 +4,7 @@ use protocol::interaction::{AwaitedInteraction, InteractionRequest};
 use protocol::result::AgentRunResult;
 
 use crate::machine::HistoryMessage;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 /// A gateway, or a terminal.
 pub trait RunHost: Send {
@@ -19,7 +19,7 @@ pub trait RunHost: Send {
     fn answer(
         &mut self,
         question: &InteractionRequest,
-    ) -> impl Future<Output = Result<AwaitedInteraction, ConnectorFailure>> + Send;
+    ) -> impl Future<Output = Mapped<AwaitedInteraction>> + Send;
 
     /// Stores a file and returns its id, or the reason that it cannot be stored.
     fn save(&mut self, file: NewFile) -> impl Future<Output = Result<String, String>> + Send;

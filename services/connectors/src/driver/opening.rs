@@ -7,7 +7,7 @@ use crate::catalogue::Platform;
 use crate::session::MachineSession;
 use crate::turn::{ConnectorTurn, FILE_BYTES, FileContent};
 use crate::upstream::config::SecretSource;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// Maximum bytes of all artifacts of one event.
 const EVENT_BYTES: usize = 32 * 1024 * 1024;
@@ -17,7 +17,7 @@ pub async fn open(
     platform: &Platform,
     run: &RunHandle,
     source: &SecretSource,
-) -> Result<MachineSession, ConnectorFailure> {
+) -> Mapped<MachineSession> {
     let mut turn = ConnectorTurn::of(&run.context)?;
     let config = &run.context.config;
     let has_artifacts = turn
@@ -34,7 +34,7 @@ pub async fn open(
     MachineSession::new(platform, turn, config, source)
 }
 
-async fn read_artifacts(turn: &mut ConnectorTurn, host: &Host) -> Result<(), ConnectorFailure> {
+async fn read_artifacts(turn: &mut ConnectorTurn, host: &Host) -> Mapped {
     let mut left = EVENT_BYTES;
     for file in &mut turn.files {
         let FileContent::Artifact(id) = &file.content else {

@@ -7,7 +7,7 @@ use url::Url;
 use crate::http_agent::filter::Filter;
 use crate::request::{Method, ResponseFraming};
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 
 /// Default of `body`.
 const BODY: &str = "{text: .input.text, user: .user, session: .session}";
@@ -52,7 +52,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         let url = reader.url("url", "")?;
         let method = reader.choice(
             "method",
@@ -97,7 +97,6 @@ impl Config {
         if events.delta.is_none() && events.snapshot.is_none() && events.end.is_none() {
             return Err(wrong("/events", "needs delta, snapshot or final"));
         }
-        let history = reader.integer("history", 0, 0..=100)?;
         Ok(Self {
             url,
             method,
@@ -106,7 +105,7 @@ impl Config {
             framing,
             events,
             takes_files: reader.flag("files", false)?,
-            history: u32::try_from(history).unwrap_or(u32::MAX),
+            history: reader.messages("history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }
@@ -122,7 +121,7 @@ impl Config {
     }
 }
 
-fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, ConnectorFailure> {
+fn read_headers(reader: &mut ConfigReader<'_>) -> Mapped<Vec<(String, String)>> {
     let members = reader.object_with_secrets("headers")?;
     if members.len() > MAX_HEADERS {
         let fault = format!("has more than {MAX_HEADERS} headers");
@@ -152,7 +151,7 @@ fn read_headers(reader: &mut ConfigReader<'_>) -> Result<Vec<(String, String)>, 
     Ok(headers)
 }
 
-fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, ConnectorFailure> {
+fn take(members: &mut JsonObject, key: &str) -> Mapped<Option<Filter>> {
     let pointer = format!("/events/{key}");
     match members.remove(key) {
         None | Some(Value::Null) => Ok(None),
@@ -161,7 +160,7 @@ fn take(members: &mut JsonObject, key: &str) -> Result<Option<Filter>, Connector
     }
 }
 
-fn compile(pointer: &str, text: &str) -> Result<Filter, ConnectorFailure> {
+fn compile(pointer: &str, text: &str) -> Mapped<Filter> {
     Filter::compile(text).map_err(|fault| wrong(pointer, &format!("is no filter: {fault}")))
 }
 

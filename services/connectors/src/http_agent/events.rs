@@ -5,10 +5,9 @@ use serde_json::Value;
 
 use crate::http_agent::config::Config;
 use crate::http_agent::filter::Filter;
-use crate::machine::OutputQueue;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::mapping::NextStep;
+use crate::run::PlatformAnswer;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::usage::usage_of;
@@ -40,13 +39,35 @@ impl EventMeaning {
             && self.usage.is_none()
             && !self.is_done
     }
+
+    /// Emits the text of the event.
+    pub(super) fn tell(self, answer: &mut PlatformAnswer) -> NextStep {
+        for thought in &self.reasoning {
+            answer.think(thought);
+        }
+        for piece in &self.pieces {
+            answer.append(piece);
+        }
+        if let Some(text) = &self.snapshot {
+            answer.snapshot(text);
+        }
+        answer.count(self.usage);
+        match &self.end {
+            None => {}
+            Some(text) if answer.is_empty() => answer.append(text),
+            // The final text may differ from the pieces, and it is authoritative.
+            Some(text) => answer.replace(text),
+        }
+        if self.is_done {
+            NextStep::Complete
+        } else {
+            NextStep::Read
+        }
+    }
 }
 
 /// Runs the filters on one event. They get a text that is not JSON as a string.
-pub(super) fn map(
-    config: &Config,
-    event: &UpstreamEvent,
-) -> Result<EventMeaning, ConnectorFailure> {
+pub(super) fn map(config: &Config, event: &UpstreamEvent) -> Mapped<EventMeaning> {
     let text = event.text.trim();
     if text == DONE {
         let is_done = true;
@@ -97,68 +118,4 @@ fn failure(error: &Value) -> ConnectorFailure {
     let status = status.and_then(|status| u16::try_from(status).ok());
     let code = filled(&error["code"]);
     ConnectorFailure::reported(status, code, message.unwrap_or_default())
-}
-
-/// State of the reply so far.
-pub(super) struct HttpReply {
-    answer: AnswerText,
-    usage: Option<LlmTokenUsage>,
-    /// The full text was received.
-    pub(super) is_final: bool,
-}
-
-impl HttpReply {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            usage: None,
-            is_final: false,
-        }
-    }
-
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun()
-    }
-
-    /// Emits the text of an event. Completes the run after the last one.
-    pub(super) fn tell(
-        &mut self,
-        meaning: EventMeaning,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        for thought in &meaning.reasoning {
-            self.answer.think(thought, out);
-        }
-        for piece in &meaning.pieces {
-            self.answer.append(piece, out);
-        }
-        if let Some(text) = &meaning.snapshot {
-            self.answer.snapshot(text, out);
-        }
-        if meaning.usage.is_some() {
-            self.usage = meaning.usage;
-        }
-        if let Some(text) = &meaning.end {
-            self.is_final = true;
-            if self.answer.is_empty() {
-                self.answer.append(text, out);
-            } else {
-                // The final text may differ from the pieces, and it is authoritative.
-                self.answer.replace(text, out);
-            }
-        }
-        if meaning.is_done {
-            return self.complete(out);
-        }
-        Ok(())
-    }
-
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if !self.answer.complete(out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish("stop", self.usage.take());
-        Ok(())
-    }
 }

@@ -1,21 +1,14 @@
 //! The request of a mapping. Pure.
 
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::http_agent::config::Config;
-use crate::machine::HistoryMessage;
 use crate::request::{Method, PlatformRequest, RequestBody};
-use crate::turn::{ConnectorTurn, TurnFile};
-use crate::upstream::failure::{ConnectorFailure, FailureKind};
+use crate::run::ConnectorRun;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 
 /// The request with the first value of the filter `body` for this turn. `GET` has no body.
-pub(super) fn request(
-    config: &Config,
-    turn: &ConnectorTurn,
-    history: &[HistoryMessage],
-    session: Option<&str>,
-) -> Result<PlatformRequest, ConnectorFailure> {
+pub(super) fn request(config: &Config, run: &ConnectorRun) -> Mapped<PlatformRequest> {
     let mut request = PlatformRequest::get(config.url.clone()).framed(config.framing);
     request.method = config.method;
     for (name, value) in &config.headers {
@@ -24,8 +17,7 @@ pub(super) fn request(
     if config.method == Method::Get {
         return Ok(request);
     }
-    let input = input(config, turn, history, session)?;
-    let values = config.body.run(&input, None);
+    let values = config.body.run(&input(config, run), None);
     let fault = |fault: &str| {
         let message = format!("/body gives no body for this event: {fault}");
         ConnectorFailure::new(FailureKind::ConfigInvalid, message).detail("pointer", "/body")
@@ -35,16 +27,10 @@ pub(super) fn request(
     Ok(request)
 }
 
-fn input(
-    config: &Config,
-    turn: &ConnectorTurn,
-    history: &[HistoryMessage],
-    session: Option<&str>,
-) -> Result<Value, ConnectorFailure> {
-    let files = turn.files.iter().map(file).collect::<Result<Vec<_>, _>>()?;
-    let history = history
-        .iter()
-        .map(|message| json!({"role": message.role, "text": message.text}));
+fn input(config: &Config, run: &ConnectorRun) -> Value {
+    let (turn, session) = (&run.turn, run.conversation.id());
+    let history = run.history.iter();
+    let history = history.map(|message| json!({"role": message.role, "text": message.text}));
     let mut state = turn.state.clone();
     // Show the session of this request, which may differ from the stored one after a retry.
     match session {
@@ -55,7 +41,7 @@ fn input(
         "run_id": turn.run_id,
         "user": turn.user,
         "session": session,
-        "input": {"text": turn.text, "files": files},
+        "input": {"text": turn.text, "files": run.files},
         "actor": turn.actor,
         "conversation": turn.conversation,
         "state": {"conversation": state},
@@ -63,12 +49,8 @@ fn input(
         "history": history.collect::<Vec<_>>(),
         "streams": turn.streams,
     });
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        input[name.as_str()] = json!(token.expose_secret());
+    if let Some((name, token)) = turn.host_tools(config.host_tools.as_ref()) {
+        input[name] = token;
     }
-    Ok(input)
-}
-
-fn file(file: &TurnFile) -> Result<Value, ConnectorFailure> {
-    Ok(json!({"name": file.name, "mime_type": file.mime_type, "url": file.url()?}))
+    input
 }

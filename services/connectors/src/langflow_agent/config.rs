@@ -6,7 +6,7 @@ use serde_json::Value;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 const BASE_URL: &str = "http://localhost:7860";
 
@@ -32,7 +32,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
         let apis = [
             ("auto", None),

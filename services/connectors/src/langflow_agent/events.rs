@@ -5,12 +5,9 @@ use std::collections::BTreeMap;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::OutputQueue;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::run::PlatformAnswer;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled};
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum messages of one run.
@@ -19,9 +16,8 @@ const MAX_MESSAGES: usize = 100;
 const MAX_LEVELS: u32 = 8;
 
 /// State of the answer so far: the messages of the flow's outputs.
+#[derive(Default)]
 pub(super) struct LangflowProgress {
-    answer: AnswerText,
-    tools: ToolEvents,
     usage: BTreeMap<String, LlmTokenUsage>,
     /// Ids and texts of messages.
     messages: Vec<(String, String)>,
@@ -34,35 +30,19 @@ pub(super) struct LangflowProgress {
 }
 
 impl LangflowProgress {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            usage: BTreeMap::new(),
-            messages: Vec::new(),
-            sent: String::new(),
-            outputs: Vec::new(),
-            session: None,
-        }
-    }
-
     /// Reads one event, or the document of a server that does not stream. True at the end mark.
-    pub(super) fn event(
-        &mut self,
-        event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<bool, ConnectorFailure> {
+    pub(super) fn event(&mut self, event: &Value, answer: &mut PlatformAnswer) -> Mapped<bool> {
         let data = &event["data"];
         match event["event"].as_str().unwrap_or_default() {
             "token" => {
                 let piece = data["chunk"].as_str().unwrap_or_default();
-                self.append(id_of(data), piece, out);
+                self.append(id_of(data), piece, answer);
             }
-            "add_message" => self.message(data, out)?,
+            "add_message" => self.message(data, answer)?,
             "remove_message" => {
                 self.messages.retain(|(id, _)| id != id_of(data));
                 // The rest of the text moves up, so send it again.
-                self.say(out);
+                self.say(answer);
             }
             "output" => self.output(data)?,
             "error" => return Err(error(data)),
@@ -87,19 +67,14 @@ impl LangflowProgress {
         Ok(false)
     }
 
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+    /// Adds the outputs that were not streamed, and the usage of all messages.
+    pub(super) fn finish(&mut self, answer: &mut PlatformAnswer) {
         let outputs = std::mem::take(&mut self.outputs);
-        self.answer.add_missing(&outputs.join("\n\n"), out);
-        if !self.answer.complete(out) {
-            return Err(ConnectorFailure::empty());
-        }
-        let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
-        out.finish("stop", usage);
-        Ok(())
+        answer.add_missing(&outputs.join("\n\n"));
+        answer.usage = usage::sum(std::mem::take(&mut self.usage).into_values());
     }
 
-    fn append(&mut self, id: &str, piece: &str, out: &mut OutputQueue) {
+    fn append(&mut self, id: &str, piece: &str, answer: &mut PlatformAnswer) {
         // A piece of the last message extends the text and needs no comparison of the complete text.
         if let Some((last, text)) = self.messages.last_mut()
             && last == id
@@ -107,17 +82,17 @@ impl LangflowProgress {
         {
             text.push_str(piece);
             self.sent.push_str(piece);
-            self.answer.append(piece, out);
+            answer.append(piece);
             return;
         }
         if let Some(text) = self.text_of(id) {
             text.push_str(piece);
-            self.say(out);
+            self.say(answer);
         }
     }
 
     /// A complete message, or its text so far.
-    fn message(&mut self, data: &Value, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
+    fn message(&mut self, data: &Value, answer: &mut PlatformAnswer) -> Mapped {
         if data["sender"] == "User" {
             return Ok(());
         }
@@ -125,7 +100,7 @@ impl LangflowProgress {
             return Err(error(data));
         }
         let id = id_of(data);
-        self.blocks(id, &data["content_blocks"], MAX_LEVELS, &mut 0, out);
+        blocks(id, &data["content_blocks"], MAX_LEVELS, &mut 0, answer);
         if let Some(usage) = usage_of(&data["properties"]["usage"]) {
             self.usage.insert(id.to_owned(), usage);
         }
@@ -135,7 +110,7 @@ impl LangflowProgress {
             && let Some(text) = self.text_of(id)
         {
             content.clone_into(text);
-            self.say(out);
+            self.say(answer);
         }
         Ok(())
     }
@@ -150,52 +125,19 @@ impl LangflowProgress {
     }
 
     /// Emits the new part of the text of all messages.
-    fn say(&mut self, out: &mut OutputQueue) {
+    fn say(&mut self, answer: &mut PlatformAnswer) {
         let texts = self.messages.iter().map(|(_, text)| text.as_str());
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
         let full_text = texts.join("\n\n");
         match full_text.strip_prefix(self.sent.as_str()) {
-            Some(rest) => self.answer.append(rest, out),
-            None => self.answer.replace(&full_text, out),
+            Some(rest) => answer.append(rest),
+            None => answer.replace(&full_text),
         }
         self.sent = full_text;
     }
 
-    /// Emits the tool calls of an agent, including those in nested blocks.
-    fn blocks(
-        &mut self,
-        message: &str,
-        blocks: &Value,
-        levels: u32,
-        number: &mut u32,
-        out: &mut OutputQueue,
-    ) {
-        let Some(levels) = levels.checked_sub(1) else {
-            return;
-        };
-        for block in blocks.as_array().into_iter().flatten() {
-            if block["type"] == "tool_use" {
-                *number += 1;
-                let fallback_id = format!("{message}_{number}");
-                let id = filled(&block["id"]).unwrap_or(&fallback_id);
-                let input = ["tool_input", "input"]
-                    .iter()
-                    .find_map(|name| block.get(*name));
-                let name = filled(&block["name"]).unwrap_or("tool");
-                self.tools
-                    .start(id, name, input.cloned().unwrap_or_default(), out);
-                let error = json::text_of(&block["error"]);
-                if error.is_some() || !block["output"].is_null() {
-                    self.tools
-                        .complete(id, block["output"].clone(), error.as_deref(), out);
-                }
-            }
-            self.blocks(message, &block["contents"], levels, number, out);
-        }
-    }
-
     /// The output of a component at the end of the flow.
-    fn output(&mut self, data: &Value) -> Result<(), ConnectorFailure> {
+    fn output(&mut self, data: &Value) -> Mapped {
         if data["status"] == "failed" {
             let name = filled(&data["display_name"]).unwrap_or("a component");
             let message = format!("{name} of the flow failed: see its log on Langflow");
@@ -227,7 +169,7 @@ impl LangflowProgress {
         }
     }
 
-    fn document(&mut self, document: &Value) -> Result<(), ConnectorFailure> {
+    fn document(&mut self, document: &Value) -> Mapped {
         if let Some(fault) = document["errors"].get(0) {
             return Err(error(fault));
         }
@@ -236,6 +178,30 @@ impl LangflowProgress {
             None => self.result(document),
         }
         Ok(())
+    }
+}
+
+/// Emits the tool calls of an agent, including those in nested blocks.
+fn blocks(message: &str, list: &Value, levels: u32, number: &mut u32, answer: &mut PlatformAnswer) {
+    let Some(levels) = levels.checked_sub(1) else {
+        return;
+    };
+    for block in list.as_array().into_iter().flatten() {
+        if block["type"] == "tool_use" {
+            *number += 1;
+            let fallback_id = format!("{message}_{number}");
+            let id = filled(&block["id"]).unwrap_or(&fallback_id);
+            let input = ["tool_input", "input"]
+                .iter()
+                .find_map(|name| block.get(*name));
+            let name = filled(&block["name"]).unwrap_or("tool");
+            answer.tool_started(id, name, input.cloned().unwrap_or_default());
+            let error = json::text_of(&block["error"]);
+            if error.is_some() || !block["output"].is_null() {
+                answer.tool_completed(id, block["output"].clone(), error.as_deref());
+            }
+        }
+        blocks(message, &block["contents"], levels, number, answer);
     }
 }
 

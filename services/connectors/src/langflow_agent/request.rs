@@ -55,9 +55,8 @@ fn v1(config: &Config, turn: &ConnectorTurn, session: &str) -> PlatformRequest {
 
 fn tweaks(config: &Config, turn: &ConnectorTurn) -> JsonObject {
     let mut tweaks = config.tweaks.clone();
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        let input = json!({"input_value": token.expose_secret()});
-        tweaks.insert(name.clone(), input);
+    if let Some((name, token)) = turn.host_tools(config.host_tools.as_ref()) {
+        tweaks.insert(name, json!({"input_value": token}));
     }
     tweaks
 }

@@ -5,9 +5,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use url::Url;
 
-use crate::request::below;
+use crate::request::{Credential, below};
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
 const MAX_STEPS: u64 = 100_000;
@@ -24,7 +24,7 @@ pub(super) struct Config {
     pub(super) server: LangGraphServer,
     pub(super) base: Url,
     /// The header with the credential, and its complete value.
-    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) credential: Option<Credential>,
     pub(super) assistant: String,
     pub(super) context: JsonObject,
     pub(super) configurable: JsonObject,
@@ -36,7 +36,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn langgraph(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn langgraph(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         let key = reader.secret("api-key")?;
         Ok(Self {
             server: LangGraphServer::LangGraph,
@@ -46,13 +46,13 @@ impl Config {
             context: reader.object_with_secrets("context")?,
             configurable: reader.object_with_secrets("configurable")?,
             recursion_limit: reader.integer("recursion-limit", 0, 0..=MAX_STEPS)?,
-            resend_history: resend_history(reader)?,
+            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }
 
     /// DeerFlow reads its settings from the context or from the configurable members, by version.
-    pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn deerflow(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
         let key = reader.secret("api-key")?;
         let bearer = key.map(|key| SecretString::from(format!("Bearer {}", key.expose_secret())));
@@ -68,25 +68,18 @@ impl Config {
             context: settings.clone(),
             configurable: settings,
             recursion_limit: reader.integer("recursion-limit", 1_000, 1..=MAX_STEPS)?,
-            resend_history: resend_history(reader)?,
+            resend_history: reader.messages("resend-history", 0)?,
             host_tools: None,
         })
     }
 }
 
-fn verbatim(
-    reader: &mut ConfigReader<'_>,
-) -> Result<Option<(&'static str, SecretString)>, ConnectorFailure> {
+fn verbatim(reader: &mut ConfigReader<'_>) -> Mapped<Option<Credential>> {
     let header = reader.secret("auth-header")?;
     Ok(header.map(|value| ("authorization", value)))
 }
 
-fn resend_history(reader: &mut ConfigReader<'_>) -> Result<u32, ConnectorFailure> {
-    let messages = reader.integer("resend-history", 0, 0..=100)?;
-    Ok(u32::try_from(messages).unwrap_or(u32::MAX))
-}
-
-fn settings(reader: &mut ConfigReader<'_>) -> Result<JsonObject, ConnectorFailure> {
+fn settings(reader: &mut ConfigReader<'_>) -> Mapped<JsonObject> {
     let has_subagents = reader.flag("subagent-enabled", false)?;
     let subagents = reader.integer("max-concurrent-subagents", 3, 1..=100)?;
     let model = reader.text("model-name")?;

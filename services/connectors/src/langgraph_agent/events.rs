@@ -10,13 +10,10 @@ use crate::langgraph_agent::interrupts::{self, Interrupt};
 use crate::langgraph_agent::messages::{
     Author, author_of, is_chunk, is_hidden, key_of, reasoning_of, text_of,
 };
-use crate::machine::OutputQueue;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::{self, usage_of};
 
 /// Maximum failed subtasks in a failure.
@@ -34,8 +31,6 @@ pub(super) enum Settled {
 
 /// State of the answer so far: the last message of the agent.
 pub(super) struct LangGraphProgress {
-    answer: AnswerText,
-    tools: ToolEvents,
     server: LangGraphServer,
     usage: BTreeMap<String, LlmTokenUsage>,
     /// Keys of messages from before the run. Absent before the first state.
@@ -48,14 +43,11 @@ pub(super) struct LangGraphProgress {
     last: Option<(String, String)>,
     failures: Vec<String>,
     pub(super) interrupts: Vec<Interrupt>,
-    pub(super) run_id: Option<String>,
 }
 
 impl LangGraphProgress {
-    pub(super) fn new(turn: &ConnectorTurn, server: LangGraphServer, goes_on: bool) -> Self {
+    pub(super) fn new(server: LangGraphServer, goes_on: bool) -> Self {
         Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
             server,
             usage: BTreeMap::new(),
             earlier: None,
@@ -64,13 +56,7 @@ impl LangGraphProgress {
             last: None,
             failures: Vec::new(),
             interrupts: Vec::new(),
-            run_id: None,
         }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_reported()
     }
 
     /// Reads one event. True at the end mark.
@@ -78,19 +64,20 @@ impl LangGraphProgress {
         &mut self,
         name: &str,
         event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<bool, ConnectorFailure> {
+        run: &mut ConnectorRun,
+    ) -> Mapped<bool> {
+        let answer = &mut run.answer;
         // Events of subgraphs have their path after a bar.
         match name.split('|').next().unwrap_or_default() {
             "metadata" => {
                 let id = filled(&event["run_id"]).map(str::to_owned);
-                self.run_id = id.or(self.run_id.take());
+                run.task = id.or(run.task.take());
             }
-            "values" => self.values(event, out),
+            "values" => self.values(event, answer),
             "updates" => self.interrupted(&event["__interrupt__"]),
             "messages" | "messages-tuple" | "message" | "messages/partial"
             | "messages/complete" => {
-                self.messages(event, out);
+                self.messages(event, answer);
             }
             "custom" => self.custom(event),
             "error" => return Err(error(event)),
@@ -101,22 +88,18 @@ impl LangGraphProgress {
     }
 
     /// Reads the thread's state after a stream without an end mark.
-    pub(super) fn state(
-        &mut self,
-        state: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<Settled, ConnectorFailure> {
-        let run = filled(&state["metadata"]["run_id"]);
-        if let (Some(run), Some(own)) = (run, &self.run_id)
+    pub(super) fn state(&mut self, state: &Value, run: &mut ConnectorRun) -> Mapped<Settled> {
+        let id = filled(&state["metadata"]["run_id"]);
+        if let (Some(id), Some(own)) = (id, &run.task)
             // The state belongs to another run of the thread, so this one has not written its own yet.
-            && run != own
+            && id != own
         {
             return Ok(Settled::Running);
         }
         let Some(next) = state["next"].as_array() else {
             return Err(ConnectorFailure::unreadable(&state.to_string()));
         };
-        self.values(&state["values"], out);
+        self.values(&state["values"], &mut run.answer);
         let tasks = || state["tasks"].as_array().into_iter().flatten();
         for task in tasks() {
             self.interrupted(&task["interrupts"]);
@@ -130,28 +113,16 @@ impl LangGraphProgress {
         }
     }
 
-    /// Prepares for the run after a question.
-    pub(super) fn resume(&mut self) {
-        self.interrupts.clear();
-        self.run_id = None;
-    }
-
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        self.run_id = None;
+    /// Adds the rest of the last message, and the usage of all messages.
+    pub(super) fn finish(&mut self, answer: &mut PlatformAnswer) {
         if let Some((key, text)) = self.last.take() {
-            self.tell(&key, &text, out);
+            self.tell(&key, &text, answer);
         }
-        let is_completed = self.answer.complete(out);
-        if !is_completed {
-            return Err(self.silence());
-        }
-        let usage = usage::sum(std::mem::take(&mut self.usage).into_values());
-        out.finish("stop", usage);
-        Ok(())
+        answer.usage = usage::sum(std::mem::take(&mut self.usage).into_values());
     }
 
-    fn silence(&self) -> ConnectorFailure {
+    /// The failure of an answer without text.
+    pub(super) fn silence(&self) -> ConnectorFailure {
         if self.failures.is_empty() {
             return ConnectorFailure::empty();
         }
@@ -163,7 +134,7 @@ impl LangGraphProgress {
     }
 
     /// Reads the new messages of a state.
-    fn values(&mut self, state: &Value, out: &mut OutputQueue) {
+    fn values(&mut self, state: &Value, answer: &mut PlatformAnswer) {
         self.interrupted(&state["__interrupt__"]);
         let sources = [&state["messages"], &state["values"]["messages"]];
         let Some(messages) = sources.into_iter().find_map(Value::as_array) else {
@@ -179,7 +150,7 @@ impl LangGraphProgress {
             match author_of(message) {
                 _ if is_hidden(message) => {}
                 Author::Agent => {
-                    self.calls(message, out);
+                    calls(message, answer);
                     if let Some(usage) = usage_of(&message["usage_metadata"]) {
                         self.usage.insert(key.clone(), usage);
                     }
@@ -188,7 +159,7 @@ impl LangGraphProgress {
                         self.last = Some((key, text));
                     }
                 }
-                Author::Tool => self.tool_ended(&key, message, out),
+                Author::Tool => self.tool_ended(&key, message, answer),
                 Author::Human | Author::Other => {}
             }
         }
@@ -197,12 +168,12 @@ impl LangGraphProgress {
         if self.current.0.is_empty()
             && let Some((key, text)) = self.last.clone()
         {
-            self.tell(&key, &text, out);
+            self.tell(&key, &text, answer);
         }
     }
 
     /// Reads a message or a piece of one. Metadata may follow it in the list.
-    fn messages(&mut self, payload: &Value, out: &mut OutputQueue) {
+    fn messages(&mut self, payload: &Value, answer: &mut PlatformAnswer) {
         let message = match payload {
             Value::Array(pair) => pair.first().unwrap_or(&Value::Null),
             payload if payload["data"].is_object() => &payload["data"],
@@ -212,19 +183,19 @@ impl LangGraphProgress {
         match author_of(message) {
             _ if is_hidden(message) => {}
             Author::Agent => {
-                self.answer.think(&reasoning_of(message), out);
+                answer.think(&reasoning_of(message));
                 if let Some(usage) = usage_of(&message["usage_metadata"]) {
                     self.count(&key, usage, is_chunk(message));
                 }
                 let text = text_of(message);
                 if is_chunk(message) {
-                    self.append(&key, &text, out);
+                    self.append(&key, &text, answer);
                 } else {
-                    self.calls(message, out);
-                    self.tell(&key, &text, out);
+                    calls(message, answer);
+                    self.tell(&key, &text, answer);
                 }
             }
-            Author::Tool => self.tool_ended(&key, message, out),
+            Author::Tool => self.tool_ended(&key, message, answer),
             Author::Human | Author::Other => {}
         }
     }
@@ -237,45 +208,37 @@ impl LangGraphProgress {
         }
     }
 
-    fn append(&mut self, key: &str, piece: &str, out: &mut OutputQueue) {
+    fn append(&mut self, key: &str, piece: &str, answer: &mut PlatformAnswer) {
         if piece.is_empty() {
             return;
         }
         if self.current.0 != key {
             // Only the last message of the agent is the answer, so drop the text before it.
-            if self.answer.has_begun() {
-                self.answer.replace("", out);
+            if answer.has_begun() {
+                answer.replace("");
             }
             self.current = (key.to_owned(), String::new());
         }
         self.current.1.push_str(piece);
-        self.answer.append(piece, out);
+        answer.append(piece);
     }
 
     /// Emits a complete message.
-    fn tell(&mut self, key: &str, text: &str, out: &mut OutputQueue) {
+    fn tell(&mut self, key: &str, text: &str, answer: &mut PlatformAnswer) {
         if text.is_empty() || (self.current.0 == key && self.current.1 == text) {
             return;
         }
         let is_same = self.current.0 == key;
         let rest = text.strip_prefix(self.current.1.as_str());
         if let Some(rest) = rest.filter(|_| is_same).map(str::to_owned) {
-            self.append(key, &rest, out);
+            self.append(key, &rest, answer);
         } else {
             self.current = Default::default();
-            self.append(key, text, out);
+            self.append(key, text, answer);
         }
     }
 
-    fn calls(&mut self, message: &Value, out: &mut OutputQueue) {
-        for call in message["tool_calls"].as_array().into_iter().flatten() {
-            if let (Some(id), Some(name)) = (filled(&call["id"]), filled(&call["name"])) {
-                self.tools.start(id, name, call["args"].clone(), out);
-            }
-        }
-    }
-
-    fn tool_ended(&mut self, key: &str, message: &Value, out: &mut OutputQueue) {
+    fn tool_ended(&mut self, key: &str, message: &Value, answer: &mut PlatformAnswer) {
         let text = text_of(message);
         // DeerFlow asks its user by the result of this tool, and then ends.
         if self.server == LangGraphServer::DeerFlow && message["name"] == CLARIFICATION {
@@ -283,8 +246,7 @@ impl LangGraphProgress {
         }
         if let Some(id) = filled(&message["tool_call_id"]) {
             let failed = (message["status"] == "error").then_some(text.as_str());
-            self.tools
-                .complete(id, message["content"].clone(), failed, out);
+            answer.tool_completed(id, message["content"].clone(), failed);
         }
     }
 
@@ -310,6 +272,14 @@ impl LangGraphProgress {
             if !is_present && self.interrupts.len() < MAX_INTERRUPTS {
                 self.interrupts.push(interrupt);
             }
+        }
+    }
+}
+
+fn calls(message: &Value, answer: &mut PlatformAnswer) {
+    for call in message["tool_calls"].as_array().into_iter().flatten() {
+        if let (Some(id), Some(name)) = (filled(&call["id"]), filled(&call["name"])) {
+            answer.tool_started(id, name, call["args"].clone());
         }
     }
 }

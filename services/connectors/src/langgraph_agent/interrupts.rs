@@ -1,11 +1,40 @@
 //! Interrupts of a graph as questions, and answers as the values that resume it.
 
-use protocol::JsonObject;
 use protocol::interaction::InteractionRequest;
 use serde_json::{Value, json};
 
+use crate::mapping::PersonAnswer;
 use crate::upstream::json::{self, filled};
 use crate::upstream::question::{ANSWER, MAX_ACTIONS, action, fields_of, question, value_of};
+use crate::upstream::question_queue::InterruptForm;
+
+/// Interrupts as questions, and answers as their ids and values.
+pub(super) const FORM: InterruptForm = InterruptForm {
+    question: |stored, number| {
+        let interrupt = Interrupt::of(stored);
+        // The number makes ids unique: interrupts of one task share an id.
+        let id = interrupt.id.as_deref().unwrap_or("interrupt");
+        interrupt.question(&format!("langgraph_{id}_{number}"))
+    },
+    resume: |stored, answer| {
+        let interrupt = Interrupt::of(stored);
+        json!([interrupt.id, interrupt.resume(answer)])
+    },
+};
+
+/// The value that resumes the graph with all answers of [`FORM`].
+pub(super) fn resume(mut answers: Vec<Value>) -> Value {
+    // Servers accept a single value without an id, and older ones send no ids.
+    if answers.len() < 2 {
+        return answers
+            .pop()
+            .map(|mut answer| answer[1].take())
+            .unwrap_or_default();
+    }
+    let named = answers.iter_mut();
+    let named = named.filter_map(|answer| Some((answer[0].as_str()?.to_owned(), answer[1].take())));
+    Value::Object(named.collect())
+}
 
 /// Members of a value that may hold the question, in order of priority.
 const TEXTS: [&str; 8] = [
@@ -41,26 +70,29 @@ enum Shape {
 /// Reads the interrupts of a list.
 pub(super) fn read(list: &Value) -> Vec<Interrupt> {
     let items = list.as_array().into_iter().flatten();
-    let items = items.filter(|item| item.is_object());
     items
-        .map(|item| Interrupt {
-            id: filled(&item["id"])
-                .or_else(|| filled(&item["interrupt_id"]))
-                .map(str::to_owned),
-            value: item["value"].clone(),
-            schema: item["response_schema"].clone(),
-        })
+        .filter(|item| item.is_object())
+        .map(Interrupt::of)
         .collect()
 }
 
 impl Interrupt {
+    fn of(item: &Value) -> Self {
+        let id = filled(&item["id"]).or_else(|| filled(&item["interrupt_id"]));
+        Self {
+            id: id.map(str::to_owned),
+            value: item["value"].clone(),
+            schema: item["response_schema"].clone(),
+        }
+    }
+
     /// The interrupt as stored in the state, in the form that [`read`] accepts.
     pub(super) fn stored(&self) -> Value {
         json!({"id": self.id, "value": self.value, "response_schema": self.schema})
     }
 
     /// The question under an id.
-    pub(super) fn question(&self, id: &str) -> InteractionRequest {
+    fn question(&self, id: &str) -> InteractionRequest {
         let text = self.text();
         match self.shape() {
             Shape::Decisions(_, kinds) | Shape::Inbox(_, kinds, _) => {
@@ -91,7 +123,8 @@ impl Interrupt {
     }
 
     /// The value that resumes the graph.
-    pub(super) fn resume(&self, taken: Option<&str>, values: &JsonObject) -> Value {
+    fn resume(&self, answer: &PersonAnswer) -> Value {
+        let (taken, values) = (answer.action.as_deref(), &answer.values);
         let text = values.get(ANSWER).and_then(filled);
         let kind = |kinds: &[&'static str]| {
             let chosen = kinds.iter().find(|kind| Some(**kind) == taken);
@@ -257,8 +290,11 @@ mod tests {
                 "{request:?}"
             );
         }
-        let values = values.as_object().unwrap();
-        assert_eq!(interrupt.resume(taken, values), *resumed, "{value}");
+        let answer = PersonAnswer {
+            action: taken.map(str::to_owned),
+            values: values.as_object().unwrap().clone(),
+        };
+        assert_eq!(interrupt.resume(&answer), *resumed, "{value}");
     }
 
     #[test]

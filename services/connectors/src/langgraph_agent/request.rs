@@ -1,14 +1,13 @@
 //! Requests to a LangGraph server.
 
 use protocol::JsonObject;
-use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
 use crate::langgraph_agent::config::{Config, LangGraphServer};
-use crate::machine::HistoryMessage;
 use crate::request::{PlatformRequest, ResponseFraming, below};
-use crate::turn::{ConnectorTurn, FileContent, TurnFile};
-use crate::upstream::failure::ConnectorFailure;
+use crate::run::ConnectorRun;
+use crate::turn::{ConnectorTurn, TurnFile};
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// `POST /threads`.
 pub(super) fn thread(config: &Config) -> PlatformRequest {
@@ -31,14 +30,12 @@ pub(super) fn run(
         LangGraphServer::DeerFlow => json!(["values", "messages-tuple", "custom"]),
     };
     let (mut context, mut configurable) = (config.context.clone(), config.configurable.clone());
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        let target = if configurable.is_empty() {
-            &mut context
-        } else {
-            &mut configurable
-        };
-        target.insert(name.clone(), json!(token.expose_secret()));
-    }
+    let target = if configurable.is_empty() {
+        &mut context
+    } else {
+        &mut configurable
+    };
+    target.extend(turn.host_tools(config.host_tools.as_ref()));
     if config.server == LangGraphServer::DeerFlow {
         for target in [&mut context, &mut configurable] {
             target.insert("thread_id".to_owned(), json!(thread));
@@ -68,39 +65,25 @@ pub(super) fn run(
 }
 
 /// The input of a run: the messages that the thread does not have.
-pub(super) fn input(
-    config: &Config,
-    turn: &ConnectorTurn,
-    history: &[HistoryMessage],
-) -> Result<Value, ConnectorFailure> {
-    let earlier = history
-        .iter()
-        .map(|message| json!({"role": message.role, "content": message.text}));
-    let mut messages: Vec<_> = earlier.collect();
-    messages.push(json!({"role": "user", "content": content(config, turn)?}));
-    Ok(json!({"messages": messages}))
-}
-
-fn content(config: &Config, turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
-    if turn.files.is_empty() {
-        let is_empty = turn.text.trim().is_empty();
-        // Models refuse an empty message.
-        return Ok(json!(if is_empty { "continue" } else { &turn.text }));
-    }
-    let text = (!turn.text.is_empty()).then(|| Ok(json!({"type": "text", "text": turn.text})));
-    let files = turn.files.iter().map(|file| part(config, file));
-    text.into_iter().chain(files).collect()
-}
-
-fn part(config: &Config, file: &TurnFile) -> Result<Value, ConnectorFailure> {
-    let kind = match file.mime_type.split('/').next() {
-        Some("image") => {
-            return Ok(json!({"type": "image_url", "image_url": {"url": file.url()?}}));
-        }
-        Some("audio") => "audio",
-        Some("video") => "video",
-        _ => "file",
+pub(super) fn input(run: &ConnectorRun) -> Value {
+    let mut messages = run.chat_history();
+    let is_empty = run.files.is_empty() && run.turn.text.trim().is_empty();
+    // Models refuse an empty message.
+    let content = if is_empty {
+        json!("continue")
+    } else {
+        run.content("text")
     };
+    messages.push(json!({"role": "user", "content": content}));
+    json!({"messages": messages})
+}
+
+/// A file as a part of a message.
+pub(super) fn part(config: &Config, file: &TurnFile) -> Mapped<Value> {
+    let kind = file.kind(["image", "audio", "video", "file"]);
+    if kind == "image" {
+        return Ok(json!({"type": "image_url", "image_url": {"url": file.url()?}}));
+    }
     if config.server == LangGraphServer::DeerFlow {
         return Err(ConnectorFailure::upload(
             &file.name,
@@ -108,11 +91,9 @@ fn part(config: &Config, file: &TurnFile) -> Result<Value, ConnectorFailure> {
         ));
     }
     let mut part = json!({"type": kind, "mime_type": file.mime_type, "filename": file.name});
-    if let FileContent::Url(url) = &file.content {
-        part["url"] = json!(url);
-    } else {
-        let url = file.url()?;
-        part["base64"] = json!(url.split_once(',').map_or("", |(_, data)| data));
+    match file.address() {
+        Some(url) => part["url"] = json!(url),
+        None => part["base64"] = json!(file.base64()?),
     }
     Ok(part)
 }
@@ -138,8 +119,5 @@ fn get(config: &Config, path: &[&str]) -> PlatformRequest {
 }
 
 fn authorized(config: &Config, request: PlatformRequest) -> PlatformRequest {
-    match &config.credential {
-        Some((name, value)) => request.header(*name, value.expose_secret()),
-        None => request,
-    }
+    request.authorized(config.credential.as_ref())
 }

@@ -7,7 +7,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// Headers that the driver sets.
 const DRIVERS: [&str; 6] = [
@@ -53,7 +53,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
         let handlings = [("reply", Handling::Reply), ("ignore", Handling::Ignore)];
         Ok(Self {
@@ -81,7 +81,7 @@ enum Encoding {
 }
 
 /// Reads the authentication. All keys are read: a form also stores those of the kinds that are not chosen.
-fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, ConnectorFailure> {
+fn auth(reader: &mut ConfigReader<'_>) -> Mapped<Auth> {
     let kinds = [
         ("none", AuthKind::None),
         ("basic", AuthKind::Basic),
@@ -125,11 +125,7 @@ fn auth(reader: &mut ConfigReader<'_>) -> Result<Auth, ConnectorFailure> {
     })
 }
 
-fn basic(
-    user: &str,
-    password: &SecretString,
-    encoding: Encoding,
-) -> Result<Auth, ConnectorFailure> {
+fn basic(user: &str, password: &SecretString, encoding: Encoding) -> Mapped<Auth> {
     let text = format!("{user}:{}", password.expose_secret());
     let bytes = match encoding {
         Encoding::Utf8 => Some(text.into_bytes()),

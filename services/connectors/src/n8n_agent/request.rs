@@ -2,23 +2,20 @@
 
 use jsonwebtoken::{EncodingKey, Header, encode};
 use secrecy::{ExposeSecret as _, SecretString};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use crate::machine::OutputQueue;
 use crate::n8n_agent::config::{Auth, Config};
 use crate::request::{PlatformRequest, ResponseFraming};
+use crate::run::ConnectorRun;
 use crate::turn::ConnectorTurn;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::json::object;
 
 /// `POST` to the webhook. n8n stores no conversations, so workflows get two stable ids.
-pub(super) fn call(
-    config: &Config,
-    turn: &ConnectorTurn,
-    out: &mut OutputQueue,
-) -> Result<PlatformRequest, ConnectorFailure> {
-    let session = stable_id(turn, "session", out);
-    let conversation = stable_id(turn, "conversation", out);
+pub(super) fn call(config: &Config, run: &mut ConnectorRun) -> Mapped<PlatformRequest> {
+    let session = run.stable_id("external.session_id", "n8n_session");
+    let conversation = run.stable_id("external.conversation_id", "n8n_conversation");
+    let turn = &run.turn;
     let mut body = object(json!({
         "chatInput": turn.text,
         "message": turn.text,
@@ -34,9 +31,7 @@ pub(super) fn call(
         "session_id": session,
         "user_id": turn.user,
     })));
-    if let (Some(name), Some(token)) = (&config.host_tools, &turn.run_token) {
-        body.insert(name.clone(), json!(token.expose_secret()));
-    }
+    body.extend(turn.host_tools(config.host_tools.as_ref()));
     let request =
         PlatformRequest::post(config.url.clone(), body).framed(ResponseFraming::JsonStream);
     Ok(match &config.auth {
@@ -44,21 +39,9 @@ pub(super) fn call(
         Auth::Header { name, value } => request.header(name.clone(), value.expose_secret()),
         Auth::Jwt { secret, algorithm } => {
             let token = jwt(secret, &Header::new(*algorithm), turn)?;
-            request.bearer(Some(&token))
+            request.bearer(&token)
         }
     })
-}
-
-/// An id in the conversation's state, created by its first run.
-fn stable_id(turn: &ConnectorTurn, kind: &str, out: &mut OutputQueue) -> String {
-    let key = format!("external.{kind}_id");
-    let stored = turn.state.get(&key).and_then(Value::as_str);
-    if let Some(id) = stored.filter(|id| !id.is_empty()) {
-        return id.to_owned();
-    }
-    let id = format!("n8n_{kind}_{}", turn.run_id.replace('-', ""));
-    out.remember(&key, id.as_str());
-    id
 }
 
 /// A token that expires at the run's deadline.
@@ -66,11 +49,7 @@ fn stable_id(turn: &ConnectorTurn, kind: &str, out: &mut OutputQueue) -> String 
     clippy::cast_possible_truncation,
     reason = "casts of floats saturate, and epoch seconds are far below the bound"
 )]
-fn jwt(
-    secret: &SecretString,
-    header: &Header,
-    turn: &ConnectorTurn,
-) -> Result<SecretString, ConnectorFailure> {
+fn jwt(secret: &SecretString, header: &Header, turn: &ConnectorTurn) -> Mapped<SecretString> {
     let mut claims = object(json!({"sub": "n8n-webhook"}));
     if let Some(deadline) = turn.deadline {
         claims.insert("exp".to_owned(), json!(deadline.ceil() as i64));

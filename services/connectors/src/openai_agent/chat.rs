@@ -2,12 +2,11 @@
 
 use serde_json::Value;
 
-use crate::machine::OutputQueue;
 use crate::openai_agent::reply::OpenAiReply;
-use crate::upstream::failure::ConnectorFailure;
+use crate::run::PlatformAnswer;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::json;
 use crate::upstream::reader::UpstreamEvent;
-use crate::upstream::tools::ToolEvents;
 use crate::upstream::usage::usage_of;
 
 /// Maximum calls of one answer; further ones are ignored.
@@ -20,8 +19,8 @@ pub(super) fn event(
     reply: &mut OpenAiReply,
     event: &UpstreamEvent,
     payload: &Value,
-    out: &mut OutputQueue,
-) -> Result<(), ConnectorFailure> {
+    answer: &mut PlatformAnswer,
+) -> Mapped {
     let choices = payload["choices"].as_array().map_or(&[][..], Vec::as_slice);
     let choice = choices
         .iter()
@@ -34,7 +33,7 @@ pub(super) fn event(
         &choice["usage"],
         &payload["x_groq"]["usage"],
     ] {
-        reply.usage = usage_of(usage).or(reply.usage.take());
+        answer.count(usage_of(usage));
     }
     if event.is_document {
         if !choice.is_object() {
@@ -44,27 +43,28 @@ pub(super) fn event(
     }
     let (delta, message) = (&choice["delta"], &choice["message"]);
     if delta.is_object() {
-        read(reply, delta, out);
-        reply.answer.append(&text_in(&delta["content"]), out);
+        read(reply, delta, answer);
+        answer.append(&text_in(&delta["content"]));
     } else if message.is_object() {
-        read(reply, message, out);
-        reply.answer.snapshot(&text_in(&message["content"]), out);
+        read(reply, message, answer);
+        answer.snapshot(&text_in(&message["content"]));
     }
     let reason = choice["finish_reason"]
         .as_str()
         .filter(|reason| !matches!(*reason, "" | "null"));
     if let Some(reason) = reason {
-        reply.finish_reason = Some(reason.to_owned());
+        answer.finish_reason = Some(reason.to_owned());
+        reply.has_finish_reason = true;
     }
     Ok(())
 }
 
 /// Reads reasoning and tool calls.
-fn read(reply: &mut OpenAiReply, message: &Value, out: &mut OutputQueue) {
+fn read(reply: &mut OpenAiReply, message: &Value, answer: &mut PlatformAnswer) {
     let thought = ["reasoning_content", "reasoning"]
         .iter()
         .find_map(|key| message[*key].as_str());
-    reply.answer.think(thought.unwrap_or_default(), out);
+    answer.think(thought.unwrap_or_default());
     for call in message["tool_calls"].as_array().into_iter().flatten() {
         reply.calls.push(call);
     }
@@ -156,7 +156,7 @@ impl CallDeltas {
     }
 
     /// Emits the calls that the server ran itself.
-    pub(super) fn tell(&mut self, tools: &mut ToolEvents, out: &mut OutputQueue) {
+    pub(super) fn tell(&mut self, answer: &mut PlatformAnswer) {
         for (number, call) in std::mem::take(&mut self.0).into_iter().enumerate() {
             let id = if call.id.is_empty() {
                 format!("call_{number}")
@@ -164,8 +164,8 @@ impl CallDeltas {
                 call.id
             };
             let parameters = json::parse(&call.arguments).unwrap_or_default();
-            tools.start(&id, &call.name, parameters, out);
-            tools.complete(&id, Value::Null, None, out);
+            answer.tool_started(&id, &call.name, parameters);
+            answer.tool_completed(&id, Value::Null, None);
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The configuration of an OpenAI-compatible agent.
 
 use protocol::JsonObject;
-use secrecy::SecretString;
 use url::Url;
 
+use crate::request::Credential;
 use crate::upstream::config::ConfigReader;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// The API of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,7 @@ pub(super) struct ConversationField {
 pub(super) struct Config {
     pub(super) base: Url,
     /// The header with the credential, and its complete value.
-    pub(super) credential: Option<(&'static str, SecretString)>,
+    pub(super) credential: Option<Credential>,
     pub(super) api: OpenAiApi,
     pub(super) model: String,
     pub(super) instructions: String,
@@ -46,7 +46,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         let base = reader.base_url("base-url", "")?;
         let api = reader.choice(
             "api",
@@ -77,14 +77,13 @@ impl Config {
                 "and /conversation-field exclude each other",
             ));
         }
-        let history = reader.integer("history", 20, 0..=100)?;
         Ok(Self {
             base,
             credential: reader.credential(&headers)?,
             api,
             model: reader.text("model")?,
             instructions: reader.text("instructions")?,
-            history: u32::try_from(history).unwrap_or(u32::MAX),
+            history: reader.messages("history", 20)?,
             conversation: (!field.is_empty()).then_some(ConversationField {
                 name: field,
                 origin,

@@ -1,53 +1,31 @@
 //! State of a reply of either API, and errors within it.
 
-use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::machine::OutputQueue;
 use crate::openai_agent::chat::CallDeltas;
-use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
-use crate::upstream::tools::ToolEvents;
+use crate::run::PlatformAnswer;
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 
+#[derive(Default)]
 pub(super) struct OpenAiReply {
-    pub(super) answer: AnswerText,
-    pub(super) tools: ToolEvents,
     pub(super) calls: CallDeltas,
-    pub(super) usage: Option<LlmTokenUsage>,
-    pub(super) finish_reason: Option<String>,
     /// The end mark was received.
     pub(super) is_done: bool,
+    /// A reason for the end was received.
+    pub(super) has_finish_reason: bool,
     pub(super) response_id: Option<String>,
 }
 
 impl OpenAiReply {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            calls: CallDeltas::default(),
-            usage: None,
-            finish_reason: None,
-            is_done: false,
-            response_id: None,
-        }
-    }
-
-    /// True after the first content or tool call.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || self.tools.has_reported()
-    }
-
     /// True if the answer is complete. Servers may omit one of the two end marks.
     pub(super) fn is_complete(&self) -> bool {
-        self.is_done || self.finish_reason.is_some()
+        self.is_done || self.has_finish_reason
     }
 
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        let reason = self.finish_reason.as_deref().unwrap_or("stop");
-        if matches!(reason, "tool_calls" | "function_call") {
+    /// Emits the calls that the server ran. Fails if the client shall run one.
+    pub(super) fn finish(&mut self, answer: &mut PlatformAnswer) -> Mapped {
+        let reason = answer.finish_reason.as_deref();
+        if matches!(reason, Some("tool_calls" | "function_call")) {
             let name = self.calls.first_name().unwrap_or("a tool");
             let message = format!(
                 "the agent wants {name} called by its client, which connectors do not do: let the server run its tools"
@@ -55,11 +33,7 @@ impl OpenAiReply {
             return Err(ConnectorFailure::new(FailureKind::ApiError, message));
         }
         // Calls in a completed answer were run by the server.
-        self.calls.tell(&mut self.tools, out);
-        if !self.answer.complete(out) {
-            return Err(ConnectorFailure::empty());
-        }
-        out.finish(reason, self.usage.take());
+        self.calls.tell(answer);
         Ok(())
     }
 }

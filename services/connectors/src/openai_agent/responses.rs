@@ -2,9 +2,9 @@
 
 use serde_json::Value;
 
-use crate::machine::OutputQueue;
 use crate::openai_agent::reply::{OpenAiReply, code_of};
-use crate::upstream::failure::{ConnectorFailure, message_of};
+use crate::run::PlatformAnswer;
+use crate::upstream::failure::{ConnectorFailure, Mapped, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::reader::UpstreamEvent;
 use crate::upstream::usage::usage_of;
@@ -14,13 +14,13 @@ pub(super) fn event(
     reply: &mut OpenAiReply,
     event: &UpstreamEvent,
     payload: &Value,
-    out: &mut OutputQueue,
-) -> Result<(), ConnectorFailure> {
+    answer: &mut PlatformAnswer,
+) -> Mapped {
     if event.is_document {
         if !payload["output"].is_array() {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
-        return finished(reply, payload, out);
+        return finished(reply, payload, answer);
     }
     let piece = payload["delta"].as_str().unwrap_or_default();
     let kind = payload["type"]
@@ -28,14 +28,14 @@ pub(super) fn event(
         .or(event.name.as_deref())
         .unwrap_or_default();
     match kind {
-        "response.output_text.delta" | "response.refusal.delta" => reply.answer.append(piece, out),
+        "response.output_text.delta" | "response.refusal.delta" => answer.append(piece),
         "response.reasoning_text.delta" | "response.reasoning_summary_text.delta" => {
-            reply.answer.think(piece, out);
+            answer.think(piece);
         }
-        "response.output_item.added" => tool_began(reply, &payload["item"], out),
-        "response.output_item.done" => tool_ended(reply, &payload["item"], out),
+        "response.output_item.added" => tool_began(reply, &payload["item"], answer),
+        "response.output_item.done" => tool_ended(&payload["item"], answer),
         "response.completed" | "response.incomplete" | "response.failed" => {
-            return finished(reply, &payload["response"], out);
+            return finished(reply, &payload["response"], answer);
         }
         _ => {}
     }
@@ -43,12 +43,8 @@ pub(super) fn event(
 }
 
 /// Reads the complete response. Its output adds the text that was not streamed.
-fn finished(
-    reply: &mut OpenAiReply,
-    response: &Value,
-    out: &mut OutputQueue,
-) -> Result<(), ConnectorFailure> {
-    reply.usage = usage_of(&response["usage"]).or(reply.usage.take());
+fn finished(reply: &mut OpenAiReply, response: &Value, answer: &mut PlatformAnswer) -> Mapped {
+    answer.count(usage_of(&response["usage"]));
     reply.response_id = filled(&response["id"]).map(str::to_owned);
     let error = &response["error"];
     if error.is_object() || matches!(response["status"].as_str(), Some("failed" | "cancelled")) {
@@ -61,15 +57,15 @@ fn finished(
     }
     let items = response["output"].as_array().map_or(&[][..], Vec::as_slice);
     for item in items {
-        tool_began(reply, item, out);
-        tool_ended(reply, item, out);
+        tool_began(reply, item, answer);
+        tool_ended(item, answer);
     }
     let parts = items
         .iter()
         .flat_map(|item| item["content"].as_array().into_iter().flatten());
     let texts = parts.filter(|part| part["type"] != "reasoning_text");
     let texts = texts.filter_map(|part| part["text"].as_str().or_else(|| part["refusal"].as_str()));
-    reply.answer.add_missing(&texts.collect::<String>(), out);
+    answer.add_missing(&texts.collect::<String>());
     // The status of a response that waits for its client is `completed` as well.
     let wants_call = items.iter().any(|item| item["type"] == "function_call");
     let reason = match response["incomplete_details"]["reason"].as_str() {
@@ -78,7 +74,7 @@ fn finished(
         Some(reason) => reason,
         None => "stop",
     };
-    reply.finish_reason = Some(reason.to_owned());
+    answer.finish_reason = Some(reason.to_owned());
     reply.is_done = true;
     Ok(())
 }
@@ -89,22 +85,20 @@ fn tool_of(item: &Value) -> Option<&str> {
     (kind != "function").then(|| filled(&item["name"]).unwrap_or(kind))
 }
 
-fn tool_began(reply: &mut OpenAiReply, item: &Value, out: &mut OutputQueue) {
+fn tool_began(reply: &mut OpenAiReply, item: &Value, answer: &mut PlatformAnswer) {
     if item["type"] == "function_call" {
         reply.calls.want(item);
     }
     if let (Some(name), Some(id)) = (tool_of(item), filled(&item["id"])) {
         let parameters = item["arguments"].as_str().and_then(json::parse);
-        reply
-            .tools
-            .start(id, name, parameters.unwrap_or_default(), out);
+        answer.tool_started(id, name, parameters.unwrap_or_default());
     }
 }
 
-fn tool_ended(reply: &mut OpenAiReply, item: &Value, out: &mut OutputQueue) {
+fn tool_ended(item: &Value, answer: &mut PlatformAnswer) {
     if let (Some(_), Some(id)) = (tool_of(item), filled(&item["id"])) {
         let error = filled(&item["error"]).or_else(|| message_of(&item["error"]));
         let error = error.or_else(|| (item["status"] == "failed").then_some("the tool failed"));
-        reply.tools.complete(id, item["output"].clone(), error, out);
+        answer.tool_completed(id, item["output"].clone(), error);
     }
 }

@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 const BASE_URL: &str = "https://api.tbox.cn";
 
@@ -17,14 +17,13 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
-        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {
             base: reader.base_url("base-url", BASE_URL)?,
             key: reader.required_secret("api-key")?,
             app_id: reader.required("app-id")?,
-            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            resend_history: reader.messages("resend-history", 0)?,
         })
     }
 }

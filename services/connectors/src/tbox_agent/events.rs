@@ -1,174 +1,107 @@
 //! Reads the events of Tbox's stream, and emits results. The payload of an event is a text of JSON.
 
-use std::collections::BTreeSet;
-
-use protocol::message::LlmTokenUsage;
-use serde_json::{Value, json};
+use serde_json::Value;
 use url::Url;
 
-use crate::machine::{MachineOutput, OutputQueue, SavedFile};
-use crate::turn::{ConnectorTurn, FileContent};
-use crate::upstream::answer::AnswerText;
-use crate::upstream::failure::{ConnectorFailure, FailureKind, message_of};
+use crate::machine::{SavedFile, file_name};
+use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::turn::FileContent;
+use crate::upstream::failure::{ConnectorFailure, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;
 
-/// Maximum files of one answer; further ones are dropped.
-const MAX_FILES: usize = 50;
-
 /// State of the answer so far.
+#[derive(Default)]
 pub(super) struct TboxProgress {
-    answer: AnswerText,
-    usage: Option<LlmTokenUsage>,
-    /// The conversation's id, if the last event had one.
-    pub(super) conversation: Option<String>,
-    files: BTreeSet<String>,
-    is_revoked: bool,
-    has_end: bool,
+    pub(super) is_revoked: bool,
+    /// The end mark was received; only further lanes can follow.
+    pub(super) has_end: bool,
 }
 
 impl TboxProgress {
-    pub(super) fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            answer: AnswerText::new(turn),
-            usage: None,
-            conversation: None,
-            files: BTreeSet::new(),
-            is_revoked: false,
-            has_end: false,
-        }
-    }
-
-    /// True once results of the run exist.
-    pub(super) fn has_begun(&self) -> bool {
-        self.answer.has_begun() || !self.files.is_empty()
-    }
-
-    /// True after the end mark; only further lanes can follow.
-    pub(super) fn is_done(&self) -> bool {
-        self.has_end
-    }
-
-    pub(super) fn event(
-        &mut self,
-        name: &str,
-        event: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
+    pub(super) fn event(&mut self, name: &str, event: &Value, run: &mut ConnectorRun) -> Mapped {
         let payload = payload(&event["payload"]);
-        self.learn([&payload, event]);
         let kind = event["type"].as_str().or_else(|| event["event"].as_str());
         let is_error = name == "error" || kind == Some("error");
         if is_error {
             let source = if payload.is_object() { &payload } else { event };
             return Err(error_of(source));
         }
+        let answer = &mut run.answer;
+        answer.count([&payload, event].into_iter().find_map(usage_in));
         match kind.unwrap_or(name) {
-            "chunk" => self.chunk(&payload, out),
+            "chunk" => chunk(&payload, answer),
             "thinking" => {
                 let texts = [&payload["ext_data"]["text"], &payload["text"]];
                 let thought = texts.into_iter().find_map(Value::as_str);
-                self.answer.think(thought.unwrap_or_default(), out);
+                answer.think(thought.unwrap_or_default());
             }
             "revoke" => {
                 self.is_revoked = true;
-                let text = payload["text"].as_str().unwrap_or_default();
-                self.answer.replace(text, out);
+                answer.replace(payload["text"].as_str().unwrap_or_default());
             }
             "end" => self.has_end = true,
             // Gateways in front of Tbox report errors under status 200.
-            _ => return failure_of(event).map_or(Ok(()), Err),
-        }
-        Ok(())
-    }
-
-    /// Reads the document of an application that does not stream.
-    pub(super) fn document(
-        &mut self,
-        document: &Value,
-        out: &mut OutputQueue,
-    ) -> Result<(), ConnectorFailure> {
-        if let Some(failure) = failure_of(document) {
-            return Err(failure);
-        }
-        let data = &document["data"];
-        let parts = data["result"].as_array();
-        let parts = parts.ok_or_else(|| ConnectorFailure::unreadable(&document.to_string()))?;
-        self.learn([data, document]);
-        for thought in data["reasoningContent"].as_array().into_iter().flatten() {
-            let thought = thought["text"].as_str();
-            self.answer.think(thought.unwrap_or_default(), out);
-        }
-        for part in parts {
-            match &part["chunk"] {
-                Value::String(text) if is_text(part) => self.answer.append(text, out),
-                chunk => self.chunk(&payload(chunk), out),
+            _ => {
+                if let Some(failure) = failure_of(event) {
+                    return Err(failure);
+                }
             }
         }
+        learn([&payload, event], run);
         Ok(())
     }
+}
 
-    fn learn(&mut self, sources: [&Value; 2]) {
-        let id = sources
-            .iter()
-            .find_map(|source| filled(&source["conversationId"]));
-        self.conversation = id.map(str::to_owned);
-        let usage = sources.into_iter().find_map(usage_in);
-        self.usage = usage.or(self.usage.take());
+/// Reads the document of an application that does not stream.
+pub(super) fn document(document: &Value, run: &mut ConnectorRun) -> Mapped {
+    if let Some(failure) = failure_of(document) {
+        return Err(failure);
     }
-
-    fn chunk(&mut self, payload: &Value, out: &mut OutputQueue) {
-        let text = payload["text"].as_str().or_else(|| payload.as_str());
-        self.answer.append(text.unwrap_or_default(), out);
-        let urls = match &payload["url"] {
-            Value::Array(urls) => urls.as_slice(),
-            url => std::slice::from_ref(url),
-        };
-        for url in urls.iter().filter_map(Value::as_str) {
-            self.file(url, out);
+    let data = &document["data"];
+    let parts = data["result"].as_array();
+    let parts = parts.ok_or_else(|| ConnectorFailure::unreadable(&document.to_string()))?;
+    let answer = &mut run.answer;
+    answer.count([data, document].into_iter().find_map(usage_in));
+    for thought in data["reasoningContent"].as_array().into_iter().flatten() {
+        answer.think(thought["text"].as_str().unwrap_or_default());
+    }
+    for part in parts {
+        match &part["chunk"] {
+            Value::String(text) if is_text(part) => answer.append(text),
+            piece => chunk(&payload(piece), answer),
         }
     }
+    learn([data, document], run);
+    Ok(())
+}
 
-    /// Saves an image of the answer once.
-    fn file(&mut self, url: &str, out: &mut OutputQueue) {
-        let is_public = |url: &Url| matches!(url.scheme(), "http" | "https");
-        let Some(parsed) = Url::parse(url).ok().filter(is_public) else {
-            return;
-        };
-        if self.files.len() >= MAX_FILES || !self.files.insert(url.to_owned()) {
-            return;
-        }
-        let last = parsed
-            .path_segments()
-            .and_then(|mut segments| segments.next_back());
-        let name = last.filter(|name| !name.is_empty()).unwrap_or("image");
-        out.push(MachineOutput::Save(SavedFile {
-            name: name.to_owned(),
-            mime_type: None,
-            content: FileContent::Url(parsed.clone().into()),
-        }));
+/// Learns the conversation's id after the event was read: a failed chat must not confirm it.
+fn learn(sources: [&Value; 2], run: &mut ConnectorRun) {
+    let mut sources = sources.into_iter();
+    if let Some(id) = sources.find_map(|source| filled(&source["conversationId"])) {
+        run.learn(id);
     }
+}
 
-    /// Handles the end of the body, which ends an answer even without a mark.
-    pub(super) fn ended(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if self.has_end || self.has_begun() {
-            return self.complete(out);
+fn chunk(payload: &Value, answer: &mut PlatformAnswer) {
+    let text = payload["text"].as_str().or_else(|| payload.as_str());
+    answer.append(text.unwrap_or_default());
+    let urls = match &payload["url"] {
+        Value::Array(urls) => urls.as_slice(),
+        url => std::slice::from_ref(url),
+    };
+    for url in urls.iter().filter_map(Value::as_str) {
+        let parsed = Url::parse(url).ok();
+        if let Some(parsed) = parsed.filter(|url| matches!(url.scheme(), "http" | "https")) {
+            // An image of the answer; further ones than the limit are dropped.
+            let file = SavedFile {
+                name: file_name(&parsed).unwrap_or("image").to_owned(),
+                mime_type: None,
+                content: FileContent::Url(parsed.into()),
+            };
+            answer.save(url, file);
         }
-        Err(ConnectorFailure::ended_early())
-    }
-
-    /// Completes the message and the run.
-    pub(super) fn complete(&mut self, out: &mut OutputQueue) -> Result<(), ConnectorFailure> {
-        if !self.answer.complete_with_files(!self.files.is_empty(), out) {
-            return Err(if self.is_revoked {
-                let message = "Tbox withdrew its answer: ask in other words";
-                ConnectorFailure::new(FailureKind::ApiError, message)
-            } else {
-                ConnectorFailure::empty()
-            });
-        }
-        out.finish("stop", self.usage.take());
-        Ok(())
     }
 }
 
@@ -200,11 +133,4 @@ fn error_of(error: &Value) -> ConnectorFailure {
     let status = code.as_deref().and_then(|code| code.parse().ok());
     let status = status.filter(|status| (400..600).contains(status));
     ConnectorFailure::reported(status, code.as_deref(), message.unwrap_or_default())
-}
-
-/// True for failures about the conversation's id. Tbox documents no code for them.
-pub(super) fn is_lost(failure: &ConnectorFailure) -> bool {
-    let text = failure.message.to_ascii_lowercase();
-    let is_named = text.contains("conversation") || text.contains("会话");
-    is_named || failure.details.get("status") == Some(&json!(404))
 }

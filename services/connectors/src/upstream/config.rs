@@ -9,7 +9,8 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::Value;
 use url::Url;
 
-use crate::upstream::failure::ConnectorFailure;
+use crate::request::Credential;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::secret_hosts::check_hosts;
 
 pub use crate::upstream::secret_hosts::SecretHosts;
@@ -81,7 +82,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A trimmed text; empty if it is absent.
-    pub fn text(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
+    pub fn text(&mut self, key: &'static str) -> Mapped<String> {
         match self.value(key) {
             None => Ok(String::new()),
             Some(Value::String(text)) => Ok(text.trim().to_owned()),
@@ -90,11 +91,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A text, or the default if it is absent or empty.
-    pub fn text_or(
-        &mut self,
-        key: &'static str,
-        default: &str,
-    ) -> Result<String, ConnectorFailure> {
+    pub fn text_or(&mut self, key: &'static str, default: &str) -> Mapped<String> {
         let text = self.text(key)?;
         Ok(if text.is_empty() {
             default.to_owned()
@@ -104,7 +101,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A text that must not be empty.
-    pub fn required(&mut self, key: &'static str) -> Result<String, ConnectorFailure> {
+    pub fn required(&mut self, key: &'static str) -> Mapped<String> {
         let text = self.text(key)?;
         if text.is_empty() {
             return Err(ConnectorFailure::config(key, "is required"));
@@ -113,7 +110,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A literal secret, or `env:NAME` of the connectors' environment. Its value is redacted in failures and logs.
-    pub fn secret(&mut self, key: &'static str) -> Result<Option<SecretString>, ConnectorFailure> {
+    pub fn secret(&mut self, key: &'static str) -> Mapped<Option<SecretString>> {
         let text = self.text(key)?;
         let value = match text.strip_prefix(ENV) {
             None => text,
@@ -136,7 +133,7 @@ impl<'a> ConfigReader<'a> {
     pub fn credential(
         &mut self,
         headers: &[(&'static str, &'static str)],
-    ) -> Result<Option<(&'static str, SecretString)>, ConnectorFailure> {
+    ) -> Mapped<Option<Credential>> {
         let key = self.secret("api-key")?;
         let header = self.choice("api-key-header", headers)?;
         let value = key.map(|key| match header {
@@ -147,12 +144,12 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A secret that must not be empty.
-    pub fn required_secret(&mut self, key: &'static str) -> Result<SecretString, ConnectorFailure> {
+    pub fn required_secret(&mut self, key: &'static str) -> Mapped<SecretString> {
         let secret = self.secret(key)?;
         secret.ok_or_else(|| ConnectorFailure::config(key, "is required"))
     }
 
-    fn variable(&mut self, key: &str, name: &str) -> Result<String, ConnectorFailure> {
+    fn variable(&mut self, key: &str, name: &str) -> Mapped<String> {
         let prefix = &self.source.prefix;
         // Without the prefix an agent could read any variable of the process.
         if !name.starts_with(prefix.as_str()) {
@@ -170,7 +167,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A URL of `http` or `https` without credentials, query or fragment, or the default; required without one.
-    pub fn base_url(&mut self, key: &'static str, default: &str) -> Result<Url, ConnectorFailure> {
+    pub fn base_url(&mut self, key: &'static str, default: &str) -> Mapped<Url> {
         let url = self.url(key, default)?;
         if url.query().is_some() {
             return Err(ConnectorFailure::config(key, "must have no query"));
@@ -179,7 +176,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// As [`ConfigReader::base_url`], but may have a query.
-    pub fn url(&mut self, key: &'static str, default: &str) -> Result<Url, ConnectorFailure> {
+    pub fn url(&mut self, key: &'static str, default: &str) -> Mapped<Url> {
         let text = self.text_or(key, default)?;
         if text.is_empty() {
             return Err(ConnectorFailure::config(key, "is required"));
@@ -199,11 +196,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// One of these values; the first one if it is absent.
-    pub fn choice<T: Copy>(
-        &mut self,
-        key: &'static str,
-        choices: &[(&str, T)],
-    ) -> Result<T, ConnectorFailure> {
+    pub fn choice<T: Copy>(&mut self, key: &'static str, choices: &[(&str, T)]) -> Mapped<T> {
         let names = || {
             choices
                 .iter()
@@ -217,7 +210,7 @@ impl<'a> ConfigReader<'a> {
         found.ok_or_else(|| ConnectorFailure::config(key, &format!("must be one of: {}", names())))
     }
 
-    pub fn flag(&mut self, key: &'static str, default: bool) -> Result<bool, ConnectorFailure> {
+    pub fn flag(&mut self, key: &'static str, default: bool) -> Mapped<bool> {
         match self.value(key) {
             None => Ok(default),
             Some(Value::Bool(flag)) => Ok(*flag),
@@ -231,7 +224,7 @@ impl<'a> ConfigReader<'a> {
         key: &'static str,
         default: u64,
         range: RangeInclusive<u64>,
-    ) -> Result<u64, ConnectorFailure> {
+    ) -> Mapped<u64> {
         let Some(value) = self.value(key) else {
             return Ok(default);
         };
@@ -242,8 +235,14 @@ impl<'a> ConfigReader<'a> {
         })
     }
 
+    /// A number of earlier messages, up to 100.
+    pub fn messages(&mut self, key: &'static str, default: u64) -> Mapped<u32> {
+        let messages = self.integer(key, default, 0..=100)?;
+        Ok(u32::try_from(messages).unwrap_or(u32::MAX))
+    }
+
     /// A JSON object, or a text of JSON; empty if it is absent.
-    pub fn object(&mut self, key: &'static str) -> Result<JsonObject, ConnectorFailure> {
+    pub fn object(&mut self, key: &'static str) -> Mapped<JsonObject> {
         let wrong = || ConnectorFailure::config(key, "must be a JSON object");
         match self.value(key) {
             None => Ok(JsonObject::new()),
@@ -255,16 +254,13 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// As [`ConfigReader::object`]; texts `env:NAME` within it are replaced by secrets.
-    pub fn object_with_secrets(
-        &mut self,
-        key: &'static str,
-    ) -> Result<JsonObject, ConnectorFailure> {
+    pub fn object_with_secrets(&mut self, key: &'static str) -> Mapped<JsonObject> {
         let mut object = Value::Object(self.object(key)?);
         self.fill_in(key, &mut object)?;
         Ok(crate::upstream::json::object(object))
     }
 
-    fn fill_in(&mut self, key: &str, value: &mut Value) -> Result<(), ConnectorFailure> {
+    fn fill_in(&mut self, key: &str, value: &mut Value) -> Mapped {
         match value {
             Value::String(text) => {
                 if let Some(name) = text.strip_prefix(ENV) {
@@ -290,7 +286,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// A list of texts; empty if it is absent.
-    pub fn texts(&mut self, key: &'static str) -> Result<Vec<String>, ConnectorFailure> {
+    pub fn texts(&mut self, key: &'static str) -> Mapped<Vec<String>> {
         let Some(value) = self.value(key) else {
             return Ok(Vec::new());
         };
@@ -304,7 +300,7 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// `host-tools`, or the option of migrated configurations: the name of the input variable for the run token.
-    pub fn host_tools(&mut self) -> Result<Option<String>, ConnectorFailure> {
+    pub fn host_tools(&mut self) -> Mapped<Option<String>> {
         let name = self.text("host-tools")?;
         // Read all three keys in any case: an unread key counts as unknown.
         let is_on = self.flag("langbot-assets-enabled", false)?;
@@ -317,7 +313,7 @@ impl<'a> ConfigReader<'a> {
 
     /// `idle-timeout` and `total-timeout`. `timeout` of migrated configurations raises the idle limit and never lowers
     /// it: there, pings counted as content.
-    pub(crate) fn limits(&mut self) -> Result<CallTimeouts, ConnectorFailure> {
+    pub(crate) fn limits(&mut self) -> Mapped<CallTimeouts> {
         let legacy = self.integer("timeout", IDLE_SECONDS, 0..=DAY_SECONDS)?;
         let idle = self.integer("idle-timeout", legacy.max(IDLE_SECONDS), 1..=DAY_SECONDS)?;
         let total = self.integer("total-timeout", 0, 0..=DAY_SECONDS)?;
@@ -329,7 +325,7 @@ impl<'a> ConfigReader<'a> {
 
     /// Rejects keys that were not read, and variables that must not be sent to the configured addresses. Returns the
     /// secrets that were read.
-    pub(crate) fn finish(self) -> Result<Vec<SecretString>, ConnectorFailure> {
+    pub(crate) fn finish(self) -> Mapped<Vec<SecretString>> {
         // Check the hosts at the end, because addresses may be read after the secrets.
         check_hosts(self.source, &self.variables, &self.urls)?;
         let unknown = self
@@ -370,10 +366,7 @@ mod tests {
         }
     }
 
-    fn fault<T>(
-        config: &Value,
-        read: impl Fn(&mut ConfigReader<'_>) -> Result<T, ConnectorFailure>,
-    ) -> String {
+    fn fault<T>(config: &Value, read: impl Fn(&mut ConfigReader<'_>) -> Mapped<T>) -> String {
         let source = source();
         let mut reader = ConfigReader::new(config.as_object().unwrap(), &source);
         match read(&mut reader).err().or_else(|| reader.finish().err()) {

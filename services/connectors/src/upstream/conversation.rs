@@ -16,7 +16,6 @@ pub struct PlatformConversation {
     id: Option<String>,
     /// The id comes from the state, and the platform has not confirmed it yet.
     is_unconfirmed: bool,
-    has_retried: bool,
 }
 
 impl PlatformConversation {
@@ -28,7 +27,6 @@ impl PlatformConversation {
             key,
             id: id.map(str::to_owned),
             is_unconfirmed: id.is_some(),
-            has_retried: false,
         }
     }
 
@@ -39,11 +37,6 @@ impl PlatformConversation {
     /// True while the platform has not confirmed the stored id.
     pub fn is_unconfirmed(&self) -> bool {
         self.is_unconfirmed
-    }
-
-    /// True after [`PlatformConversation::start_over`].
-    pub fn is_retried(&self) -> bool {
-        self.has_retried
     }
 
     /// Takes an id that the platform stated, and stores it unless it is the same.
@@ -63,7 +56,7 @@ impl PlatformConversation {
         if has_begun || !self.is_unconfirmed {
             return false;
         }
-        (self.id, self.is_unconfirmed, self.has_retried) = (None, false, true);
+        (self.id, self.is_unconfirmed) = (None, false);
         out.log(
             "warning",
             &format!("{reason}; a new conversation is started on the platform"),

@@ -4,7 +4,7 @@ use protocol::JsonObject;
 use protocol::result::{AgentRunResult, ResultType};
 use serde_json::{Value, json};
 
-use crate::machine::PlatformResponseHead;
+use crate::request::PlatformResponseHead;
 use crate::upstream::json::{self, filled};
 use crate::upstream::redact::SecretRedactor;
 use crate::upstream::results::{self, cut};
@@ -72,6 +72,9 @@ pub struct ConnectorFailure {
     /// `status`, `code`, `excerpt`, `retry_after_seconds`, as far as the response has them.
     pub details: JsonObject,
 }
+
+/// The result of a step that can fail the run.
+pub type Mapped<T = ()> = Result<T, ConnectorFailure>;
 
 /// A response with a status outside 200 to 299.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -155,6 +158,35 @@ impl ConnectorFailure {
     /// A file that the platform cannot accept.
     pub fn upload(name: &str, fault: &str) -> Self {
         Self::new(FailureKind::UploadError, format!("the file {name} {fault}"))
+    }
+
+    /// The answer to a question that is not stored.
+    pub fn question_unknown() -> Self {
+        let message =
+            "the question that was answered is not known any more: send the message again";
+        Self::new(FailureKind::ApiError, message)
+    }
+
+    /// A question that no person answered in time.
+    pub fn question_expired() -> Self {
+        let message = "the agent's question was not answered in time: send the message again";
+        Self::new(FailureKind::Timeout, message)
+    }
+
+    /// True if the failure has this status.
+    pub fn has_status(&self, status: u16) -> bool {
+        self.details.get("status") == Some(&json!(status))
+    }
+
+    /// The platform's code of the failure; empty if it has none.
+    pub fn code(&self) -> &str {
+        let code = self.details.get("code").and_then(Value::as_str);
+        code.unwrap_or_default()
+    }
+
+    /// True if the message contains this text in lower case.
+    pub fn names(&self, text: &str) -> bool {
+        self.message.to_ascii_lowercase().contains(text)
     }
 
     /// The failure of a call that uploads a file.
@@ -265,8 +297,8 @@ pub fn message_of(error: &Value) -> Option<&str> {
     })
 }
 
-impl From<ErrorStatus> for ConnectorFailure {
-    fn from(refusal: ErrorStatus) -> Self {
+impl From<&ErrorStatus> for ConnectorFailure {
+    fn from(refusal: &ErrorStatus) -> Self {
         let status = refusal.head.status;
         let reason = refusal.message();
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
@@ -315,7 +347,7 @@ mod tests {
     fn refusal(status: u16, text: &str) -> ConnectorFailure {
         let headers = vec![("retry-after".to_owned(), "7".to_owned())];
         let head = PlatformResponseHead { status, headers };
-        ConnectorFailure::from(ErrorStatus {
+        ConnectorFailure::from(&ErrorStatus {
             head,
             text: text.to_owned(),
         })

@@ -6,7 +6,7 @@ use protocol::sse::{Decoder, SseItem, SseLimits};
 use serde_json::Value;
 
 use crate::request::ResponseFraming;
-use crate::upstream::failure::{ConnectorFailure, TransportError};
+use crate::upstream::failure::{ConnectorFailure, Mapped, TransportError};
 use crate::upstream::json;
 
 /// Maximum bytes of one event.
@@ -29,7 +29,7 @@ pub struct UpstreamEvent {
 
 impl UpstreamEvent {
     /// The text as JSON. Lone surrogates in it are replaced.
-    pub fn json(&self) -> Result<Value, ConnectorFailure> {
+    pub fn json(&self) -> Mapped<Value> {
         json::parse(&self.text).ok_or_else(|| ConnectorFailure::unreadable(&self.text))
     }
 

@@ -4,7 +4,7 @@
 use url::Url;
 
 use crate::upstream::config::SecretSource;
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 
 /// Suffix of the variable that lists the hosts of a variable.
 const HOSTS: &str = "_HOSTS";
@@ -23,7 +23,7 @@ pub(super) fn check_hosts(
     source: &SecretSource,
     variables: &[(String, String)],
     urls: &[Url],
-) -> Result<(), ConnectorFailure> {
+) -> Mapped {
     if source.hosts == SecretHosts::Any {
         return Ok(());
     }

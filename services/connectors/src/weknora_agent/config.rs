@@ -4,7 +4,7 @@ use secrecy::SecretString;
 use url::Url;
 
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
-use crate::upstream::failure::ConnectorFailure;
+use crate::upstream::failure::Mapped;
 
 const BASE_URL: &str = "http://localhost:8080/api/v1";
 const BASE_PROMPT: &str = "请回答用户的问题。";
@@ -29,7 +29,7 @@ pub(super) struct Config {
 }
 
 impl Config {
-    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Result<Self, ConnectorFailure> {
+    pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
         reader.ignore(LEGACY_KEYS);
         let apps = [
             ("agent", WeKnoraAppType::Agent),
@@ -40,7 +40,6 @@ impl Config {
             WeKnoraAppType::Agent => "builtin-smart-reasoning",
             WeKnoraAppType::Chat => "builtin-quick-answer",
         };
-        let resend_history = reader.integer("resend-history", 0, 0..=100)?;
         Ok(Self {
             base: reader.base_url("base-url", BASE_URL)?,
             key: reader.required_secret("api-key")?,
@@ -49,7 +48,7 @@ impl Config {
             knowledge_bases: reader.texts("knowledge-base-ids")?,
             searches_web: reader.flag("web-search-enabled", false)?,
             base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
-            resend_history: u32::try_from(resend_history).unwrap_or(u32::MAX),
+            resend_history: reader.messages("resend-history", 0)?,
         })
     }
 }

@@ -3,11 +3,10 @@
 use secrecy::ExposeSecret as _;
 use serde_json::{Value, json};
 
-use crate::machine::HistoryMessage;
 use crate::request::{PlatformRequest, ResponseFraming, below};
-use crate::turn::{ConnectorTurn, TurnFile};
-use crate::upstream::conversation::with_history;
-use crate::upstream::failure::ConnectorFailure;
+use crate::run::ConnectorRun;
+use crate::turn::TurnFile;
+use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::json::object;
 use crate::weknora_agent::config::{Config, WeKnoraAppType};
 
@@ -18,26 +17,17 @@ pub(super) fn session(config: &Config, user: &str) -> PlatformRequest {
 }
 
 /// `POST /agent-chat/{session}`, or `POST /knowledge-chat/{session}`.
-pub(super) fn chat(
-    config: &Config,
-    turn: &ConnectorTurn,
-    history: &[HistoryMessage],
-    session: &str,
-) -> Result<PlatformRequest, ConnectorFailure> {
-    let text = match turn.text.trim() {
-        "" => config.base_prompt.as_str(),
-        _ => turn.text.as_str(),
-    };
+pub(super) fn chat(config: &Config, run: &ConnectorRun, session: &str) -> PlatformRequest {
     let mut body = json!({
-        "query": with_history(history, text),
+        "query": run.query(run.turn.text_or(&config.base_prompt)),
         "channel": "im",
         "agent_id": config.agent,
     });
     if !config.knowledge_bases.is_empty() {
         body["knowledge_base_ids"] = json!(config.knowledge_bases);
     }
-    if !turn.files.is_empty() {
-        body["images"] = images(turn)?;
+    if !run.files.is_empty() {
+        body["images"] = json!(run.files);
     }
     let path = match config.app {
         WeKnoraAppType::Agent => {
@@ -49,15 +39,11 @@ pub(super) fn chat(
         }
         WeKnoraAppType::Chat => "knowledge-chat",
     };
-    Ok(post(config, &[path, session], body).framed(ResponseFraming::Sse))
+    post(config, &[path, session], body).framed(ResponseFraming::Sse)
 }
 
-/// The images of a message, by their bytes.
-pub(super) fn images(turn: &ConnectorTurn) -> Result<Value, ConnectorFailure> {
-    turn.files.iter().map(image).collect()
-}
-
-fn image(file: &TurnFile) -> Result<Value, ConnectorFailure> {
+/// An image of the message, by its bytes.
+pub(super) fn image(file: &TurnFile) -> Mapped<Value> {
     if !file.mime_type.starts_with("image/") {
         let fault = "cannot be handed over: WeKnora accepts images only";
         return Err(ConnectorFailure::upload(&file.name, fault));
