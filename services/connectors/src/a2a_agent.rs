@@ -13,7 +13,7 @@ use crate::a2a_agent::card::Interface;
 use crate::a2a_agent::config::Config;
 use crate::a2a_agent::events::{A2aProgress, A2aStep};
 use crate::a2a_agent::faults::A2aFault;
-use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -122,13 +122,13 @@ impl PlatformMapping for A2a {
         Ok(request::send(&self.config, interface, run, &message))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let payload = event.json()?;
         if self.stage == A2aStage::Card {
             let (interface, stored) = Interface::of_card(&self.config, &payload)?;
             self.interface = Some(interface);
             run.answer.out.remember(INTERFACE, stored);
-            return Ok(NextStep::Send);
+            return Ok(MappingStep::Send);
         }
         if payload["error"].is_object() {
             return self.fault(faults::of_rpc(&payload["error"]), run);
@@ -144,7 +144,7 @@ impl PlatformMapping for A2a {
             run.learn(id);
         }
         match self.progress.event(payload, run)? {
-            A2aStep::Next => Ok(NextStep::Read),
+            A2aStep::Next => Ok(MappingStep::Read),
             A2aStep::Over => Ok(self.over(run)),
             A2aStep::Ask(text) => Ok(self.ask(&text, run)),
         }
@@ -172,10 +172,10 @@ impl PlatformMapping for A2a {
         self.is_completed
     }
 
-    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match self.stage {
             A2aStage::Sending | A2aStage::Subscribed => self.check(run),
-            A2aStage::Checking if self.is_completed => Ok(NextStep::Complete),
+            A2aStage::Checking if self.is_completed => Ok(MappingStep::Complete),
             A2aStage::Checking => self.subscribe(run),
             A2aStage::Card => Err(ConnectorFailure::ended_early()),
         }
@@ -186,7 +186,7 @@ impl PlatformMapping for A2a {
         refusal: &ErrorStatus,
         failure: ConnectorFailure,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         // Servers answer these for an endpoint that no longer exists.
         let has_moved = matches!(refusal.head.status, 404 | 405 | 410)
             && A2aFault::of(&failure) == A2aFault::Other;
@@ -196,14 +196,14 @@ impl PlatformMapping for A2a {
         self.fault(failure, run)
     }
 
-    fn failed(&mut self, error: TransportError, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn failed(&mut self, error: TransportError, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match (self.stage, error) {
             (A2aStage::Sending | A2aStage::Subscribed, error)
                 if self.is_completed || error == TransportError::Broken =>
             {
                 self.check(run)
             }
-            (A2aStage::Checking, _) if self.is_completed => Ok(NextStep::Complete),
+            (A2aStage::Checking, _) if self.is_completed => Ok(MappingStep::Complete),
             (A2aStage::Sending, TransportError::Connect) if self.is_cached => {
                 Ok(self.read_card_again())
             }
@@ -215,7 +215,7 @@ impl PlatformMapping for A2a {
         &mut self,
         answer: InteractionSubmission,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         let pending = run.turn.state.get(PENDING);
         let id = pending.map(|pending| &pending["interaction_id"]);
         // The answer may belong to an older question: another task must not receive it.
@@ -223,19 +223,19 @@ impl PlatformMapping for A2a {
             return Err(ConnectorFailure::question_unknown());
         }
         self.input = Some(request::answer_of(&answer.values));
-        Ok(NextStep::Send)
+        Ok(MappingStep::Send)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         self.input = Some(request::answer_of(&answer.values));
         self.has_pending = true;
         run.history.clear();
         run.task.clone_from(&self.task);
-        Ok(NextStep::Send)
+        Ok(MappingStep::Send)
     }
 
     /// The task stays: the next message continues it.
-    fn expired(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn expired(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let message = "the agent's question was not answered in time: send the answer as a message";
         Err(ConnectorFailure::new(FailureKind::Timeout, message))
     }
@@ -248,19 +248,19 @@ impl PlatformMapping for A2a {
 
 impl A2a {
     /// Handles the final state. Agents send it before the artifact, or leave the artifact out of the stream.
-    fn over(&mut self, run: &ConnectorRun) -> NextStep {
+    fn over(&mut self, run: &ConnectorRun) -> MappingStep {
         let is_stream = matches!(self.stage, A2aStage::Sending | A2aStage::Subscribed);
         if is_stream && run.answer.has_no_content() && run.task.is_some() {
             // Wait for late artifacts; the stream's end or the usage timeout reads the task.
             self.is_completed = true;
         }
         if is_stream && self.is_completed {
-            return NextStep::Read;
+            return MappingStep::Read;
         }
-        NextStep::Complete
+        MappingStep::Complete
     }
 
-    fn ask(&mut self, text: &str, run: &mut ConnectorRun) -> NextStep {
+    fn ask(&mut self, text: &str, run: &mut ConnectorRun) -> MappingStep {
         // A task that waits for input needs no stop call.
         self.task = run.task.take();
         let task = self.task.as_deref().unwrap_or_default();
@@ -269,10 +269,10 @@ impl A2a {
         let pending = json!({"task_id": task, "interaction_id": id});
         run.answer.out.remember(PENDING, pending);
         let question = question(&id, text, fields_of(&Value::Null), Vec::new());
-        NextStep::Ask(Box::new(question))
+        MappingStep::Ask(Box::new(question))
     }
 
-    fn check(&mut self, run: &ConnectorRun) -> Mapped<NextStep> {
+    fn check(&mut self, run: &ConnectorRun) -> Mapped<MappingStep> {
         let (Some(task), Some(interface)) = (&run.task, &self.interface) else {
             return Err(ConnectorFailure::ended_early());
         };
@@ -281,48 +281,52 @@ impl A2a {
         }
         self.checks += 1;
         self.stage = A2aStage::Checking;
-        Ok(NextStep::call(request::task(&self.config, interface, task)))
+        Ok(MappingStep::call(request::task(
+            &self.config,
+            interface,
+            task,
+        )))
     }
 
-    fn subscribe(&mut self, run: &ConnectorRun) -> Mapped<NextStep> {
+    fn subscribe(&mut self, run: &ConnectorRun) -> Mapped<MappingStep> {
         let (Some(task), Some(interface)) = (&run.task, &self.interface) else {
             return Err(ConnectorFailure::ended_early());
         };
         self.stage = A2aStage::Subscribed;
         let request = request::subscribe(&self.config, interface, task);
-        Ok(NextStep::call(request))
+        Ok(MappingStep::call(request))
     }
 
-    fn read_card_again(&mut self) -> NextStep {
+    fn read_card_again(&mut self) -> MappingStep {
         (self.is_cached, self.interface) = (false, None);
-        NextStep::Send
+        MappingStep::Send
     }
 
-    fn fault(&mut self, failure: ConnectorFailure, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn fault(&mut self, failure: ConnectorFailure, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match self.stage {
             // A task that ended in the meantime accepts no subscription.
             A2aStage::Subscribed => self.check(run),
-            A2aStage::Checking if self.is_completed => Ok(NextStep::Complete),
+            A2aStage::Checking if self.is_completed => Ok(MappingStep::Complete),
             A2aStage::Sending if !run.answer.has_begun() => self.unsent(failure, run),
             _ => Err(failure),
         }
     }
 
     /// Handles a refused message: it may be sent once more in another form.
-    fn unsent(&mut self, failure: ConnectorFailure, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn unsent(&mut self, failure: ConnectorFailure, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let fault = A2aFault::of(&failure);
         let is_old = matches!(fault, A2aFault::TaskUnknown | A2aFault::Unsupported);
         if is_old && run.turn.submission.is_none() && self.task.take().is_some() {
             let text = "the agent's task takes no more input; a new task is started";
             run.answer.out.log("warning", text);
-            return Ok(NextStep::Send);
+            return Ok(MappingStep::Send);
         }
         match (fault, run.turn.files.first(), &mut self.interface) {
             (A2aFault::ContentType, Some(file), _) => Err(failure.of_upload(&file.name)),
             // Agents may announce streaming in their card and then refuse it.
             (A2aFault::Unsupported, _, Some(interface)) if interface.streams => {
                 interface.streams = false;
-                Ok(NextStep::Send)
+                Ok(MappingStep::Send)
             }
             _ => Err(failure),
         }

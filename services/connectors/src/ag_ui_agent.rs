@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use crate::ag_ui_agent::config::Config;
 use crate::ag_ui_agent::events::{AgUiProgress, AgUiStep};
-use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -72,7 +72,7 @@ impl PlatformMapping for AgUi {
         Ok(request::run(&self.config, run, input))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let payload = event.json()?;
         // An error page in JSON has no event type.
         if event.is_document && payload["type"].as_str().is_none() {
@@ -84,8 +84,8 @@ impl PlatformMapping for AgUi {
             run.learn(id);
         }
         match self.progress.event(&payload, &mut run.answer)? {
-            AgUiStep::Next => Ok(NextStep::Read),
-            AgUiStep::Over => Ok(NextStep::Complete),
+            AgUiStep::Next => Ok(MappingStep::Read),
+            AgUiStep::Over => Ok(MappingStep::Complete),
             AgUiStep::Paused(interrupts) => self.ask(&interrupts, run),
         }
     }
@@ -115,22 +115,22 @@ impl PlatformMapping for AgUi {
         &mut self,
         answer: InteractionSubmission,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         self.questions.restore(&answer, run)?;
         self.answered(answer.into(), run)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Ok(match self.questions.answered(&answer, run) {
             Err(question) => question,
             Ok(answers) => {
                 self.resume = Some(Value::Array(answers));
-                NextStep::Send
+                MappingStep::Send
             }
         })
     }
 
-    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(QuestionQueue::expired(run))
     }
 
@@ -147,7 +147,7 @@ impl PlatformMapping for AgUi {
 }
 
 impl AgUi {
-    fn ask(&mut self, interrupts: &Value, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ask(&mut self, interrupts: &Value, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         // A paused agent resumes from this state, perhaps in another run.
         self.progress.store_state(&mut run.answer);
         let open = interrupts::reduced(interrupts);

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::coze_agent::config::Config;
 use crate::coze_agent::events::{CozeProgress, failure_of};
-use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -49,11 +49,11 @@ impl PlatformMapping for Coze {
         Ok(request::chat(&self.config, run))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let name = event.name.as_deref().unwrap_or_default();
         // This event has no JSON data.
         if name == "done" {
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         let payload = event.json()?;
         // Coze reports early errors as a JSON document under status 200.

@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::dashscope_agent::config::Config;
 use crate::dashscope_agent::events::{DashScopeProgress, failure_of};
-use crate::mapping::{NextStep, PlatformMapping};
+use crate::mapping::{MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -50,7 +50,7 @@ impl PlatformMapping for DashScope {
         Ok(request::call(&self.config, run))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let payload = event.json()?;
         // Model Studio reports errors within the stream too.
         if let Some(failure) = failure_of(event.name.as_deref(), &payload) {
@@ -64,15 +64,15 @@ impl PlatformMapping for DashScope {
         if let Some(id) = filled(&output["session_id"]) {
             if self.is_forgotten(id, run) {
                 let reason = "DashScope began a new session instead of the stored one";
-                return Ok(NextStep::StartOver(reason));
+                return Ok(MappingStep::StartOver(reason));
             }
             run.learn(id);
         }
         let is_done = self.progress.event(&payload, &mut run.answer);
         Ok(if event.is_document || is_done {
-            NextStep::Complete
+            MappingStep::Complete
         } else {
-            NextStep::Read
+            MappingStep::Read
         })
     }
 

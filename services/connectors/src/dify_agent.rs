@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::events::{DifyProgress, DifyStep};
 use crate::dify_agent::forms::DifyForm;
-use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -70,9 +70,9 @@ impl PlatformMapping for Dify {
         })
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if self.is_submitting {
-            return Ok(NextStep::Read);
+            return Ok(MappingStep::Read);
         }
         let payload = event.json()?;
         if event.is_document && payload.get("event").is_none() {
@@ -84,8 +84,8 @@ impl PlatformMapping for Dify {
             run.learn(id);
         }
         match self.progress.event(&payload, run)? {
-            DifyStep::Next => Ok(NextStep::Read),
-            DifyStep::Over => Ok(NextStep::Complete),
+            DifyStep::Next => Ok(MappingStep::Read),
+            DifyStep::Over => Ok(MappingStep::Complete),
             DifyStep::Paused => self.ask(run),
         }
     }
@@ -138,7 +138,7 @@ impl PlatformMapping for Dify {
         self.progress.is_complete()
     }
 
-    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if self.is_submitting {
             return Ok(self.reopen(run));
         }
@@ -157,7 +157,7 @@ impl PlatformMapping for Dify {
         _refusal: &ErrorStatus,
         failure: ConnectorFailure,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         if self.is_submitting {
             // The form was answered elsewhere, or has expired: the workflow continues without this answer.
             if failure.has_status(412) {
@@ -176,7 +176,7 @@ impl PlatformMapping for Dify {
         &mut self,
         answer: InteractionSubmission,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         let form = run.turn.state.get(PENDING_FORM).and_then(DifyForm::read);
         self.form = form.filter(|form| form.interaction_id() == answer.interaction_id);
         if self.form.is_none() {
@@ -187,7 +187,7 @@ impl PlatformMapping for Dify {
         self.answered(answer.into(), run)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let form = self.form.take().ok_or_else(ConnectorFailure::ended_early)?;
         let body = form.submission(answer.action.as_deref(), &answer.values, &run.turn.user)?;
         self.resume(&form, run);
@@ -195,11 +195,11 @@ impl PlatformMapping for Dify {
         // Clear the form first: a second answer would be refused by Dify.
         run.answer.out.remember(PENDING_FORM, Value::Null);
         let request = request::submit(&self.config, form.token(), body);
-        Ok(NextStep::call(request))
+        Ok(MappingStep::call(request))
     }
 
     /// Dify continues along the form's branch for timeouts.
-    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let form = self.form.take().ok_or_else(ConnectorFailure::ended_early)?;
         self.resume(&form, run);
         Ok(self.reopen(run))
@@ -217,12 +217,12 @@ impl PlatformMapping for Dify {
 
 impl Dify {
     /// Asks the next form.
-    fn ask(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ask(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let form = self.progress.next_form().ok_or_else(forms::unanswerable)?;
         run.answer.out.remember(PENDING_FORM, form.stored());
         let question = form.question();
         self.form = Some(form);
-        Ok(NextStep::Ask(Box::new(question)))
+        Ok(MappingStep::Ask(Box::new(question)))
     }
 
     /// Continues after a form, in this run or a later one.
@@ -233,11 +233,11 @@ impl Dify {
     }
 
     /// Opens the stream of the paused workflow run again.
-    fn reopen(&mut self, run: &ConnectorRun) -> NextStep {
+    fn reopen(&mut self, run: &ConnectorRun) -> MappingStep {
         self.reopened += 1;
         self.is_submitting = false;
         let id = self.progress.run_id.as_deref().unwrap_or_default();
-        NextStep::call(request::resume(&self.config, &run.turn.user, id))
+        MappingStep::call(request::resume(&self.config, &run.turn.user, id))
     }
 }
 

@@ -7,17 +7,15 @@ mod request;
 
 use serde_json::json;
 
-use crate::http_agent::config::Config;
+use crate::http_agent::config::{Config, SESSION};
 use crate::http_agent::events::EventMeaning;
-use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::reader::UpstreamEvent;
-
-const SESSION: &str = "external.session_id";
 
 pub(crate) const PLATFORM: Platform = Platform {
     name: "http-agent",
@@ -51,7 +49,7 @@ impl PlatformMapping for HttpAgent {
         request::request(&self.config, run)
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let mapped = self.mapped.take();
         let mapped = mapped.unwrap_or_else(|| events::map(&self.config, event));
         let mut meaning = mapped?;
@@ -99,9 +97,9 @@ impl PlatformMapping for HttpAgent {
         self.is_final
     }
 
-    fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if self.config.ends_with_body() {
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         Err(ConnectorFailure::ended_early())
     }

@@ -6,7 +6,7 @@ mod request;
 
 use crate::langflow_agent::config::{Config, LangflowApi};
 use crate::langflow_agent::events::LangflowProgress;
-use crate::mapping::{NextStep, PlatformMapping};
+use crate::mapping::{MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -56,7 +56,7 @@ impl PlatformMapping for LangflowAgent {
         Ok(request::run(&self.config, self.api, &run.turn, &session))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let unreadable = || ConnectorFailure::unreadable(&event.text);
         let payload = parse(event.data_line()).ok_or_else(unreadable)?;
         if self.progress.event(&payload, &mut run.answer)? {
@@ -64,12 +64,12 @@ impl PlatformMapping for LangflowAgent {
             if let Some(id) = self.progress.session.take() {
                 run.learn(&id);
             }
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         if event.is_document {
             return Err(unreadable());
         }
-        Ok(NextStep::Read)
+        Ok(MappingStep::Read)
     }
 
     /// True for comment lines and event ids.
@@ -82,12 +82,12 @@ impl PlatformMapping for LangflowAgent {
         refusal: &ErrorStatus,
         failure: ConnectorFailure,
         _run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         // With a configured API the operator's choice is final.
         let may_fall_back = self.api == LangflowApi::V2 && self.config.api.is_none();
         if may_fall_back && is_missing(refusal) {
             self.api = LangflowApi::V1;
-            return Ok(NextStep::Send);
+            return Ok(MappingStep::Send);
         }
         Err(failure)
     }

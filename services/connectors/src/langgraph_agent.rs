@@ -7,12 +7,13 @@ mod messages;
 mod request;
 
 use protocol::interaction::InteractionSubmission;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::langgraph_agent::config::Config;
 use crate::langgraph_agent::events::{LangGraphProgress, Settled};
 use crate::langgraph_agent::interrupts::Interrupt;
-use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::langgraph_agent::request::RunInput;
+use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::{PlatformRequest, PlatformResponseHead};
 use crate::run::ConnectorRun;
@@ -96,19 +97,19 @@ impl PlatformMapping for LangGraph {
         };
         self.stage = LangGraphStage::Running;
         let work = match &self.resume {
-            Some(resume) => ("command", json!({"resume": resume})),
-            None => ("input", request::input(run)),
+            Some(answers) => RunInput::Resume(answers.clone()),
+            None => RunInput::Messages(request::input(run)),
         };
         Ok(request::run(&self.config, &run.turn, thread, work))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match self.stage {
             LangGraphStage::Creating => {
                 let payload = event.json()?;
                 let id = filled(&payload["thread_id"]);
                 run.learn(id.ok_or_else(|| ConnectorFailure::unreadable(&event.text))?);
-                Ok(NextStep::Send)
+                Ok(MappingStep::Send)
             }
             LangGraphStage::Running => self.streamed(event, run),
             LangGraphStage::Checking => match self.progress.state(&event.json()?, run) {
@@ -120,7 +121,7 @@ impl PlatformMapping for LangGraph {
                 }
             },
             // The state reports the run's end, so the joined values are not needed.
-            LangGraphStage::Joining => Ok(NextStep::Read),
+            LangGraphStage::Joining => Ok(MappingStep::Read),
         }
     }
 
@@ -153,7 +154,7 @@ impl PlatformMapping for LangGraph {
         run.task = id.filter(|id| !id.is_empty()).map(str::to_owned);
     }
 
-    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match self.stage {
             LangGraphStage::Running if !self.progress.interrupts.is_empty() => Ok(self.over(run)),
             LangGraphStage::Running | LangGraphStage::Joining => self.check(run),
@@ -168,7 +169,7 @@ impl PlatformMapping for LangGraph {
         refusal: &ErrorStatus,
         failure: ConnectorFailure,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         let status = refusal.head.status;
         match self.stage {
             LangGraphStage::Checking | LangGraphStage::Joining if status == 404 => {
@@ -181,7 +182,7 @@ impl PlatformMapping for LangGraph {
         }
     }
 
-    fn failed(&mut self, error: TransportError, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn failed(&mut self, error: TransportError, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         match (self.stage, error) {
             (LangGraphStage::Running, TransportError::Broken) => self.ended(run),
             _ => Err(error.into()),
@@ -192,22 +193,22 @@ impl PlatformMapping for LangGraph {
         &mut self,
         answer: InteractionSubmission,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         self.questions.restore(&answer, run)?;
         self.answered(answer.into(), run)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Ok(match self.questions.answered(&answer, run) {
             Err(question) => question,
             Ok(answers) => {
                 self.resume = Some(interrupts::resume(answers));
-                NextStep::Send
+                MappingStep::Send
             }
         })
     }
 
-    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(QuestionQueue::expired(run))
     }
 
@@ -226,7 +227,7 @@ impl PlatformMapping for LangGraph {
 }
 
 impl LangGraph {
-    fn streamed(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn streamed(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if event.is_document {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
@@ -244,14 +245,14 @@ impl LangGraph {
         Ok(if read? {
             self.over(run)
         } else {
-            NextStep::Read
+            MappingStep::Read
         })
     }
 
     /// Completes the run, or asks the questions at which it stopped.
-    fn over(&mut self, run: &mut ConnectorRun) -> NextStep {
+    fn over(&mut self, run: &mut ConnectorRun) -> MappingStep {
         if self.progress.interrupts.is_empty() {
-            return NextStep::Complete;
+            return MappingStep::Complete;
         }
         // A stopped graph needs no stop call.
         run.task = None;
@@ -262,15 +263,15 @@ impl LangGraph {
 
     /// Reads the thread's state. Servers end streams without a mark, also those of cancelled runs; the state has the
     /// difference.
-    fn check(&mut self, run: &ConnectorRun) -> Mapped<NextStep> {
+    fn check(&mut self, run: &ConnectorRun) -> Mapped<MappingStep> {
         let (Some(_), Some(thread)) = (&run.task, run.conversation.id()) else {
             return Err(ConnectorFailure::ended_early());
         };
         self.stage = LangGraphStage::Checking;
-        Ok(NextStep::call(request::state(&self.config, thread)))
+        Ok(MappingStep::call(request::state(&self.config, thread)))
     }
 
-    fn join(&mut self, run: &ConnectorRun) -> Mapped<NextStep> {
+    fn join(&mut self, run: &ConnectorRun) -> Mapped<MappingStep> {
         let (Some(task), Some(thread)) = (&run.task, run.conversation.id()) else {
             return Err(ConnectorFailure::ended_early());
         };
@@ -279,6 +280,6 @@ impl LangGraph {
         }
         self.joined += 1;
         self.stage = LangGraphStage::Joining;
-        Ok(NextStep::call(request::join(&self.config, thread, task)))
+        Ok(MappingStep::call(request::join(&self.config, thread, task)))
     }
 }

@@ -17,9 +17,9 @@
 //!
 //! # Rules for mappings
 //!
-//! - Text goes to the [`run::PlatformAnswer`]: `append` for pieces, `snapshot` for texts that repeat, `replace` for
+//! - Text goes to the [`upstream::answer::PlatformAnswer`]: `append` for pieces, `snapshot` for texts that repeat, `replace` for
 //!   moderation, `think` for reasoning.
-//! - Only the platform's end mark is [`mapping::NextStep::Complete`]; `finish` adds the rest of the answer.
+//! - Only the platform's end mark is [`mapping::MappingStep::Complete`]; `finish` adds the rest of the answer.
 //! - A failure is an `Err`; errors within a stream are [`ConnectorFailure::reported`]. The session redacts secrets.
 //! - `is_lost` recognizes failures about a lost conversation. [`run::ConnectorRun::learn`] stores a new id.
 //! - `file` gives the reference of a file, or its upload. A file that the platform cannot take is

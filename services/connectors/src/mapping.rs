@@ -13,7 +13,7 @@ use crate::upstream::reader::UpstreamEvent;
 
 /// The next step of a run.
 #[derive(Debug)]
-pub enum NextStep {
+pub enum MappingStep {
     /// Read more of the response.
     Read,
     /// Send the message: the history, the files, then [`PlatformMapping::request`].
@@ -28,7 +28,7 @@ pub enum NextStep {
     Complete,
 }
 
-impl NextStep {
+impl MappingStep {
     pub(crate) fn call(request: PlatformRequest) -> Self {
         Self::Call(Box::new(request))
     }
@@ -50,7 +50,7 @@ pub trait PlatformMapping: Send {
     fn request(&mut self, run: &mut ConnectorRun) -> Mapped<PlatformRequest>;
 
     /// Handles one event of a response, uploads excluded.
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep>;
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep>;
 
     /// Number of earlier messages, up to 100, that are read before the message is sent.
     fn history(&self) -> u32 {
@@ -113,7 +113,7 @@ pub trait PlatformMapping: Send {
     fn opened(&mut self, _head: &PlatformResponseHead, _run: &mut ConnectorRun) {}
 
     /// The response ended without an end mark.
-    fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(ConnectorFailure::ended_early())
     }
 
@@ -123,12 +123,12 @@ pub trait PlatformMapping: Send {
         _refusal: &ErrorStatus,
         failure: ConnectorFailure,
         _run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         Err(failure)
     }
 
     /// The call failed before or within its response.
-    fn failed(&mut self, error: TransportError, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn failed(&mut self, error: TransportError, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(error.into())
     }
 
@@ -137,17 +137,17 @@ pub trait PlatformMapping: Send {
         &mut self,
         _answer: InteractionSubmission,
         _run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
-        Ok(NextStep::Send)
+    ) -> Mapped<MappingStep> {
+        Ok(MappingStep::Send)
     }
 
-    /// A person answered the question of [`NextStep::Ask`].
-    fn answered(&mut self, _answer: PersonAnswer, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    /// A person answered the question of [`MappingStep::Ask`].
+    fn answered(&mut self, _answer: PersonAnswer, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(ConnectorFailure::ended_early())
     }
 
     /// No person answered the question in time.
-    fn expired(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn expired(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
         Err(ConnectorFailure::question_expired())
     }
 

@@ -4,7 +4,7 @@ mod config;
 mod events;
 mod request;
 
-use crate::mapping::{NextStep, PlatformMapping};
+use crate::mapping::{MappingStep, PlatformMapping};
 use crate::n8n_agent::config::{Config, Handling};
 use crate::n8n_agent::events::N8nReply;
 use crate::platform::{ConversationKind, FileSupport, Platform};
@@ -44,21 +44,21 @@ impl PlatformMapping for N8n {
         request::call(&self.config, run)
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if self.config.handling == Handling::Reply {
             let key = &self.config.output_key;
             self.reply.event(event, key, &mut run.answer)?;
         }
-        Ok(NextStep::Read)
+        Ok(MappingStep::Read)
     }
 
-    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if self.config.handling == Handling::Ignore {
             // The run has no message.
             run.answer.out.finish("stop", None);
-            return Ok(NextStep::Read);
+            return Ok(MappingStep::Read);
         }
         self.reply.end(&self.config.output_key, run)?;
-        Ok(NextStep::Complete)
+        Ok(MappingStep::Complete)
     }
 }

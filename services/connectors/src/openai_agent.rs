@@ -8,7 +8,7 @@ mod responses;
 
 use serde_json::Value;
 
-use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::openai_agent::config::{Config, ConversationOrigin, OpenAiApi};
 use crate::openai_agent::reply::OpenAiReply;
 use crate::platform::{ConversationKind, FileSupport, Platform};
@@ -52,7 +52,7 @@ impl PlatformMapping for OpenAiAgent {
         Ok(request::request(&self.config, run))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if event.text.trim() == "[DONE]" {
             self.reply.is_done = true;
         } else {
@@ -72,9 +72,9 @@ impl PlatformMapping for OpenAiAgent {
             }
         }
         Ok(if self.reply.is_done {
-            NextStep::Complete
+            MappingStep::Complete
         } else {
-            NextStep::Read
+            MappingStep::Read
         })
     }
 

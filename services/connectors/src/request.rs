@@ -160,6 +160,24 @@ impl fmt::Debug for PlatformRequest {
     }
 }
 
+/// Headers that the connection controls. A second length or host header would allow request smuggling.
+const CONNECTION_HEADERS: [&str; 8] = [
+    "connection",
+    "content-length",
+    "expect",
+    "host",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+/// True if a configuration may set the header of this name in lower case.
+pub fn is_settable(name: &str) -> bool {
+    let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
+    is_name && !CONNECTION_HEADERS.contains(&name)
+}
+
 /// A URL below a base, with escaped segments.
 pub fn below(base: &Url, segments: &[&str]) -> Url {
     let mut url = base.clone();

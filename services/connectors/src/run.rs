@@ -1,18 +1,11 @@
 //! The state of one run that the loop and its platform share.
 
-use std::collections::BTreeSet;
-
-use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
-use crate::machine::{HistoryMessage, MachineOutput, OutputQueue, SavedFile};
+use crate::machine::HistoryMessage;
 use crate::turn::ConnectorTurn;
-use crate::upstream::answer::AnswerText;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::conversation::{PlatformConversation, with_history};
-use crate::upstream::tools::ToolEvents;
-
-/// Maximum files of one answer.
-pub const MAX_FILES: usize = 50;
 
 /// One run on one platform.
 pub struct ConnectorRun {
@@ -90,116 +83,5 @@ impl ConnectorRun {
         let messages =
             messages.map(|message| json!({"role": message.role, "content": message.text}));
         messages.collect()
-    }
-}
-
-/// The answer so far, and the outputs that are not handled yet.
-pub struct PlatformAnswer {
-    text: AnswerText,
-    tools: ToolEvents,
-    files: BTreeSet<String>,
-    pub usage: Option<LlmTokenUsage>,
-    /// The platform's reason for the end; absent for `stop`.
-    pub finish_reason: Option<String>,
-    pub out: OutputQueue,
-}
-
-impl PlatformAnswer {
-    /// An empty answer.
-    pub fn new(turn: &ConnectorTurn) -> Self {
-        Self {
-            text: AnswerText::new(turn),
-            tools: ToolEvents::default(),
-            files: BTreeSet::new(),
-            usage: None,
-            finish_reason: None,
-            out: OutputQueue::default(),
-        }
-    }
-
-    /// True once results of the run exist.
-    pub fn has_begun(&self) -> bool {
-        self.text.has_begun() || self.tools.has_reported() || !self.files.is_empty()
-    }
-
-    /// True without text; reasoning does not count.
-    pub fn is_empty(&self) -> bool {
-        self.text.is_empty()
-    }
-
-    /// True without text and files.
-    pub fn has_no_content(&self) -> bool {
-        self.text.is_empty() && self.files.is_empty()
-    }
-
-    /// True if the text contains this one, without white space around it.
-    pub fn has(&self, text: &str) -> bool {
-        self.text.has(text)
-    }
-
-    /// The next piece of the text.
-    pub fn append(&mut self, piece: &str) {
-        self.text.append(piece, &mut self.out);
-    }
-
-    /// Begins a new paragraph, unless the answer is empty.
-    pub fn begin_paragraph(&mut self) {
-        if !self.is_empty() {
-            self.append("\n\n");
-        }
-    }
-
-    /// The full text so far, for platforms that repeat it.
-    pub fn snapshot(&mut self, full_text: &str) {
-        self.text.snapshot(full_text, &mut self.out);
-    }
-
-    /// Replaces the text so far by another one.
-    pub fn replace(&mut self, full_text: &str) {
-        self.text.replace(full_text, &mut self.out);
-    }
-
-    /// Adds the part of the complete text that the pieces lack.
-    pub fn add_missing(&mut self, full_text: &str) {
-        self.text.add_missing(full_text, &mut self.out);
-    }
-
-    /// A piece of reasoning.
-    pub fn think(&mut self, piece: &str) {
-        self.text.think(piece, &mut self.out);
-    }
-
-    /// The usage so far; a later one replaces it.
-    pub fn count(&mut self, usage: Option<LlmTokenUsage>) {
-        self.usage = usage.or(self.usage.take());
-    }
-
-    /// Emits the start of a call that the platform runs, unless the id was reported before.
-    pub fn tool_started(&mut self, id: &str, name: &str, parameters: Value) {
-        self.tools.start(id, name, parameters, &mut self.out);
-    }
-
-    /// Emits the end of a started call.
-    pub fn tool_completed(&mut self, id: &str, result: Value, error: Option<&str>) {
-        self.tools.complete(id, result, error, &mut self.out);
-    }
-
-    /// Saves a file once; files with the same key are one file. False if the answer has [`MAX_FILES`] already.
-    pub fn save(&mut self, key: &str, file: SavedFile) -> bool {
-        if self.files.contains(key) {
-            return true;
-        }
-        if self.files.len() >= MAX_FILES {
-            return false;
-        }
-        self.files.insert(key.to_owned());
-        self.out.push(MachineOutput::Save(file));
-        true
-    }
-
-    /// Completes the message. Returns false without text and files; then nothing is sent.
-    pub(crate) fn complete(&mut self) -> bool {
-        let has_files = !self.files.is_empty();
-        self.text.complete_with_files(has_files, &mut self.out)
     }
 }

@@ -3,7 +3,7 @@
 use protocol::interaction::AwaitedInteraction;
 
 use crate::machine::{MachineInput, MachineOutput};
-use crate::mapping::{FileReference, NextStep, PersonAnswer, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
 use crate::platform::ConversationKind;
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -64,22 +64,22 @@ impl RunLoop {
         let step = match input {
             MachineInput::Begin => match run.turn.submission.clone() {
                 Some(answer) => self.mapping.submitted(answer, run),
-                None => Ok(NextStep::Send),
+                None => Ok(MappingStep::Send),
             },
             MachineInput::History(messages) => {
                 run.history = messages;
                 return self.send_files();
             }
-            MachineInput::Opened(_) if self.is_uploading => Ok(NextStep::Read),
+            MachineInput::Opened(_) if self.is_uploading => Ok(MappingStep::Read),
             MachineInput::Opened(head) => {
                 self.mapping.opened(&head, run);
-                Ok(NextStep::Read)
+                Ok(MappingStep::Read)
             }
             MachineInput::Event(event) if self.is_uploading => return self.uploaded(&event),
             MachineInput::Event(event) => self.mapping.event(&event, run),
             MachineInput::Refused(refusal) => return self.refused(&refusal),
             MachineInput::Failed(error) => return self.failed(error),
-            MachineInput::Ended if self.mapping.is_complete() => Ok(NextStep::Complete),
+            MachineInput::Ended if self.mapping.is_complete() => Ok(MappingStep::Complete),
             MachineInput::Ended if self.is_uploading => {
                 return Err(self.of_upload(ConnectorFailure::ended_early()));
             }
@@ -89,16 +89,18 @@ impl RunLoop {
         self.follow(step)
     }
 
-    fn follow(&mut self, step: Mapped<NextStep>) -> Mapped {
+    fn follow(&mut self, step: Mapped<MappingStep>) -> Mapped {
         match step {
-            Ok(NextStep::Read) => {}
-            Ok(NextStep::Send) => return self.send(),
-            Ok(NextStep::Call(request)) => self.run.answer.out.call(*request),
-            Ok(NextStep::Ask(question)) => self.run.answer.out.push(MachineOutput::Ask(question)),
-            Ok(NextStep::StartOver(reason)) => {
+            Ok(MappingStep::Read) => {}
+            Ok(MappingStep::Send) => return self.send(),
+            Ok(MappingStep::Call(request)) => self.run.answer.out.call(*request),
+            Ok(MappingStep::Ask(question)) => {
+                self.run.answer.out.push(MachineOutput::Ask(question));
+            }
+            Ok(MappingStep::StartOver(reason)) => {
                 return self.start_over(ConnectorFailure::ended_early(), reason);
             }
-            Ok(NextStep::Complete) => return self.complete(),
+            Ok(MappingStep::Complete) => return self.complete(),
             Err(failure) if self.mapping.is_lost(&failure) => {
                 let ConversationKind { owner, noun, .. } = self.kind;
                 let reason = format!("{owner} does not know the stored {noun}");
@@ -182,7 +184,7 @@ impl RunLoop {
         self.follow(step)
     }
 
-    fn answered(&mut self, answer: AwaitedInteraction) -> Mapped<NextStep> {
+    fn answered(&mut self, answer: AwaitedInteraction) -> Mapped<MappingStep> {
         match answer {
             AwaitedInteraction::Submitted {
                 action_id, values, ..

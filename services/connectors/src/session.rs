@@ -298,7 +298,7 @@ mod tests {
     use url::Url;
 
     use super::*;
-    use crate::mapping::{NextStep, PlatformMapping};
+    use crate::mapping::{MappingStep, PlatformMapping};
     use crate::platform::ConversationKind;
     use crate::request::PlatformRequest;
     use crate::run::ConnectorRun;
@@ -311,22 +311,22 @@ mod tests {
             Ok(request("run").framed(ResponseFraming::Lines))
         }
 
-        fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+        fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
             run.task = Some("t".to_owned());
             if event.text == "end" {
                 run.answer.append("text");
-                return Ok(NextStep::Complete);
+                return Ok(MappingStep::Complete);
             }
             run.answer.out.log("info", &event.text);
-            Ok(NextStep::Read)
+            Ok(MappingStep::Read)
         }
 
         fn is_ping(&mut self, event: &UpstreamEvent) -> bool {
             event.text == "ping"
         }
 
-        fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<NextStep> {
-            Ok(NextStep::Read)
+        fn ended(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
+            Ok(MappingStep::Read)
         }
 
         fn stop(&self, task: &str, _run: &ConnectorRun) -> Option<PlatformRequest> {

@@ -6,7 +6,7 @@ mod request;
 
 use serde_json::Value;
 
-use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
@@ -49,18 +49,18 @@ impl PlatformMapping for Tbox {
         Ok(request::chat(&self.config, run))
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if event.text.trim() == "[DONE]" {
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         let payload = event.json()?;
         if event.is_document {
             events::document(&payload, run)?;
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         let name = event.name.as_deref().unwrap_or_default();
         self.progress.event(name, &payload, run)?;
-        Ok(NextStep::Read)
+        Ok(MappingStep::Read)
     }
 
     fn resent_history(&self) -> u32 {
@@ -102,9 +102,9 @@ impl PlatformMapping for Tbox {
     }
 
     /// The end of the body ends an answer even without a mark.
-    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn ended(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         if run.answer.has_begun() {
-            return Ok(NextStep::Complete);
+            return Ok(MappingStep::Complete);
         }
         Err(ConnectorFailure::ended_early())
     }

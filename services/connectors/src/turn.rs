@@ -231,33 +231,18 @@ fn attachment(file: &InputAttachment) -> Mapped<TurnFile> {
 }
 
 fn part(part: &ContentElement) -> Option<Mapped<TurnFile>> {
-    let (data, is_url, name, default) = match part.kind.as_str() {
-        "image_base64" => (part.image_base64.as_deref()?, false, "image", "image/jpeg"),
-        "image_url" => (
-            part.image_url.as_ref()?.url.as_str(),
-            true,
-            "image",
-            "image/jpeg",
-        ),
-        "file_base64" => (
-            part.file_base64.as_deref()?,
-            false,
-            "file",
-            "application/octet-stream",
-        ),
-        "file_url" => (
-            part.file_url.as_deref()?,
-            true,
-            "file",
-            "application/octet-stream",
-        ),
-        _ => return None,
+    let (name, default) = if part.kind.starts_with("image") {
+        ("image", "image/jpeg")
+    } else {
+        ("file", "application/octet-stream")
     };
     let name = part.file_name.clone().unwrap_or_else(|| name.to_owned());
-    let read = if is_url {
-        content_of(&name, data)
-    } else {
-        bytes_of(&name, data)
+    let read = match part.kind.as_str() {
+        "image_base64" => bytes_of(&name, part.image_base64.as_deref()?),
+        "image_url" => content_of(&name, &part.image_url.as_ref()?.url),
+        "file_base64" => bytes_of(&name, part.file_base64.as_deref()?),
+        "file_url" => content_of(&name, part.file_url.as_deref()?),
+        _ => return None,
     };
     Some(read.map(|(content, mime_type)| TurnFile {
         mime_type: mime_type.unwrap_or_else(|| default.to_owned()),

@@ -4,7 +4,7 @@ mod config;
 mod events;
 mod request;
 
-use crate::mapping::{FileReference, NextStep, PlatformMapping};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::platform::{ConversationKind, FileSupport, Platform};
 use crate::request::{PlatformRequest, PlatformResponseHead};
 use crate::run::ConnectorRun;
@@ -50,7 +50,7 @@ impl PlatformMapping for WeKnora {
         })
     }
 
-    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let payload = event.json()?;
         if payload["success"] == false {
             let message = message_of(&payload).unwrap_or_default();
@@ -59,7 +59,7 @@ impl PlatformMapping for WeKnora {
         if run.conversation.id().is_none() {
             let id = filled(&payload["data"]["id"]);
             run.learn(id.ok_or_else(|| ConnectorFailure::unreadable(&event.text))?);
-            return Ok(NextStep::Send);
+            return Ok(MappingStep::Send);
         }
         if event.is_document && payload.get("response_type").is_none() {
             return Err(ConnectorFailure::unreadable(&event.text));

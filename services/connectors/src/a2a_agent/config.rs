@@ -35,23 +35,17 @@ impl Config {
             ("jsonrpc", Some(Binding::JsonRpc)),
             ("http-json", Some(Binding::HttpJson)),
         ];
-        let headers = [
-            ("authorization", "authorization"),
-            ("x-api-key", "x-api-key"),
-            ("api-key", "api-key"),
-        ];
         // `url` requires a value, and the key is optional.
         let has_endpoint = !reader.text("endpoint")?.is_empty();
         let endpoint = has_endpoint
             .then(|| reader.url("endpoint", ""))
             .transpose()?;
-        let credential = reader.credential(&headers)?;
         Ok(Self {
             base: reader.base_url("base-url", "")?,
             endpoint,
             binding: reader.choice("binding", &bindings)?,
             tenant: reader.text("tenant")?,
-            credential,
+            credential: reader.credential(&["authorization", "x-api-key", "api-key"])?,
             resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })

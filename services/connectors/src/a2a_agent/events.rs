@@ -5,8 +5,9 @@ use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
 
 use crate::machine::SavedFile;
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::run::ConnectorRun;
 use crate::turn::{FILE_BYTES, FileContent};
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::filled;
 
@@ -27,8 +28,6 @@ pub(super) enum A2aStep {
 #[derive(Default)]
 pub(super) struct A2aProgress {
     artifacts: Vec<Artifact>,
-    /// The text of all artifacts as it was sent.
-    sent: String,
     /// Id of the last status message that was read.
     status_message: String,
 }
@@ -88,7 +87,7 @@ impl A2aProgress {
         match state.as_str() {
             "completed" => {
                 // Agents without artifacts answer with their last status.
-                if self.sent.is_empty() {
+                if run.answer.is_empty() {
                     self.artifact("status", &message["parts"], false, &mut run.answer);
                 }
                 Ok(A2aStep::Over)
@@ -141,16 +140,15 @@ impl A2aProgress {
         }
         let piece = text_of(parts);
         // A piece of the last artifact extends the text and needs no comparison of the complete text.
-        let goes_on = appends && is_last && !artifact.text.is_empty();
+        let extends = appends && is_last && !artifact.text.is_empty();
         artifact.text.push_str(&piece);
         for part in parts.as_array().into_iter().flatten() {
             if let Some(data) = part.get("data") {
                 artifact.data.extend([data.to_string().as_str(), "\n"]);
             }
         }
-        if goes_on {
-            self.sent.push_str(&piece);
-            answer.append(&piece);
+        if extends {
+            answer.extend_snapshot(&piece);
         } else {
             self.say(answer);
         }
@@ -160,7 +158,7 @@ impl A2aProgress {
     }
 
     /// Emits the new part of the text of all artifacts.
-    fn say(&mut self, answer: &mut PlatformAnswer) {
+    fn say(&self, answer: &mut PlatformAnswer) {
         let texts = self
             .artifacts
             .iter()
@@ -169,12 +167,7 @@ impl A2aProgress {
                 text => text,
             });
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
-        let full_text = texts.join("\n\n");
-        match full_text.strip_prefix(self.sent.as_str()) {
-            Some(rest) => answer.append(rest),
-            None => answer.replace(&full_text),
-        }
-        self.sent = full_text;
+        answer.snapshot(&texts.join("\n\n"));
     }
 }
 

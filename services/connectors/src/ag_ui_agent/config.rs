@@ -21,14 +21,9 @@ pub(super) struct Config {
 
 impl Config {
     pub(super) fn read(reader: &mut ConfigReader<'_>) -> Mapped<Self> {
-        let headers = [
-            ("authorization", "authorization"),
-            ("x-api-key", "x-api-key"),
-        ];
-        let credential = reader.credential(&headers)?;
         Ok(Self {
             url: reader.url("url", "")?,
-            credential,
+            credential: reader.credential(&["authorization", "x-api-key"])?,
             history: reader.messages("history", 20)?,
             forwarded: reader.object_with_secrets("forwarded-props")?,
             host_tools: reader.host_tools()?,

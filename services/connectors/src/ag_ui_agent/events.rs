@@ -6,8 +6,8 @@ use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
 use crate::ag_ui_agent::patch;
-use crate::run::PlatformAnswer;
 use crate::turn::ConnectorTurn;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::{self, filled};
 use crate::upstream::usage::{self, usage_of};
@@ -254,10 +254,8 @@ impl AgUiProgress {
         self.call_is_stated(&event["toolCallId"], answer);
         let id = event["toolCallId"].as_str().unwrap_or_default();
         self.calls.retain(|call| call.id != id);
-        let content = &event["content"];
-        let result = content.as_str().and_then(json::parse);
         // Tool results are texts in the protocol, mostly of JSON.
-        let result = result.unwrap_or_else(|| content.clone());
+        let result = json::parsed(&event["content"]);
         answer.tool_completed(id, result, filled(&event["error"]));
     }
 

@@ -4,8 +4,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use serde_json::Value;
 
-use crate::mapping::NextStep;
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::mapping::MappingStep;
+use crate::run::ConnectorRun;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;
@@ -28,16 +29,16 @@ impl CozeProgress {
         name: &str,
         event: &Value,
         run: &mut ConnectorRun,
-    ) -> Mapped<NextStep> {
+    ) -> Mapped<MappingStep> {
         let answer = &mut run.answer;
         let failure = match name {
             "conversation.chat.created" | "conversation.chat.in_progress" => {
                 run.task = filled(&event["id"]).map(str::to_owned);
-                return Ok(NextStep::Read);
+                return Ok(MappingStep::Read);
             }
             "conversation.chat.completed" => {
                 answer.count(usage_in(event));
-                return Ok(NextStep::Complete);
+                return Ok(MappingStep::Complete);
             }
             "conversation.chat.failed" => error_of(&event["last_error"]),
             "conversation.chat.requires_action" => wanted(event),
@@ -51,7 +52,7 @@ impl CozeProgress {
                     "conversation.message.completed" => self.message(event, answer),
                     _ => {}
                 }
-                return Ok(NextStep::Read);
+                return Ok(MappingStep::Read);
             }
         };
         // The chat ended, so it needs no stop call.
@@ -88,7 +89,7 @@ impl CozeProgress {
             "tool_output" | "tool_response" => {
                 // Tool outputs carry no call id, so match them in the order of the calls.
                 if let Some(id) = self.open_calls.pop_front() {
-                    let result = result_of(&event["content"]);
+                    let result = json::parsed(&event["content"]);
                     answer.tool_completed(&id, result, None);
                 }
             }
@@ -105,12 +106,9 @@ impl CozeProgress {
 
     /// The call of a plugin or a workflow that runs on Coze.
     fn call(&mut self, event: &Value, answer: &mut PlatformAnswer) {
-        let call = result_of(&event["content"]);
+        let call = json::parsed(&event["content"]);
         let name = filled(&call["name"]).unwrap_or("tool");
-        let parameters = match &call["arguments"] {
-            Value::String(text) => json::parse(text).unwrap_or_else(|| text.as_str().into()),
-            arguments => arguments.clone(),
-        };
+        let parameters = json::parsed(&call["arguments"]);
         let id = message_id(event);
         answer.tool_started(id, name, parameters);
         self.open_calls.push_back(id.to_owned());
@@ -124,12 +122,6 @@ fn message_id(event: &Value) -> &str {
 /// True for an answer; follow-up questions, knowledge and verbose messages are none.
 fn is_answer(event: &Value) -> bool {
     matches!(event["type"].as_str(), None | Some("" | "answer"))
-}
-
-/// Parses a text of JSON; other values stay.
-fn result_of(content: &Value) -> Value {
-    let parsed = content.as_str().and_then(json::parse);
-    parsed.unwrap_or_else(|| content.clone())
 }
 
 /// The failure of a chat that waits for its client, with the names of the requested actions.

@@ -4,7 +4,7 @@ use protocol::message::LlmTokenUsage;
 use serde_json::{Value, json};
 
 use crate::dashscope_agent::references::CitationFilter;
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::{usage_in, usage_of};
@@ -74,9 +74,9 @@ fn thought(number: usize, entry: &Value, answer: &mut PlatformAnswer) {
         .find_map(|key| filled(&entry[*key]));
     let parameters = entry["action_input"].clone();
     answer.tool_started(&id, name.unwrap_or(kind), parameters);
-    if let Some(observation) = filled(&entry["observation"]) {
-        let result = json::parse(observation).unwrap_or_else(|| observation.into());
-        answer.tool_completed(&id, result, None);
+    let observation = &entry["observation"];
+    if filled(observation).is_some() {
+        answer.tool_completed(&id, json::parsed(observation), None);
     }
 }
 

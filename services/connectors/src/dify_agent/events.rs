@@ -9,8 +9,9 @@ use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::forms::{self, DifyForm};
 use crate::dify_agent::outputs::DifyOutputs;
 use crate::machine::{SavedFile, file_name};
-use crate::run::{ConnectorRun, MAX_FILES, PlatformAnswer};
+use crate::run::ConnectorRun;
 use crate::turn::FileContent;
+use crate::upstream::answer::{MAX_FILES, PlatformAnswer};
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 use crate::upstream::json::{self, filled};
 use crate::upstream::usage::usage_in;
@@ -258,12 +259,9 @@ fn thought(event: &Value, answer: &mut PlatformAnswer) {
         .and_then(json::parse)
         .unwrap_or_default();
     answer.tool_started(id, tool, parameters);
-    if let Some(observation) = filled(&event["observation"]) {
-        answer.tool_completed(
-            id,
-            json::parse(observation).unwrap_or_else(|| observation.into()),
-            None,
-        );
+    let observation = &event["observation"];
+    if filled(observation).is_some() {
+        answer.tool_completed(id, json::parsed(observation), None);
     }
 }
 

@@ -2,18 +2,14 @@
 
 use protocol::JsonObject;
 use protocol::interaction::{
-    InteractionAction, InteractionActionStyle, InteractionField, InteractionFieldType,
-    InteractionKind, InteractionOption, InteractionRequest,
+    InteractionField, InteractionFieldType, InteractionKind, InteractionRequest,
 };
 use serde_json::{Value, json};
 
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
-use crate::upstream::json::filled;
+use crate::upstream::json::{filled, object};
+use crate::upstream::question::{MAX_ACTIONS, MAX_FIELDS, action, options};
 use crate::upstream::results::cut;
-
-const MAX_FIELDS: usize = 50;
-const MAX_ACTIONS: usize = 20;
-const MAX_OPTIONS: usize = 100;
 
 /// The members of a form that its question and its answer need.
 const MEMBERS: [&str; 8] = [
@@ -91,7 +87,11 @@ impl DifyForm {
             .collect();
         let actions: Vec<_> = self
             .actions()
-            .map(|(id, entry)| action(id, entry))
+            .map(|(id, entry)| {
+                let is_primary =
+                    matches!(entry["button_style"].as_str(), Some("primary" | "accent"));
+                action(id, entry["title"].as_str().unwrap_or_default(), is_primary)
+            })
             .collect();
         let content = without_marks(self.data["form_content"].as_str().unwrap_or_default());
         let title = filled(&self.data["node_title"]).unwrap_or("Form");
@@ -117,16 +117,9 @@ impl DifyForm {
     }
 
     fn field(&self, name: &str, input: &Value) -> InteractionField {
-        let options = input["option_source"]["value"]
-            .as_array()
-            .into_iter()
-            .flatten();
-        let options = options.filter_map(filled).map(|value| InteractionOption {
-            value: cut(value, 512),
-            label: cut(value, 512),
-            description: None,
-        });
-        let options: Vec<_> = options.take(MAX_OPTIONS).collect();
+        let values = input["option_source"]["value"].as_array();
+        let values = values.into_iter().flatten().filter_map(filled);
+        let options = options(values.map(str::to_owned));
         let kind = match input["type"].as_str().unwrap_or_default() {
             "paragraph" => InteractionFieldType::Textarea,
             "select" if !options.is_empty() => InteractionFieldType::Select,
@@ -188,7 +181,7 @@ impl DifyForm {
         // Surfaces without buttons send no action: use the first one.
         let action = action.or_else(|| self.actions().next().map(|(id, _)| id));
         let body = json!({"inputs": inputs, "action": action.unwrap_or_default(), "user": user});
-        Ok(crate::upstream::json::object(body))
+        Ok(object(body))
     }
 }
 
@@ -199,18 +192,6 @@ fn file(name: &str, value: &Value) -> Mapped<Value> {
     let url =
         url.ok_or_else(|| ConnectorFailure::upload(name, "of the form has no public address"))?;
     Ok(json!({"transfer_method": "remote_url", "url": url}))
-}
-
-fn action(id: &str, entry: &Value) -> InteractionAction {
-    let style = match entry["button_style"].as_str() {
-        Some("primary" | "accent") => InteractionActionStyle::Primary,
-        _ => InteractionActionStyle::Default,
-    };
-    InteractionAction {
-        id: cut(id, 128),
-        label: cut(filled(&entry["title"]).unwrap_or(id), 512),
-        style,
-    }
 }
 
 /// A form's text with `[name]` instead of `{{#$output.name#}}`.

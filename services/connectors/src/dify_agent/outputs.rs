@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::dify_agent::config::DifyAppType;
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::json::{self, filled};
 
 /// Outputs of a workflow that may be its answer, in order of priority.

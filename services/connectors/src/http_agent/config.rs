@@ -5,26 +5,16 @@ use serde_json::Value;
 use url::Url;
 
 use crate::http_agent::filter::Filter;
-use crate::request::{Method, ResponseFraming};
+use crate::request::{Method, ResponseFraming, is_settable};
 use crate::upstream::config::ConfigReader;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 
+/// The key of the session in the conversation's state.
+pub(super) const SESSION: &str = "external.session_id";
 /// Default of `body`.
 const BODY: &str = "{text: .input.text, user: .user, session: .session}";
 /// Maximum headers of one request.
 const MAX_HEADERS: usize = 32;
-/// Headers that the connection controls.
-const FORBIDDEN: [&str; 8] = [
-    "connection",
-    "content-length",
-    "expect",
-    "host",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "upgrade",
-];
-
 /// The filters for one event, by their keys below `events`.
 pub(super) struct EventFilters {
     pub(super) delta: Option<Filter>,
@@ -131,9 +121,7 @@ fn read_headers(reader: &mut ConfigReader<'_>) -> Mapped<Vec<(String, String)>> 
     for (name, value) in members {
         let pointer = format!("/headers/{name}");
         let name = name.to_ascii_lowercase();
-        let is_name = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
-        // A second length or host header would allow request smuggling.
-        if !is_name || FORBIDDEN.contains(&name.as_str()) {
+        if !is_settable(&name) {
             return Err(wrong(&pointer, "cannot be set"));
         }
         let Value::String(value) = value else {

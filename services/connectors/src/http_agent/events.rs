@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use crate::http_agent::config::Config;
 use crate::http_agent::filter::Filter;
-use crate::mapping::NextStep;
-use crate::run::PlatformAnswer;
+use crate::mapping::MappingStep;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::reader::UpstreamEvent;
@@ -41,7 +41,7 @@ impl EventMeaning {
     }
 
     /// Emits the text of the event.
-    pub(super) fn tell(self, answer: &mut PlatformAnswer) -> NextStep {
+    pub(super) fn tell(self, answer: &mut PlatformAnswer) -> MappingStep {
         for thought in &self.reasoning {
             answer.think(thought);
         }
@@ -59,9 +59,9 @@ impl EventMeaning {
             Some(text) => answer.replace(text),
         }
         if self.is_done {
-            NextStep::Complete
+            MappingStep::Complete
         } else {
-            NextStep::Read
+            MappingStep::Read
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::http_agent::config::Config;
+use crate::http_agent::config::{Config, SESSION};
 use crate::request::{Method, PlatformRequest, RequestBody};
 use crate::run::ConnectorRun;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
@@ -34,8 +34,8 @@ fn input(config: &Config, run: &ConnectorRun) -> Value {
     let mut state = turn.state.clone();
     // Show the session of this request, which may differ from the stored one after a retry.
     match session {
-        Some(session) => state.insert(super::SESSION.to_owned(), json!(session)),
-        None => state.remove(super::SESSION),
+        Some(session) => state.insert(SESSION.to_owned(), json!(session)),
+        None => state.remove(SESSION),
     };
     let mut input = json!({
         "run_id": turn.run_id,

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::usage::{self, usage_of};
@@ -21,8 +21,6 @@ pub(super) struct LangflowProgress {
     usage: BTreeMap<String, LlmTokenUsage>,
     /// Ids and texts of messages.
     messages: Vec<(String, String)>,
-    /// The text of all messages as it was sent.
-    sent: String,
     /// The answer at the flow's end.
     outputs: Vec<String>,
     /// The session in which the flow ran.
@@ -81,8 +79,7 @@ impl LangflowProgress {
             && !text.is_empty()
         {
             text.push_str(piece);
-            self.sent.push_str(piece);
-            answer.append(piece);
+            answer.extend_snapshot(piece);
             return;
         }
         if let Some(text) = self.text_of(id) {
@@ -125,15 +122,10 @@ impl LangflowProgress {
     }
 
     /// Emits the new part of the text of all messages.
-    fn say(&mut self, answer: &mut PlatformAnswer) {
+    fn say(&self, answer: &mut PlatformAnswer) {
         let texts = self.messages.iter().map(|(_, text)| text.as_str());
         let texts: Vec<_> = texts.filter(|text| !text.is_empty()).collect();
-        let full_text = texts.join("\n\n");
-        match full_text.strip_prefix(self.sent.as_str()) {
-            Some(rest) => answer.append(rest),
-            None => answer.replace(&full_text),
-        }
-        self.sent = full_text;
+        answer.snapshot(&texts.join("\n\n"));
     }
 
     /// The output of a component at the end of the flow.

@@ -8,6 +8,7 @@ use url::Url;
 use crate::request::{Credential, below};
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
 use crate::upstream::failure::Mapped;
+use crate::upstream::json::object;
 
 const DEERFLOW_BASE: &str = "http://127.0.0.1:2026";
 const MAX_STEPS: u64 = 100_000;
@@ -83,17 +84,11 @@ fn settings(reader: &mut ConfigReader<'_>) -> Mapped<JsonObject> {
     let has_subagents = reader.flag("subagent-enabled", false)?;
     let subagents = reader.integer("max-concurrent-subagents", 3, 1..=100)?;
     let model = reader.text("model-name")?;
-    let mut settings = JsonObject::from_iter([
-        (
-            "thinking_enabled".to_owned(),
-            json!(reader.flag("thinking-enabled", false)?),
-        ),
-        (
-            "is_plan_mode".to_owned(),
-            json!(reader.flag("plan-mode", false)?),
-        ),
-        ("subagent_enabled".to_owned(), json!(has_subagents)),
-    ]);
+    let mut settings = object(json!({
+        "thinking_enabled": reader.flag("thinking-enabled", false)?,
+        "is_plan_mode": reader.flag("plan-mode", false)?,
+        "subagent_enabled": has_subagents,
+    }));
     if has_subagents {
         settings.insert("max_concurrent_subagents".to_owned(), json!(subagents));
     }

@@ -10,7 +10,8 @@ use crate::langgraph_agent::interrupts::{self, Interrupt};
 use crate::langgraph_agent::messages::{
     Author, author_of, is_chunk, is_hidden, key_of, reasoning_of, text_of,
 };
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::run::ConnectorRun;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::filled;
 use crate::upstream::results::cut;

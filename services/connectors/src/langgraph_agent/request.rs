@@ -18,12 +18,19 @@ pub(super) fn thread(config: &Config) -> PlatformRequest {
     )
 }
 
+/// The input of a run.
+pub(super) enum RunInput {
+    Messages(Value),
+    /// The value that resumes the graph.
+    Resume(Value),
+}
+
 /// `POST /threads/{thread}/runs/stream`, with `input` or `command`.
 pub(super) fn run(
     config: &Config,
     turn: &ConnectorTurn,
     thread: &str,
-    work: (&str, Value),
+    work: RunInput,
 ) -> PlatformRequest {
     let modes = match config.server {
         LangGraphServer::LangGraph => json!(["values", "messages-tuple", "updates", "custom"]),
@@ -48,7 +55,10 @@ pub(super) fn run(
     if !configurable.is_empty() {
         settings.insert("configurable".to_owned(), json!(configurable));
     }
-    let (kind, value) = work;
+    let (kind, value) = match work {
+        RunInput::Messages(input) => ("input", input),
+        RunInput::Resume(answers) => ("command", json!({"resume": answers})),
+    };
     let mut body = JsonObject::from_iter([
         ("assistant_id".to_owned(), json!(config.assistant)),
         (kind.to_owned(), value),

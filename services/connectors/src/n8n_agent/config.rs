@@ -6,18 +6,9 @@ use jsonwebtoken::Algorithm;
 use secrecy::{ExposeSecret as _, SecretString};
 use url::Url;
 
+use crate::request::is_settable;
 use crate::upstream::config::{ConfigReader, LEGACY_KEYS};
 use crate::upstream::failure::{ConnectorFailure, Mapped};
-
-/// Headers that the driver sets.
-const DRIVERS: [&str; 6] = [
-    "accept",
-    "connection",
-    "content-length",
-    "content-type",
-    "host",
-    "transfer-encoding",
-];
 
 /// The use of the workflow's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,9 +135,9 @@ fn basic(user: &str, password: &SecretString, encoding: Encoding) -> Mapped<Auth
     })
 }
 
+/// True for headers that the driver does not set itself.
 fn is_free_header(name: &str) -> bool {
-    let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    !name.is_empty() && name.bytes().all(is_token) && !DRIVERS.contains(&name)
+    is_settable(name) && !matches!(name, "accept" | "content-type")
 }
 
 #[cfg(test)]

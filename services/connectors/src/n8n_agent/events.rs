@@ -2,7 +2,8 @@
 
 use serde_json::{Value, json};
 
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::run::ConnectorRun;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, TransportError, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::reader::{DOCUMENT_BYTES, UpstreamEvent};

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::openai_agent::reply::OpenAiReply;
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, Mapped};
 use crate::upstream::json;
 use crate::upstream::reader::UpstreamEvent;

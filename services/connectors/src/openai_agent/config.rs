@@ -55,7 +55,6 @@ impl Config {
                 ("responses", OpenAiApi::Responses),
             ],
         )?;
-        let headers = ["authorization", "x-api-key", "api-key"].map(|name| (name, name));
         let field = reader.text("conversation-field")?;
         let origin = reader.choice(
             "conversation-id",
@@ -79,7 +78,7 @@ impl Config {
         }
         Ok(Self {
             base,
-            credential: reader.credential(&headers)?,
+            credential: reader.credential(&["authorization", "x-api-key", "api-key"])?,
             api,
             model: reader.text("model")?,
             instructions: reader.text("instructions")?,

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::openai_agent::chat::CallDeltas;
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 
 #[derive(Default)]

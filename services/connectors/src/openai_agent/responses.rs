@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::openai_agent::reply::{OpenAiReply, code_of};
-use crate::run::PlatformAnswer;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, Mapped, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::reader::UpstreamEvent;

@@ -4,8 +4,9 @@ use serde_json::Value;
 use url::Url;
 
 use crate::machine::{SavedFile, file_name};
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::run::ConnectorRun;
 use crate::turn::FileContent;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, Mapped, message_of};
 use crate::upstream::json::{self, filled, text_of};
 use crate::upstream::usage::usage_in;

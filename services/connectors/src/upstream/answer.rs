@@ -1,18 +1,26 @@
-//! The answer's text: pieces or snapshots in, `message.delta` and one `message.completed` out.
+//! The answer of a run: text as pieces or snapshots, tool calls, files and usage.
 
+use std::collections::BTreeSet;
+
+use protocol::message::LlmTokenUsage;
 use protocol::thinking::{FilteredText, ThinkFilter, without_thinking};
+use serde_json::Value;
 
-use crate::machine::OutputQueue;
+use crate::machine::{MachineOutput, OutputQueue, SavedFile};
 use crate::turn::ConnectorTurn;
 use crate::upstream::results::{self, cut};
+use crate::upstream::tools::ToolEvents;
 
 /// Ratio for repeats: a delta repeats the full text only if at least 1/64 of it is new. Otherwise a long answer would
 /// need bytes quadratic in its length.
 const REPEATS: usize = 64;
 
-/// The answer text of one run.
+/// Maximum files of one answer.
+pub const MAX_FILES: usize = 50;
+
+/// The answer of one run so far, and the outputs that are not handled yet.
 #[derive(Debug)]
-pub struct AnswerText {
+pub struct PlatformAnswer {
     streams: bool,
     shows_reasoning: bool,
     /// Maximum bytes of one result's data.
@@ -26,9 +34,15 @@ pub struct AnswerText {
     repeated: usize,
     sequence: i64,
     has_begun: bool,
+    tools: ToolEvents,
+    files: BTreeSet<String>,
+    pub usage: Option<LlmTokenUsage>,
+    /// The platform's reason for the end; absent for `stop`.
+    pub finish_reason: Option<String>,
+    pub out: OutputQueue,
 }
 
-impl AnswerText {
+impl PlatformAnswer {
     /// An empty answer.
     pub fn new(turn: &ConnectorTurn) -> Self {
         Self {
@@ -43,11 +57,16 @@ impl AnswerText {
             repeated: 0,
             sequence: 0,
             has_begun: false,
+            tools: ToolEvents::default(),
+            files: BTreeSet::new(),
+            usage: None,
+            finish_reason: None,
+            out: OutputQueue::default(),
         }
     }
 
     /// The next piece of the text.
-    pub fn append(&mut self, piece: &str, out: &mut OutputQueue) {
+    pub fn append(&mut self, piece: &str) {
         if piece.is_empty() {
             return;
         }
@@ -55,26 +74,39 @@ impl AnswerText {
         let filtered = self.filter.push(piece);
         // A restarted text repeats its reasoning, so emit only the new part.
         let reasoning = self.reasoning.new_of(&filtered.reasoning);
-        self.think(&reasoning, out);
+        self.think(&reasoning);
         if filtered.starts_over {
             self.text.clear();
-            self.restate(&filtered.text, out);
+            self.restate(&filtered.text);
         } else {
-            self.say(&filtered.text, out);
+            self.say(&filtered.text);
+        }
+    }
+
+    /// Begins a new paragraph, unless the answer is empty.
+    pub fn begin_paragraph(&mut self) {
+        if !self.is_empty() {
+            self.append("\n\n");
         }
     }
 
     /// The full text so far, for platforms that repeat it: emits the new part, or replaces the text.
-    pub fn snapshot(&mut self, full_text: &str, out: &mut OutputQueue) {
+    pub fn snapshot(&mut self, full_text: &str) {
         let last = std::mem::replace(&mut self.snapshot, full_text.to_owned());
         match full_text.strip_prefix(last.as_str()) {
-            Some(piece) => self.append(piece, out),
-            None => self.replace(full_text, out),
+            Some(piece) => self.append(piece),
+            None => self.replace(full_text),
         }
     }
 
+    /// The next piece of a text whose next snapshot repeats it.
+    pub fn extend_snapshot(&mut self, piece: &str) {
+        self.snapshot.push_str(piece);
+        self.append(piece);
+    }
+
     /// Replaces the text so far by another one.
-    pub fn replace(&mut self, full_text: &str, out: &mut OutputQueue) {
+    pub fn replace(&mut self, full_text: &str) {
         self.has_begun = true;
         // The new text may end within a reasoning mark, which later pieces continue.
         self.filter = ThinkFilter::default();
@@ -83,38 +115,38 @@ impl AnswerText {
         } = self.filter.push(full_text);
         self.reasoning.start_over();
         let reasoning = self.reasoning.new_of(&reasoning);
-        self.think(&reasoning, out);
+        self.think(&reasoning);
         if text != self.text {
             self.text.clear();
-            self.restate(&text, out);
+            self.restate(&text);
         }
     }
 
     /// The complete text, for platforms that send it at the end of an answer whose pieces may lack a part. Emits the
     /// missing part. A text that differs from the pieces is ignored; white space is not compared.
-    pub fn add_missing(&mut self, full_text: &str, out: &mut OutputQueue) {
+    pub fn add_missing(&mut self, full_text: &str) {
         // A held part of a mark belongs to the text, so release it before the comparison.
         let rest = self.filter.finish();
-        self.say(&rest, out);
+        self.say(&rest);
         if self.is_empty() {
-            return self.append(full_text, out);
+            return self.append(full_text);
         }
         let full_text = without_thinking(full_text);
         match end_of(&self.text, &full_text) {
             Some(end) if !full_text[end..].trim().is_empty() => {
                 self.filter = ThinkFilter::default();
-                self.append(&full_text[end..], out);
+                self.append(&full_text[end..]);
             }
             // The pieces are a later part of the text, so the beginning is missing: replace it all.
             None if squeezed(&full_text).contains(&squeezed(&self.text)) => {
-                self.replace(&full_text, out);
+                self.replace(&full_text);
             }
             Some(_) | None => {}
         }
     }
 
     /// A piece of reasoning from a channel of its own.
-    pub fn think(&mut self, piece: &str, out: &mut OutputQueue) {
+    pub fn think(&mut self, piece: &str) {
         if piece.is_empty() {
             return;
         }
@@ -122,14 +154,14 @@ impl AnswerText {
         if self.shows_reasoning {
             // A quarter of the limit leaves space for JSON escapes.
             for piece in pieces(piece, self.max_bytes / 4) {
-                out.tell(results::thought(piece));
+                self.out.tell(results::thought(piece));
             }
         }
     }
 
-    /// True once the platform sent text or reasoning.
+    /// True once results of the run exist.
     pub fn has_begun(&self) -> bool {
-        self.has_begun
+        self.has_begun || self.tools.has_reported() || !self.files.is_empty()
     }
 
     /// True without text; reasoning does not count.
@@ -137,35 +169,62 @@ impl AnswerText {
         self.text.trim().is_empty()
     }
 
+    /// True without text and files.
+    pub fn has_no_content(&self) -> bool {
+        self.is_empty() && self.files.is_empty()
+    }
+
     /// True if the text contains this one, without white space around it.
     pub fn has(&self, text: &str) -> bool {
         self.text.contains(text.trim())
     }
 
-    /// Completes the message. Returns false if it has no text; then nothing is sent.
-    pub fn complete(&mut self, out: &mut OutputQueue) -> bool {
+    /// The usage so far; a later one replaces it.
+    pub fn count(&mut self, usage: Option<LlmTokenUsage>) {
+        self.usage = usage.or(self.usage.take());
+    }
+
+    /// Emits the start of a call that the platform runs, unless the id was reported before.
+    pub fn tool_started(&mut self, id: &str, name: &str, parameters: Value) {
+        self.tools.start(id, name, parameters, &mut self.out);
+    }
+
+    /// Emits the end of a started call.
+    pub fn tool_completed(&mut self, id: &str, result: Value, error: Option<&str>) {
+        self.tools.complete(id, result, error, &mut self.out);
+    }
+
+    /// Saves a file once; files with the same key are one file. False if the answer has [`MAX_FILES`] already.
+    pub fn save(&mut self, key: &str, file: SavedFile) -> bool {
+        if self.files.contains(key) {
+            return true;
+        }
+        if self.files.len() >= MAX_FILES {
+            return false;
+        }
+        self.files.insert(key.to_owned());
+        self.out.push(MachineOutput::Save(file));
+        true
+    }
+
+    /// Completes the message. Returns false without text and files; then nothing is sent.
+    pub(crate) fn complete(&mut self) -> bool {
         let rest = self.filter.finish();
-        self.say(&rest, out);
-        if self.is_empty() {
+        self.say(&rest);
+        if self.has_no_content() {
             return false;
         }
         // The gateway assembles a longer message from the deltas.
-        if self.text.len() <= self.max_bytes / 2 || !self.streams {
-            out.tell(results::completed(&cut(&self.text, self.max_bytes / 2)));
+        if self.is_empty() {
+            self.out.tell(results::completed(""));
+        } else if self.text.len() <= self.max_bytes / 2 || !self.streams {
+            let text = cut(&self.text, self.max_bytes / 2);
+            self.out.tell(results::completed(&text));
         }
         true
     }
 
-    /// Completes the message. A message with files needs no text.
-    pub fn complete_with_files(&mut self, has_files: bool, out: &mut OutputQueue) -> bool {
-        let is_completed = self.complete(out);
-        if !is_completed && has_files {
-            out.tell(results::completed(""));
-        }
-        is_completed || has_files
-    }
-
-    fn say(&mut self, text: &str, out: &mut OutputQueue) {
+    fn say(&mut self, text: &str) {
         for piece in pieces(text, self.max_bytes / 4) {
             self.text.push_str(piece);
             self.sequence += 1;
@@ -179,21 +238,22 @@ impl AnswerText {
                 self.repeated = self.text.len();
             }
             let all = repeats.then_some(self.text.as_str());
-            out.tell(results::delta(piece, all, self.sequence));
+            self.out.tell(results::delta(piece, all, self.sequence));
         }
     }
 
     /// Restarts the text: a delta with the full text replaces the earlier ones.
-    fn restate(&mut self, text: &str, out: &mut OutputQueue) {
+    fn restate(&mut self, text: &str) {
         let first = pieces(text, self.max_bytes / 4).next().unwrap_or_default();
         first.clone_into(&mut self.text);
         self.repeated = first.len();
         self.sequence += 1;
         // The rest follows as deltas, because the full text may exceed the limit of one result.
         if self.streams {
-            out.tell(results::delta("", Some(first), self.sequence));
+            self.out
+                .tell(results::delta("", Some(first), self.sequence));
         }
-        self.say(&text[first.len()..], out);
+        self.say(&text[first.len()..]);
     }
 }
 
@@ -266,8 +326,8 @@ mod tests {
     use super::*;
     use crate::machine::MachineOutput;
 
-    fn emitted(out: OutputQueue) -> Vec<String> {
-        let texts = out.0.into_iter().map(|output| match output {
+    fn emitted(answer: PlatformAnswer) -> Vec<String> {
+        let texts = answer.out.0.into_iter().map(|output| match output {
             MachineOutput::Tell(result) => match result.kind.as_str() {
                 "message.delta" => {
                     let chunk = &result.data["chunk"];
@@ -284,12 +344,12 @@ mod tests {
         texts.collect()
     }
 
-    fn last_emitted(out: OutputQueue) -> String {
-        emitted(out).pop().unwrap_or_default()
+    fn last_emitted(answer: PlatformAnswer) -> String {
+        emitted(answer).pop().unwrap_or_default()
     }
 
-    fn answer(streams: bool, result_bytes: usize) -> AnswerText {
-        AnswerText::new(&ConnectorTurn {
+    fn answer(streams: bool, result_bytes: usize) -> PlatformAnswer {
+        PlatformAnswer::new(&ConnectorTurn {
             streams,
             result_bytes,
             shows_reasoning: true,
@@ -299,12 +359,12 @@ mod tests {
 
     #[test]
     fn snapshots_become_increments() {
-        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
+        let mut answer = answer(true, 4_000);
         for snapshot in ["He", "Hello", "Hello", "Bye"] {
-            answer.snapshot(snapshot, &mut out);
+            answer.snapshot(snapshot);
         }
-        assert!(answer.complete(&mut out));
-        assert_eq!(emitted(out), ["He|He", "llo|Hello", "|Bye", "=Bye"]);
+        assert!(answer.complete());
+        assert_eq!(emitted(answer), ["He|He", "llo|Hello", "|Bye", "=Bye"]);
     }
 
     #[test]
@@ -320,59 +380,59 @@ mod tests {
             (&["c"], "a\nb", "c"),
             (&["a"], " ", "a"),
         ] {
-            let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
+            let mut answer = answer(false, 4_000);
             for piece in pieces {
-                answer.append(piece, &mut out);
+                answer.append(piece);
             }
-            answer.add_missing(full_text, &mut out);
-            answer.complete(&mut out);
-            let completed = last_emitted(out);
+            answer.add_missing(full_text);
+            answer.complete();
+            let completed = last_emitted(answer);
             assert_eq!(completed, format!("={expected}"), "{pieces:?} {full_text}");
         }
     }
 
     #[test]
     fn reasoning_is_split_off() {
-        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
+        let mut answer = answer(true, 4_000);
         for piece in ["<thi", "nk>hm</think>", "\n\nYes"] {
-            answer.append(piece, &mut out);
+            answer.append(piece);
         }
-        answer.complete(&mut out);
-        assert_eq!(emitted(out), ["?hm", "Yes|Yes", "=Yes"]);
+        answer.complete();
+        assert_eq!(emitted(answer), ["?hm", "Yes|Yes", "=Yes"]);
     }
 
     #[test]
     fn restated_text_repeats_no_reasoning() {
-        let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
+        let mut answer = answer(false, 4_000);
         for piece in ["<think>a", "b", "</think>Hi"] {
-            answer.append(piece, &mut out);
+            answer.append(piece);
         }
-        answer.replace("", &mut out);
+        answer.replace("");
         for piece in ["<think>a", "bc</think>", "Hi"] {
-            answer.append(piece, &mut out);
+            answer.append(piece);
         }
-        answer.replace("<think>ab", &mut out);
-        answer.append("c</think>Ho", &mut out);
-        answer.complete(&mut out);
-        assert_eq!(emitted(out), ["?a", "?b", "?c", "=Ho"]);
+        answer.replace("<think>ab");
+        answer.append("c</think>Ho");
+        answer.complete();
+        assert_eq!(emitted(answer), ["?a", "?b", "?c", "=Ho"]);
     }
 
     #[test]
     fn closing_marks_turn_text_into_reasoning() {
-        let (mut answer, mut out) = (answer(true, 4_000), OutputQueue::default());
+        let mut answer = answer(true, 4_000);
         for piece in ["hm", "</think>", "Yes"] {
-            answer.append(piece, &mut out);
+            answer.append(piece);
         }
-        answer.complete(&mut out);
-        assert_eq!(emitted(out), ["hm|hm", "|", "Yes|Yes", "=Yes"]);
+        answer.complete();
+        assert_eq!(emitted(answer), ["hm|hm", "|", "Yes|Yes", "=Yes"]);
     }
 
     #[test]
     fn results_stay_within_their_bound() {
-        let (mut answer, mut out) = (answer(true, 64), OutputQueue::default());
-        answer.append(&"ä".repeat(100), &mut out);
-        assert!(answer.complete(&mut out));
-        let emitted = emitted(out);
+        let mut answer = answer(true, 64);
+        answer.append(&"ä".repeat(100));
+        assert!(answer.complete());
+        let emitted = emitted(answer);
         assert!(
             emitted
                 .iter()
@@ -388,10 +448,10 @@ mod tests {
 
     #[test]
     fn sends_one_message_without_streaming() {
-        let (mut answer, mut out) = (answer(false, 4_000), OutputQueue::default());
-        answer.append("a", &mut out);
-        answer.append("b", &mut out);
-        answer.complete(&mut out);
-        assert_eq!(emitted(out), ["=ab"]);
+        let mut answer = answer(false, 4_000);
+        answer.append("a");
+        answer.append("b");
+        answer.complete();
+        assert_eq!(emitted(answer), ["=ab"]);
     }
 }

@@ -130,12 +130,10 @@ impl<'a> ConfigReader<'a> {
     }
 
     /// `api-key` as a header: its name, chosen by `api-key-header`, and its complete value.
-    pub fn credential(
-        &mut self,
-        headers: &[(&'static str, &'static str)],
-    ) -> Mapped<Option<Credential>> {
+    pub fn credential(&mut self, headers: &[&'static str]) -> Mapped<Option<Credential>> {
         let key = self.secret("api-key")?;
-        let header = self.choice("api-key-header", headers)?;
+        let headers: Vec<_> = headers.iter().map(|name| (*name, *name)).collect();
+        let header = self.choice("api-key-header", &headers)?;
         let value = key.map(|key| match header {
             "authorization" => format!("Bearer {}", key.expose_secret()).into(),
             _ => key,

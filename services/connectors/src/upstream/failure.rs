@@ -41,7 +41,22 @@ pub enum FailureKind {
     Cancelled,
 }
 
+/// True for statuses that promise a later success: a repeated 400 or 500 would fail again.
+fn is_retryable(status: u16) -> bool {
+    matches!(status, 408 | 429 | 503 | 504)
+}
+
 impl FailureKind {
+    /// The kind of statuses with a meaning of their own.
+    fn of_status(status: u16) -> Option<Self> {
+        match status {
+            401 | 403 => Some(Self::AuthError),
+            429 => Some(Self::RateLimited),
+            408 | 504 => Some(Self::Timeout),
+            _ => None,
+        }
+    }
+
     /// The code for runners whose codes begin with `prefix`.
     pub fn code(self, prefix: &str) -> String {
         // This code has no prefix, so that a client handles it equally for all runners.
@@ -205,20 +220,15 @@ impl ConnectorFailure {
 
     /// An error that the platform reports within a response.
     pub fn reported(status: Option<u16>, code: Option<&str>, message: &str) -> Self {
-        let kind = match status {
-            Some(401 | 403) => FailureKind::AuthError,
-            Some(429) => FailureKind::RateLimited,
-            Some(408 | 504) => FailureKind::Timeout,
-            _ => FailureKind::ApiError,
-        };
+        let kind = status.and_then(FailureKind::of_status);
+        let kind = kind.unwrap_or(FailureKind::ApiError);
         let message = if message.trim().is_empty() {
             "the platform reported an error without a message"
         } else {
             message
         };
         let mut failure = Self::new(kind, format!("the platform reported an error: {message}"));
-        // Only statuses that promise a later success: a repeated 400 or 500 would fail again.
-        failure.retryable = matches!(status, Some(408 | 429 | 503 | 504));
+        failure.retryable = status.is_some_and(is_retryable);
         if let Some(status) = status {
             failure = failure.detail("status", status);
         }
@@ -302,35 +312,23 @@ impl From<&ErrorStatus> for ConnectorFailure {
         let status = refusal.head.status;
         let reason = refusal.message();
         let reason = reason.map_or_else(String::new, |reason| format!(": {reason}"));
-        let (kind, message) = match status {
-            401 | 403 => (
-                FailureKind::AuthError,
-                format!(
-                    "the platform refused the credentials ({status}), check the agent's key{reason}"
-                ),
+        let message = match status {
+            401 | 403 => format!(
+                "the platform refused the credentials ({status}), check the agent's key{reason}"
             ),
-            429 => (
-                FailureKind::RateLimited,
-                format!("the platform limits requests (429), try later{reason}"),
-            ),
-            408 | 504 => (
-                FailureKind::Timeout,
-                format!("the platform timed out ({status}){reason}"),
-            ),
-            300..=399 => (
-                // Redirects are not followed: the credential would go to an address that was not configured.
-                FailureKind::HttpError,
-                format!("the platform redirects ({status}), configure its final address"),
-            ),
-            _ => (
-                FailureKind::HttpError,
-                format!("the platform answered with status {status}{reason}"),
-            ),
+            429 => format!("the platform limits requests (429), try later{reason}"),
+            408 | 504 => format!("the platform timed out ({status}){reason}"),
+            // Redirects are not followed: the credential would go to an address that was not configured.
+            300..=399 => {
+                format!("the platform redirects ({status}), configure its final address")
+            }
+            _ => format!("the platform answered with status {status}{reason}"),
         };
+        let kind = FailureKind::of_status(status).unwrap_or(FailureKind::HttpError);
         let mut failure = Self::new(kind, message)
             .detail("status", status)
             .excerpt(&refusal.text);
-        failure.retryable = matches!(status, 408 | 429 | 503 | 504);
+        failure.retryable = is_retryable(status);
         // An HTTP date in this header is ignored: only seconds are supported.
         let wait = refusal.head.header("retry-after");
         if let Some(wait) = wait.and_then(|wait| wait.trim().parse::<u64>().ok()) {

@@ -61,6 +61,12 @@ pub fn filled(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !text.trim().is_empty())
 }
 
+/// The JSON in a text; other texts and values stay.
+pub fn parsed(value: &Value) -> Value {
+    let parsed = value.as_str().and_then(parse);
+    parsed.unwrap_or_else(|| value.clone())
+}
+
 /// A value as an object; a value that is no object is stored under `value`.
 pub fn object(value: Value) -> protocol::JsonObject {
     match value {

@@ -12,7 +12,8 @@ use crate::upstream::results::cut;
 
 /// The field of an answer that is no object.
 pub const ANSWER: &str = "answer";
-const MAX_FIELDS: usize = 50;
+/// Maximum fields of one question.
+pub const MAX_FIELDS: usize = 50;
 const MAX_OPTIONS: usize = 100;
 /// Maximum buttons of one question.
 pub const MAX_ACTIONS: usize = 20;
@@ -103,7 +104,7 @@ fn properties_of(schema: &Value) -> Option<&JsonObject> {
 }
 
 fn field(name: &str, schema: &Value, required: bool) -> InteractionField {
-    let options = options_of(schema);
+    let options = options(choices_of(schema).filter_map(json::text_of));
     let kind = match schema["type"].as_str().unwrap_or_default() {
         "array" if !options.is_empty() => InteractionFieldType::Multiselect,
         _ if !options.is_empty() => InteractionFieldType::Select,
@@ -137,9 +138,10 @@ fn choices_of(schema: &Value) -> impl Iterator<Item = &Value> {
     source["enum"].as_array().into_iter().flatten()
 }
 
-fn options_of(schema: &Value) -> Vec<InteractionOption> {
+/// The options of a field: distinct texts that are not empty.
+pub fn options(values: impl Iterator<Item = String>) -> Vec<InteractionOption> {
     let mut options: Vec<InteractionOption> = Vec::new();
-    for text in choices_of(schema).filter_map(json::text_of) {
+    for text in values {
         let value = cut(&text, 512);
         let is_new = options.iter().all(|option| option.value != value);
         if is_new && !value.is_empty() && options.len() < MAX_OPTIONS {

@@ -3,7 +3,7 @@
 use protocol::interaction::{InteractionRequest, InteractionSubmission};
 use serde_json::{Value, json};
 
-use crate::mapping::{NextStep, PersonAnswer};
+use crate::mapping::{MappingStep, PersonAnswer};
 use crate::run::ConnectorRun;
 use crate::upstream::failure::{ConnectorFailure, Mapped};
 
@@ -41,7 +41,7 @@ impl QuestionQueue {
     }
 
     /// Asks the interrupts of a stop, one after the other.
-    pub fn open(&mut self, interrupts: Vec<Value>, run: &mut ConnectorRun) -> NextStep {
+    pub fn open(&mut self, interrupts: Vec<Value>, run: &mut ConnectorRun) -> MappingStep {
         self.open = interrupts;
         self.ask(run)
     }
@@ -60,9 +60,9 @@ impl QuestionQueue {
     }
 
     /// Asks the first open question, and stores all for an answer after the end of the run.
-    fn ask(&mut self, run: &mut ConnectorRun) -> NextStep {
+    fn ask(&mut self, run: &mut ConnectorRun) -> MappingStep {
         let Some(interrupt) = self.open.first() else {
-            return NextStep::Read;
+            return MappingStep::Read;
         };
         self.count += 1;
         let question = (self.form.question)(interrupt, self.count);
@@ -72,7 +72,7 @@ impl QuestionQueue {
         let is_small = stored.to_string().len() <= MAX_PENDING;
         let stored = if is_small { stored } else { Value::Null };
         run.answer.out.remember(PENDING, stored);
-        NextStep::Ask(Box::new(question))
+        MappingStep::Ask(Box::new(question))
     }
 
     /// Records the answer to the first open question. Asks the next one, or returns all answers.
@@ -80,7 +80,7 @@ impl QuestionQueue {
         &mut self,
         answer: &PersonAnswer,
         run: &mut ConnectorRun,
-    ) -> Result<Vec<Value>, NextStep> {
+    ) -> Result<Vec<Value>, MappingStep> {
         if !self.open.is_empty() {
             let interrupt = self.open.remove(0);
             self.answers.push((self.form.resume)(&interrupt, answer));

@@ -2,8 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::mapping::NextStep;
-use crate::run::{ConnectorRun, PlatformAnswer};
+use crate::mapping::MappingStep;
+use crate::run::ConnectorRun;
+use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};
 use crate::upstream::json::{self, filled};
 use crate::upstream::results::{self, cut};
@@ -31,7 +32,7 @@ pub(super) struct WeKnoraProgress {
 
 impl WeKnoraProgress {
     /// Reads one event.
-    pub(super) fn event(&mut self, event: &Value, run: &mut ConnectorRun) -> Mapped<NextStep> {
+    pub(super) fn event(&mut self, event: &Value, run: &mut ConnectorRun) -> Mapped<MappingStep> {
         let answer = &mut run.answer;
         let content = event["content"].as_str().unwrap_or_default();
         answer.count(usage_of(&event["usage"]));
@@ -77,11 +78,11 @@ impl WeKnoraProgress {
             "complete" => {
                 answer.count(usage_in(event));
                 tell_files(&event["data"]["artifacts"], answer);
-                return Ok(NextStep::Complete);
+                return Ok(MappingStep::Complete);
             }
             _ => {}
         }
-        Ok(NextStep::Read)
+        Ok(MappingStep::Read)
     }
 
     /// Emits the references of an answer with text.
@@ -112,9 +113,7 @@ impl WeKnoraProgress {
         self.calls += 1;
         let fallback_id = format!("call_{}", self.calls);
         let id = filled(&data["tool_call_id"]).unwrap_or(&fallback_id);
-        let arguments = &data["arguments"];
-        let parameters = arguments.as_str().and_then(json::parse);
-        let parameters = parameters.unwrap_or_else(|| arguments.clone());
+        let parameters = json::parsed(&data["arguments"]);
         answer.tool_started(id, name, parameters);
         if self.open.len() < MAX_OPEN && self.open.iter().all(|open| open != id) {
             self.open.push(id.to_owned());
