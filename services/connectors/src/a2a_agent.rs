@@ -14,7 +14,7 @@ use crate::a2a_agent::config::Config;
 use crate::a2a_agent::events::{A2aProgress, A2aStep};
 use crate::a2a_agent::faults::A2aFault;
 use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::{ConnectorTurn, TurnFile};
@@ -36,6 +36,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Accepted,
     asks: true,
     conversation: ConversationKind::new("external.conversation_id", "the agent", "context"),
+    history: HistoryUse::Resent(0),
     form: include_str!("a2a_agent/form.json"),
     start,
 };
@@ -148,10 +149,6 @@ impl PlatformMapping for A2a {
             A2aStep::Over => Ok(self.over(run)),
             A2aStep::Ask(text) => Ok(self.ask(&text, run)),
         }
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {

@@ -6,13 +6,12 @@ mod interrupts;
 mod patch;
 mod request;
 
-use protocol::interaction::InteractionSubmission;
 use serde_json::Value;
 
 use crate::ag_ui_agent::config::Config;
 use crate::ag_ui_agent::events::{AgUiProgress, AgUiStep};
-use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -30,6 +29,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Accepted,
     asks: true,
     conversation: ConversationKind::new("external.thread_id", "the agent", "thread"),
+    history: HistoryUse::Sent(20),
     form: include_str!("ag_ui_agent/form.json"),
     start: |turn, reader| {
         Ok(Box::new(AgUi {
@@ -90,11 +90,6 @@ impl PlatformMapping for AgUi {
         }
     }
 
-    /// Agents are stateless and receive the conversation with each run.
-    fn history(&self) -> u32 {
-        self.config.history
-    }
-
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {
         request::part(file).map(FileReference::Inline)
     }
@@ -111,27 +106,12 @@ impl PlatformMapping for AgUi {
         failure.has_status(404) && failure.names("thread")
     }
 
-    fn submitted(
-        &mut self,
-        answer: InteractionSubmission,
-        run: &mut ConnectorRun,
-    ) -> Mapped<MappingStep> {
-        self.questions.restore(&answer, run)?;
-        self.answered(answer.into(), run)
+    fn questions(&mut self) -> Option<&mut QuestionQueue> {
+        Some(&mut self.questions)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Ok(match self.questions.answered(&answer, run) {
-            Err(question) => question,
-            Ok(answers) => {
-                self.resume = Some(Value::Array(answers));
-                MappingStep::Send
-            }
-        })
-    }
-
-    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Err(QuestionQueue::expired(run))
+    fn resume(&mut self, answers: Vec<Value>) {
+        self.resume = Some(Value::Array(answers));
     }
 
     fn finish(&mut self, run: &mut ConnectorRun) -> Mapped {

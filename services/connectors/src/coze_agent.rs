@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::coze_agent::config::Config;
 use crate::coze_agent::events::{CozeProgress, failure_of};
 use crate::mapping::{FileReference, MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -30,6 +30,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     asks: false,
     conversation: ConversationKind::new("external.conversation_id", "Coze", "conversation")
         .hanging_if_lost(),
+    history: HistoryUse::Resent(0),
     form: include_str!("coze_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(Coze {
@@ -67,10 +68,6 @@ impl PlatformMapping for Coze {
             run.learn(id);
         }
         Ok(step)
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {

@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::dashscope_agent::config::Config;
 use crate::dashscope_agent::events::{DashScopeProgress, failure_of};
 use crate::mapping::{MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::upstream::failure::{ConnectorFailure, Mapped};
@@ -31,6 +31,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     // Model Studio deletes sessions after an hour.
     conversation: ConversationKind::new("external.conversation_id", "DashScope", "session")
         .hanging_if_lost(),
+    history: HistoryUse::Resent(10),
     form: include_str!("dashscope_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(DashScope {
@@ -62,7 +63,7 @@ impl PlatformMapping for DashScope {
         }
         // Compare before learning: after that the stored id is replaced.
         if let Some(id) = filled(&output["session_id"]) {
-            if self.is_forgotten(id, run) {
+            if is_forgotten(id, run) {
                 let reason = "DashScope began a new session instead of the stored one";
                 return Ok(MappingStep::StartOver(reason));
             }
@@ -74,10 +75,6 @@ impl PlatformMapping for DashScope {
         } else {
             MappingStep::Read
         })
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     fn refusal_code(&self, body: &Value) -> Option<String> {
@@ -100,11 +97,9 @@ impl PlatformMapping for DashScope {
     }
 }
 
-impl DashScope {
-    /// True if the response names another session than the request: that session has no history.
-    fn is_forgotten(&self, id: &str, run: &ConnectorRun) -> bool {
-        let is_other = run.conversation.id().is_some_and(|sent| sent != id);
-        let can_start_over = run.conversation.is_unconfirmed() && !run.answer.has_begun();
-        is_other && can_start_over && self.config.resend_history > 0
-    }
+/// True if the response names another session than the request: that session has no history.
+fn is_forgotten(id: &str, run: &ConnectorRun) -> bool {
+    let is_other = run.conversation.id().is_some_and(|sent| sent != id);
+    let can_start_over = run.conversation.is_unconfirmed() && !run.answer.has_begun();
+    is_other && can_start_over && run.resent_history > 0
 }

@@ -13,7 +13,7 @@ use crate::dify_agent::config::{Config, DifyAppType};
 use crate::dify_agent::events::{DifyProgress, DifyStep};
 use crate::dify_agent::forms::DifyForm;
 use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -34,6 +34,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     asks: true,
     conversation: ConversationKind::new("external.conversation_id", "Dify", "conversation")
         .hanging_if_lost(),
+    history: HistoryUse::Resent(0),
     form: include_str!("dify_agent/form.json"),
     start: |_, reader| {
         let config = Config::read(reader)?;
@@ -88,10 +89,6 @@ impl PlatformMapping for Dify {
             DifyStep::Over => Ok(MappingStep::Complete),
             DifyStep::Paused => self.ask(run),
         }
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     /// Dify hangs for ids that are not UUIDs.

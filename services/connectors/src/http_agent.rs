@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::http_agent::config::{Config, SESSION};
 use crate::http_agent::events::EventMeaning;
 use crate::mapping::{FileReference, MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -26,6 +26,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Accepted,
     asks: false,
     conversation: ConversationKind::new(SESSION, "the agent", "session").hanging_if_lost(),
+    history: HistoryUse::Sent(0),
     form: include_str!("http_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(HttpAgent {
@@ -61,10 +62,6 @@ impl PlatformMapping for HttpAgent {
         }
         self.is_final |= meaning.end.is_some();
         Ok(meaning.tell(&mut run.answer))
-    }
-
-    fn history(&self) -> u32 {
-        self.config.history
     }
 
     fn accepts(&self, _id: &str) -> bool {

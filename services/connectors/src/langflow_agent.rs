@@ -7,7 +7,7 @@ mod request;
 use crate::langflow_agent::config::{Config, LangflowApi};
 use crate::langflow_agent::events::LangflowProgress;
 use crate::mapping::{MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::upstream::failure::{ConnectorFailure, ErrorStatus, Mapped};
@@ -26,6 +26,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Refused("flows take no files here"),
     asks: false,
     conversation: ConversationKind::new("external.session_id", "Langflow", "session"),
+    history: HistoryUse::Unused,
     form: include_str!("langflow_agent/form.json"),
     start: |_, reader| {
         let config = Config::read(reader)?;

@@ -6,15 +6,14 @@ mod interrupts;
 mod messages;
 mod request;
 
-use protocol::interaction::InteractionSubmission;
 use serde_json::Value;
 
 use crate::langgraph_agent::config::Config;
 use crate::langgraph_agent::events::{LangGraphProgress, Settled};
 use crate::langgraph_agent::interrupts::Interrupt;
 use crate::langgraph_agent::request::RunInput;
-use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::mapping::{FileReference, MappingStep, PlatformMapping};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::{PlatformRequest, PlatformResponseHead};
 use crate::run::ConnectorRun;
 use crate::turn::{ConnectorTurn, TurnFile};
@@ -34,6 +33,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Accepted,
     asks: true,
     conversation: ConversationKind::new("external.thread_id", "the server", "thread"),
+    history: HistoryUse::Resent(0),
     form: include_str!("langgraph_agent/form.json"),
     start: |turn, reader| Ok(start(turn, Config::langgraph(reader)?)),
 };
@@ -125,10 +125,6 @@ impl PlatformMapping for LangGraph {
         }
     }
 
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
-    }
-
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {
         request::part(&self.config, file).map(FileReference::Inline)
     }
@@ -189,27 +185,12 @@ impl PlatformMapping for LangGraph {
         }
     }
 
-    fn submitted(
-        &mut self,
-        answer: InteractionSubmission,
-        run: &mut ConnectorRun,
-    ) -> Mapped<MappingStep> {
-        self.questions.restore(&answer, run)?;
-        self.answered(answer.into(), run)
+    fn questions(&mut self) -> Option<&mut QuestionQueue> {
+        Some(&mut self.questions)
     }
 
-    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Ok(match self.questions.answered(&answer, run) {
-            Err(question) => question,
-            Ok(answers) => {
-                self.resume = Some(interrupts::resume(answers));
-                MappingStep::Send
-            }
-        })
-    }
-
-    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Err(QuestionQueue::expired(run))
+    fn resume(&mut self, answers: Vec<Value>) {
+        self.resume = Some(interrupts::resume(answers));
     }
 
     fn finish(&mut self, run: &mut ConnectorRun) -> Mapped {

@@ -24,6 +24,7 @@
 //! - `is_lost` recognizes failures about a lost conversation. [`run::ConnectorRun::learn`] stores a new id.
 //! - `file` gives the reference of a file, or its upload. A file that the platform cannot take is
 //!   [`ConnectorFailure::upload`].
+//! - Interrupts go to an [`upstream::question_queue::QuestionQueue`]; `resume` gets the answers to all of them.
 //! - [`run::ConnectorRun::task`] is set while the platform has work to stop.
 //! - Keep-alives are pings: `is_ping`. Everything else resets the idle timer.
 //!

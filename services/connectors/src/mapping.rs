@@ -9,6 +9,7 @@ use crate::request::PlatformResponseHead;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
 use crate::upstream::failure::{ConnectorFailure, ErrorStatus, Mapped, TransportError};
+use crate::upstream::question_queue::QuestionQueue;
 use crate::upstream::reader::UpstreamEvent;
 
 /// The next step of a run.
@@ -51,16 +52,6 @@ pub trait PlatformMapping: Send {
 
     /// Handles one event of a response, uploads excluded.
     fn event(&mut self, event: &UpstreamEvent, run: &mut ConnectorRun) -> Mapped<MappingStep>;
-
-    /// Number of earlier messages, up to 100, that are read before the message is sent.
-    fn history(&self) -> u32 {
-        0
-    }
-
-    /// Number of earlier messages, up to 100, that are read before the message is sent in a new conversation.
-    fn resent_history(&self) -> u32 {
-        0
-    }
 
     /// True if a stored conversation id can be used.
     fn accepts(&self, _id: &str) -> bool {
@@ -132,23 +123,42 @@ pub trait PlatformMapping: Send {
         Err(error.into())
     }
 
+    /// The queue of a platform that resumes with answers to interrupts.
+    fn questions(&mut self) -> Option<&mut QuestionQueue> {
+        None
+    }
+
+    /// Resumes the platform with these answers by the next [`PlatformMapping::request`].
+    fn resume(&mut self, _answers: Vec<Value>) {}
+
     /// The turn answers a question of an earlier run.
     fn submitted(
         &mut self,
-        _answer: InteractionSubmission,
-        _run: &mut ConnectorRun,
+        answer: InteractionSubmission,
+        run: &mut ConnectorRun,
     ) -> Mapped<MappingStep> {
-        Ok(MappingStep::Send)
+        let Some(questions) = self.questions() else {
+            return Ok(MappingStep::Send);
+        };
+        questions.restore(&answer, run)?;
+        self.answered(answer.into(), run)
     }
 
     /// A person answered the question of [`MappingStep::Ask`].
-    fn answered(&mut self, _answer: PersonAnswer, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Err(ConnectorFailure::ended_early())
+    fn answered(&mut self, answer: PersonAnswer, run: &mut ConnectorRun) -> Mapped<MappingStep> {
+        let questions = self.questions().ok_or_else(ConnectorFailure::ended_early)?;
+        match questions.answered(&answer, run) {
+            Err(question) => Ok(question),
+            Ok(answers) => {
+                self.resume(answers);
+                Ok(MappingStep::Send)
+            }
+        }
     }
 
     /// No person answered the question in time.
-    fn expired(&mut self, _run: &mut ConnectorRun) -> Mapped<MappingStep> {
-        Err(ConnectorFailure::question_expired())
+    fn expired(&mut self, run: &mut ConnectorRun) -> Mapped<MappingStep> {
+        Err(QuestionQueue::expired(run))
     }
 
     /// Adds the rest of the answer before its message is completed.

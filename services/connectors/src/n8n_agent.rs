@@ -7,7 +7,7 @@ mod request;
 use crate::mapping::{MappingStep, PlatformMapping};
 use crate::n8n_agent::config::{Config, Handling};
 use crate::n8n_agent::events::N8nReply;
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::upstream::failure::Mapped;
@@ -25,6 +25,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Refused("n8n takes no files"),
     asks: false,
     conversation: ConversationKind::new("external.conversation_id", "n8n", "conversation"),
+    history: HistoryUse::Unused,
     form: include_str!("n8n_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(N8n {

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::mapping::{FileReference, MappingStep, PlatformMapping};
 use crate::openai_agent::config::{Config, ConversationOrigin, OpenAiApi};
 use crate::openai_agent::reply::OpenAiReply;
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -29,6 +29,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     asks: false,
     conversation: ConversationKind::new("external.conversation_id", "the server", "conversation")
         .hanging_if_lost(),
+    history: HistoryUse::SentUnlessStored(20),
     form: include_str!("openai_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(OpenAiAgent {
@@ -76,19 +77,6 @@ impl PlatformMapping for OpenAiAgent {
         } else {
             MappingStep::Read
         })
-    }
-
-    /// None if the server stores the conversation.
-    fn history(&self) -> u32 {
-        if self.config.keeps_conversation() {
-            0
-        } else {
-            self.config.history
-        }
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.history
     }
 
     fn accepts(&self, _id: &str) -> bool {

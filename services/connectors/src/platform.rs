@@ -44,6 +44,18 @@ impl ConversationKind {
     }
 }
 
+/// The use of earlier messages, with the default of the key that limits their number.
+#[derive(Clone, Copy, Debug)]
+pub enum HistoryUse {
+    Unused,
+    /// `resend-history`: sent with the first message of a new conversation that replaces a lost one.
+    Resent(u64),
+    /// `history`: sent with each message.
+    Sent(u64),
+    /// `history`: sent with each message, or resent if the platform stores the conversation.
+    SentUnlessStored(u64),
+}
+
 /// The platform's support for files of the turn.
 #[derive(Clone, Copy, Debug)]
 pub enum FileSupport {
@@ -67,6 +79,7 @@ pub struct Platform {
     /// The platform can ask a person.
     pub asks: bool,
     pub conversation: ConversationKind,
+    pub history: HistoryUse,
     /// The form's own items, a JSON list of [`FormItem`].
     pub form: &'static str,
     pub start: Start,

@@ -11,6 +11,10 @@ use crate::upstream::conversation::{PlatformConversation, with_history};
 pub struct ConnectorRun {
     pub turn: ConnectorTurn,
     pub conversation: PlatformConversation,
+    /// Number of earlier messages that are read before the message is sent.
+    pub sent_history: u32,
+    /// Number of earlier messages that are read before the message is sent in a new conversation.
+    pub resent_history: u32,
     /// Earlier messages that the next message repeats, oldest first.
     pub history: Vec<HistoryMessage>,
     /// The turn's files in the platform's form, in the order of the turn.
@@ -26,6 +30,8 @@ impl ConnectorRun {
         Self {
             answer: PlatformAnswer::new(&turn),
             conversation,
+            sent_history: 0,
+            resent_history: 0,
             history: Vec::new(),
             files: Vec::new(),
             task: None,

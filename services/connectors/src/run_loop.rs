@@ -4,10 +4,11 @@ use protocol::interaction::AwaitedInteraction;
 
 use crate::machine::{MachineInput, MachineOutput};
 use crate::mapping::{FileReference, MappingStep, PersonAnswer, PlatformMapping};
-use crate::platform::ConversationKind;
+use crate::platform::{ConversationKind, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::turn::ConnectorTurn;
+use crate::upstream::config::ConfigReader;
 use crate::upstream::conversation::PlatformConversation;
 use crate::upstream::failure::{
     ConnectorFailure, ErrorStatus, FailureKind, Mapped, TransportError,
@@ -25,18 +26,32 @@ pub(crate) struct RunLoop {
 
 impl RunLoop {
     pub(crate) fn new(
-        mapping: Box<dyn PlatformMapping>,
-        kind: ConversationKind,
+        platform: &Platform,
         turn: ConnectorTurn,
-    ) -> Self {
+        reader: &mut ConfigReader<'_>,
+    ) -> Mapped<Self> {
+        let mapping = (platform.start)(&turn, reader)?;
+        platform.check_files(&turn)?;
+        let kind = platform.conversation;
         let accepts = |id: &str| mapping.accepts(id);
         let conversation = PlatformConversation::of(&turn, kind.key, accepts);
-        Self {
-            run: ConnectorRun::new(turn, conversation),
+        let mut run = ConnectorRun::new(turn, conversation);
+        (run.sent_history, run.resent_history) = match platform.history {
+            HistoryUse::Unused => (0, 0),
+            HistoryUse::Resent(default) => (0, reader.messages("resend-history", default)?),
+            HistoryUse::Sent(default) => (reader.messages("history", default)?, 0),
+            HistoryUse::SentUnlessStored(default) => {
+                let messages = reader.messages("history", default)?;
+                let sent = if mapping.accepts("") { 0 } else { messages };
+                (sent, messages)
+            }
+        };
+        Ok(Self {
             mapping,
             kind,
+            run,
             is_uploading: false,
-        }
+        })
     }
 
     /// Handles one input. Returns the outputs up to the next input; a failure ends the run after them.
@@ -112,7 +127,7 @@ impl RunLoop {
     }
 
     fn send(&mut self) -> Mapped {
-        match self.mapping.history() {
+        match self.run.sent_history {
             messages if messages > 0 && self.run.history.is_empty() => {
                 self.run.answer.out.push(MachineOutput::History(messages));
                 Ok(())
@@ -223,7 +238,7 @@ impl RunLoop {
         (answer.usage, answer.finish_reason) = (None, None);
         self.run.task = None;
         self.mapping.reset();
-        match self.mapping.resent_history() {
+        match self.run.resent_history {
             0 => return self.send_files(),
             messages => self.run.answer.out.push(MachineOutput::History(messages)),
         }

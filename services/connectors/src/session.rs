@@ -53,13 +53,12 @@ impl MachineSession {
         let limits = reader.limits()?;
         turn.shows_reasoning = reader.flag("show-thoughts", false)?;
         let run_token = turn.run_token.clone();
-        let mapping = (platform.start)(&turn, &mut reader)?;
-        platform.check_files(&turn)?;
+        let run = RunLoop::new(platform, turn, &mut reader)?;
         let mut secrets = reader.finish()?;
         // An empty secret would match everywhere; the token goes to the platform, so hide it in messages too.
         secrets.extend(run_token.filter(|token| !token.expose_secret().is_empty()));
         Ok(Self {
-            run: RunLoop::new(mapping, platform.conversation, turn),
+            run,
             redactor: SecretRedactor::new(secrets),
             limits,
             phase: SessionPhase::New,
@@ -295,13 +294,15 @@ impl MachineSession {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use url::Url;
 
     use super::*;
     use crate::mapping::{MappingStep, PlatformMapping};
-    use crate::platform::ConversationKind;
     use crate::request::PlatformRequest;
     use crate::run::ConnectorRun;
+    use crate::upstream::config::SecretHosts;
 
     /// Calls once, completes at an event `end`, and logs other events.
     struct Careless;
@@ -340,10 +341,20 @@ mod tests {
     }
 
     fn session(status: u16) -> MachineSession {
-        let kind = ConversationKind::new("id", "it", "id");
-        let turn = ConnectorTurn::default();
+        let platform = Platform {
+            start: |_, _| Ok(Box::new(Careless)),
+            ..crate::n8n_agent::PLATFORM
+        };
+        let source = SecretSource {
+            prefix: String::new(),
+            hosts: SecretHosts::Any,
+            lookup: Arc::new(|_| None),
+        };
+        let config = JsonObject::new();
+        let mut reader = ConfigReader::new(&config, &source);
+        let run = RunLoop::new(&platform, ConnectorTurn::default(), &mut reader);
         let mut session = MachineSession {
-            run: RunLoop::new(Box::new(Careless), kind, turn),
+            run: run.unwrap(),
             redactor: SecretRedactor::new(vec!["secret-key".into()]),
             limits: CallTimeouts {
                 idle: std::time::Duration::ZERO,

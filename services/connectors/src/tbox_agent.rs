@@ -7,7 +7,7 @@ mod request;
 use serde_json::Value;
 
 use crate::mapping::{FileReference, MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::PlatformRequest;
 use crate::run::ConnectorRun;
 use crate::tbox_agent::config::Config;
@@ -30,6 +30,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     asks: false,
     conversation: ConversationKind::new("external.conversation_id", "Tbox", "conversation")
         .hanging_if_lost(),
+    history: HistoryUse::Resent(0),
     form: include_str!("tbox_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(Tbox {
@@ -61,10 +62,6 @@ impl PlatformMapping for Tbox {
         let name = event.name.as_deref().unwrap_or_default();
         self.progress.event(name, &payload, run)?;
         Ok(MappingStep::Read)
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {

@@ -5,7 +5,7 @@ mod events;
 mod request;
 
 use crate::mapping::{FileReference, MappingStep, PlatformMapping};
-use crate::platform::{ConversationKind, FileSupport, Platform};
+use crate::platform::{ConversationKind, FileSupport, HistoryUse, Platform};
 use crate::request::{PlatformRequest, PlatformResponseHead};
 use crate::run::ConnectorRun;
 use crate::turn::TurnFile;
@@ -27,6 +27,7 @@ pub(crate) const PLATFORM: Platform = Platform {
     files: FileSupport::Accepted,
     asks: false,
     conversation: ConversationKind::new("external.session_id", "WeKnora", "session"),
+    history: HistoryUse::Resent(0),
     form: include_str!("weknora_agent/form.json"),
     start: |_, reader| {
         Ok(Box::new(WeKnora {
@@ -65,10 +66,6 @@ impl PlatformMapping for WeKnora {
             return Err(ConnectorFailure::unreadable(&event.text));
         }
         self.progress.event(&payload, run)
-    }
-
-    fn resent_history(&self) -> u32 {
-        self.config.resend_history
     }
 
     fn file(&self, file: &TurnFile, _run: &ConnectorRun) -> Mapped<FileReference> {

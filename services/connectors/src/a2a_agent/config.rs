@@ -23,7 +23,6 @@ pub(super) struct Config {
     pub(super) tenant: String,
     /// The header with the credential, and its complete value.
     pub(super) credential: Option<Credential>,
-    pub(super) resend_history: u32,
     /// The member of the request's metadata for the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -46,7 +45,6 @@ impl Config {
             binding: reader.choice("binding", &bindings)?,
             tenant: reader.text("tenant")?,
             credential: reader.credential(&["authorization", "x-api-key", "api-key"])?,
-            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

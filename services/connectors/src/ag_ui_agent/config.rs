@@ -12,8 +12,6 @@ pub(super) struct Config {
     pub(super) url: Url,
     /// The header with the credential, and its complete value.
     pub(super) credential: Option<Credential>,
-    /// Number of earlier messages to send.
-    pub(super) history: u32,
     pub(super) forwarded: JsonObject,
     /// The forwarded property for the run token.
     pub(super) host_tools: Option<String>,
@@ -24,7 +22,6 @@ impl Config {
         Ok(Self {
             url: reader.url("url", "")?,
             credential: reader.credential(&["authorization", "x-api-key"])?,
-            history: reader.messages("history", 20)?,
             forwarded: reader.object_with_secrets("forwarded-props")?,
             host_tools: reader.host_tools()?,
         })

@@ -15,7 +15,6 @@ pub(super) struct Config {
     pub(super) bot: String,
     /// Coze stores the chat in the conversation.
     pub(super) saves_history: bool,
-    pub(super) resend_history: u32,
     /// The custom variable for the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -28,7 +27,6 @@ impl Config {
             key: reader.required_secret("api-key")?,
             bot: reader.required("bot-id")?,
             saves_history: reader.flag("auto-save-history", true)?,
-            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

@@ -8,7 +8,6 @@ use crate::upstream::failure::Mapped;
 
 const BASE_URL: &str = "https://dashscope.aliyuncs.com/api/v1";
 const REFERENCES: &str = "参考资料来自:";
-const RESENT: u64 = 10;
 
 /// The kind of an application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +24,6 @@ pub(super) struct Config {
     pub(super) app: DashScopeAppType,
     /// The heading of the citations.
     pub(super) references: String,
-    pub(super) resend_history: u32,
     /// The parameter for the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -43,7 +41,6 @@ impl Config {
             app_id: reader.required("app-id")?,
             app: reader.choice("app-type", &apps)?,
             references: reader.text_or("references_quote", REFERENCES)?,
-            resend_history: reader.messages("resend-history", RESENT)?,
             host_tools: reader.host_tools()?,
         })
     }

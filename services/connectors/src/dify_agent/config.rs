@@ -27,7 +27,6 @@ pub(super) struct Config {
     pub(super) base_prompt: String,
     pub(super) text_input: String,
     pub(super) inputs: JsonObject,
-    pub(super) resend_history: u32,
     /// The input variable for the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -47,7 +46,6 @@ impl Config {
             base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
             text_input: reader.text_or("text-input", TEXT_INPUT)?,
             inputs: reader.object_with_secrets("inputs")?,
-            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

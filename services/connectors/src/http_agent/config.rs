@@ -35,8 +35,6 @@ pub(super) struct Config {
     pub(super) framing: ResponseFraming,
     pub(super) events: EventFilters,
     pub(super) takes_files: bool,
-    /// Number of earlier messages for the body.
-    pub(super) history: u32,
     /// The member of the body filter's input with the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -95,7 +93,6 @@ impl Config {
             framing,
             events,
             takes_files: reader.flag("files", false)?,
-            history: reader.messages("history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }

@@ -31,7 +31,6 @@ pub(super) struct Config {
     pub(super) configurable: JsonObject,
     /// Maximum steps of one run; 0 for the server's default.
     pub(super) recursion_limit: u64,
-    pub(super) resend_history: u32,
     /// The member of the context for the run token.
     pub(super) host_tools: Option<String>,
 }
@@ -47,7 +46,6 @@ impl Config {
             context: reader.object_with_secrets("context")?,
             configurable: reader.object_with_secrets("configurable")?,
             recursion_limit: reader.integer("recursion-limit", 0, 0..=MAX_STEPS)?,
-            resend_history: reader.messages("resend-history", 0)?,
             host_tools: reader.host_tools()?,
         })
     }
@@ -69,7 +67,6 @@ impl Config {
             context: settings.clone(),
             configurable: settings,
             recursion_limit: reader.integer("recursion-limit", 1_000, 1..=MAX_STEPS)?,
-            resend_history: reader.messages("resend-history", 0)?,
             host_tools: None,
         })
     }

@@ -36,8 +36,6 @@ pub(super) struct Config {
     pub(super) api: OpenAiApi,
     pub(super) model: String,
     pub(super) instructions: String,
-    /// Number of earlier messages to send.
-    pub(super) history: u32,
     pub(super) conversation: Option<ConversationField>,
     pub(super) user_field: String,
     /// Send `previous_response_id`.
@@ -82,7 +80,6 @@ impl Config {
             api,
             model: reader.text("model")?,
             instructions: reader.text("instructions")?,
-            history: reader.messages("history", 20)?,
             conversation: (!field.is_empty()).then_some(ConversationField {
                 name: field,
                 origin,

@@ -13,7 +13,6 @@ pub(super) struct Config {
     pub(super) base: Url,
     pub(super) key: SecretString,
     pub(super) app_id: String,
-    pub(super) resend_history: u32,
 }
 
 impl Config {
@@ -23,7 +22,6 @@ impl Config {
             base: reader.base_url("base-url", BASE_URL)?,
             key: reader.required_secret("api-key")?,
             app_id: reader.required("app-id")?,
-            resend_history: reader.messages("resend-history", 0)?,
         })
     }
 }

@@ -182,12 +182,6 @@ impl ConnectorFailure {
         Self::new(FailureKind::ApiError, message)
     }
 
-    /// A question that no person answered in time.
-    pub fn question_expired() -> Self {
-        let message = "the agent's question was not answered in time: send the message again";
-        Self::new(FailureKind::Timeout, message)
-    }
-
     /// True if the failure has this status.
     pub fn has_status(&self, status: u16) -> bool {
         self.details.get("status") == Some(&json!(status))

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::mapping::{MappingStep, PersonAnswer};
 use crate::run::ConnectorRun;
-use crate::upstream::failure::{ConnectorFailure, Mapped};
+use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};
 
 /// The open questions, for the case that the run ends before their answers.
 const PENDING: &str = "external.pending_interrupts";
@@ -97,7 +97,8 @@ impl QuestionQueue {
     /// The failure of a question that no person answered. Its stored form cannot be answered any more.
     pub fn expired(run: &mut ConnectorRun) -> ConnectorFailure {
         forget(run);
-        ConnectorFailure::question_expired()
+        let message = "the agent's question was not answered in time: send the message again";
+        ConnectorFailure::new(FailureKind::Timeout, message)
     }
 }
 

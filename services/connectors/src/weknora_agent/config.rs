@@ -25,7 +25,6 @@ pub(super) struct Config {
     pub(super) knowledge_bases: Vec<String>,
     pub(super) searches_web: bool,
     pub(super) base_prompt: String,
-    pub(super) resend_history: u32,
 }
 
 impl Config {
@@ -48,7 +47,6 @@ impl Config {
             knowledge_bases: reader.texts("knowledge-base-ids")?,
             searches_web: reader.flag("web-search-enabled", false)?,
             base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
-            resend_history: reader.messages("resend-history", 0)?,
         })
     }
 }
