@@ -12,15 +12,13 @@ use action_graph::action::{Effect, ExecutorKind, Idempotency};
 use action_graph::catalog::{Catalog, CatalogEntry};
 use action_graph::code::Code;
 use action_graph::ids::{GraphId, is_action_id};
-use action_graph::json::canonical;
 use action_graph::node::{ActionOutput, Sent};
 use action_graph::output::ModelOutput;
-use action_graph::print::{envelope, print};
 use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::{AgentRules, CarrierMode, KnownFacts, Recovery};
 use action_graph::schedule::{ActionFailure, ActionOutcome, Suspension, Why, step};
-use action_graph::transcript::{TranscriptTurn, notice, parse, protocol_turn, render};
+use action_graph::transcript::{TranscriptTurn, notice, protocol_turn, render};
 use action_graph::validate::{AcceptedDeclaration, Context};
 use action_graph::{Command, Graph, GraphEvent};
 use serde_json::json;
@@ -36,7 +34,6 @@ struct JudgedFacts {
 }
 
 static FLAT: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Flat));
-static STRICT: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Strict));
 static FENCED: LazyLock<JudgedFacts> = LazyLock::new(|| world(CarrierMode::Fenced));
 
 fn world(carrier: CarrierMode) -> JudgedFacts {
@@ -100,8 +97,9 @@ impl JudgedFacts {
         assert!(accepted.diagnostics.len() <= limits.diagnostics);
         let sections = declaration.source.sections.values();
         assert!(sections.map(|one| one.text.len()).sum::<usize>() <= size);
-        let written = canonical(&envelope(declaration)).len();
-        assert!(written <= 8 * size + BASE, "{written} bytes of {size}");
+        let stored = serde_json::to_string(declaration).expect("a declaration is JSON").len();
+        let max = 8 * size + (actions.len() + 1) * BASE;
+        assert!(stored <= max, "{stored} bytes of {size}");
         for (index, action) in actions.iter().enumerate() {
             assert!(is_action_id(action.id.as_str()));
             assert!(action.resolved.is_some());
@@ -112,7 +110,6 @@ impl JudgedFacts {
                 action.id
             );
         }
-        assert!(print(declaration).len() <= 64 * size + BASE);
     }
 
     /// Runs a graph with one failure in three: it ends, and starts only granted tools.
@@ -187,10 +184,9 @@ fn check_repair(repair: &Repair, size: usize) {
     check_turns(&[TranscriptTurn::Notice(notice(repair))]);
 }
 
-/// Rendered turns parse to the same turns.
+/// A transcript has exactly the tags of its turns, whatever they hold.
 fn check_turns(turns: &[TranscriptTurn]) {
     let text = render(turns);
-    let read = parse(&text).expect("a rendered transcript is read");
-    assert_eq!(read.len(), turns.len());
-    assert_eq!(render(&read), text);
+    assert_eq!(text.matches("<turn").count(), turns.len());
+    assert_eq!(text.matches("</turn").count(), turns.len());
 }

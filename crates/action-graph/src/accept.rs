@@ -6,13 +6,15 @@ use serde_json::Value;
 
 use crate::carrier;
 use crate::code::{Code, Severity, ValidationStage};
-use crate::declaration::{CARRIER, Declaration, DeclarationForm, Intent, Payload};
+use crate::declaration::{
+    AcceptedDeclaration, CARRIER, Declaration, DeclarationForm, Intent, Payload,
+};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fenced;
 use crate::output::{Classified, ModelOutput, classify};
 use crate::recover;
 use crate::rules::{CarrierMode, PlainText};
-use crate::validate::{AcceptedDeclaration, Context, validate};
+use crate::validate::{Context, validate};
 use secrets::digest::sha256_hex;
 
 /// Result of judging a model output.
@@ -136,11 +138,8 @@ pub fn accept(output: &ModelOutput, context: Context<'_>) -> OutputVerdict {
             let draft = fenced::read(block, limits, &mut found);
             // A block in place of the carrier is clear enough to run; the code counts how often models do that.
             if context.rules.carrier != CarrierMode::Fenced {
-                found.add(
-                    Code::RecoveredText,
-                    "",
-                    "a block is read where the carrier belongs",
-                );
+                let message = "a block is read where the carrier belongs";
+                found.add(Code::RecoveredText, "", message);
             }
             draft
         }
@@ -191,11 +190,8 @@ fn refused(code: Code, found: &mut Diagnostics) -> Option<Declaration> {
 fn plain(text: &str, context: Context<'_>, found: &mut Diagnostics) -> Option<Declaration> {
     // Some agents must declare: then even an answer needs the carrier.
     if context.rules.plain_text == PlainText::Repair {
-        found.add(
-            Code::NoDeclaration,
-            "",
-            "the output is text without a declaration",
-        );
+        let message = "the output is text without a declaration";
+        found.add(Code::NoDeclaration, "", message);
         return None;
     }
     found.add(Code::PlainAnswer, "", "the text is taken as the answer");
@@ -220,12 +216,7 @@ fn repair(output: &ModelOutput, faults: Vec<Diagnostic>, context: Context<'_>) -
         || output.calls.iter().any(|call| call.name == CARRIER) && !output.text.trim().is_empty();
     // The raw output is stored for inspection only, so a cut is harmless.
     let mut raw = output.raw();
-    let mut end = raw.len().min(limits.raw_bytes);
-    // A cut inside a character would panic.
-    while !raw.is_char_boundary(end) {
-        end -= 1;
-    }
-    raw.truncate(end);
+    raw.truncate(raw.floor_char_boundary(limits.raw_bytes));
     OutputVerdict::Repair(Box::new(Repair {
         diagnostics,
         schemas,

@@ -1,21 +1,21 @@
 //! Actions: nodes of a graph as declared, with the results of validation.
 
-mod loops;
-
 use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-pub use crate::effect::{Class, Effect, Idempotency};
 use crate::ids::ActionId;
 use crate::policy::{Policies, ResultPolicy, Visibility};
 use crate::reference::Reference;
 
-pub use loops::{ForEach, Repeat, Rest};
+/// Argument of an agent that restricts its rights: lists of `models`, `tools`, `knowledge_bases`, `skills` and
+/// `agents`. A tool whose effect needs an approval is given only if `tools` lists it.
+pub const AUTHORITY: &str = "authority";
 
 /// A semantic unit of work.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Action {
     /// Stable name in its graph.
     pub id: ActionId,
@@ -27,56 +27,38 @@ pub struct Action {
     pub reason: String,
     /// The meaning of the work: free text such as `review_code`.
     pub operation: String,
-    /// Requested executor.
     pub executor: Executor,
     /// Structured values; may hold bindings.
     pub input: Map<String, Value>,
     /// Actions that must succeed first, also those of data edges.
     pub depends_on: Vec<ActionId>,
     /// Background material.
-    #[serde(default)]
     pub context_refs: Vec<Reference>,
     /// The task as a longer text.
-    #[serde(default)]
     pub prompt_ref: Option<Reference>,
     /// The result that the model wants to see; the graph's default when absent.
-    #[serde(default)]
     pub result: Option<ResultPolicy>,
-    /// Reaction to a failure.
-    #[serde(default)]
     pub failure: FailurePolicy,
     /// Raises the durability of the graph.
-    #[serde(default)]
     pub persist: Option<bool>,
     /// Skips the action unless this holds.
-    #[serde(default)]
     pub when: Option<Condition>,
     /// Runs it once for each item.
-    #[serde(default)]
     pub for_each: Option<ForEach>,
     /// Runs it again until a condition holds.
-    #[serde(default)]
     pub repeat: Option<Repeat>,
     /// Effects that the model declares.
-    #[serde(default)]
     pub effects: BTreeSet<Effect>,
     /// Resources that it reads and writes.
-    #[serde(default)]
     pub resources: Resources,
     /// Longest run of one attempt.
-    #[serde(default)]
     pub timeout_ms: Option<u32>,
-    /// Policies of this action.
-    #[serde(default)]
     pub policies: Policies,
     /// Dependencies that earlier graphs of the conversation have met.
-    #[serde(default)]
     pub met: Vec<ActionId>,
     /// JSON pointer of its declaration.
-    #[serde(default)]
     pub pointer: String,
     /// Results of validation; absent before.
-    #[serde(default)]
     pub resolved: Option<Resolved>,
 }
 
@@ -85,73 +67,31 @@ impl Action {
     pub fn new(id: &str, executor: Executor) -> Self {
         Self {
             id: id.into(),
-            title: String::new(),
-            description: String::new(),
-            reason: String::new(),
-            operation: String::new(),
             executor,
-            input: Map::new(),
-            depends_on: Vec::new(),
-            context_refs: Vec::new(),
-            prompt_ref: None,
-            result: None,
-            failure: FailurePolicy::default(),
-            persist: None,
-            when: None,
-            for_each: None,
-            repeat: None,
-            effects: BTreeSet::new(),
-            resources: Resources::default(),
-            timeout_ms: None,
-            policies: Policies::default(),
-            met: Vec::new(),
-            pointer: String::new(),
-            resolved: None,
+            ..Self::default()
         }
     }
 }
 
-/// Classes of executors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ExecutorKind {
-    /// A bounded function of the host.
-    Tool,
-    /// A child run of another agent.
-    Agent,
-    /// A word of the runtime: wait, merge, checkpoint, summarize, expand, decide.
-    Runtime,
-    /// A question to the user.
-    Human,
-    /// A named sequence of fixed steps.
-    Pipeline,
-    /// A named outside service.
-    Service,
+words! {
+    /// Classes of executors.
+    pub enum ExecutorKind {
+        /// A bounded function of the host.
+        Tool = "tool",
+        /// A child run of another agent.
+        Agent = "agent",
+        /// A word of the runtime: wait, merge, checkpoint, summarize, expand, decide.
+        Runtime = "runtime",
+        /// A question to the user.
+        Human = "human",
+        /// A named sequence of fixed steps.
+        Pipeline = "pipeline",
+        /// A named outside service.
+        Service = "service",
+    }
 }
 
 impl ExecutorKind {
-    /// All classes, in the order of the specification.
-    pub const ALL: [Self; 6] = [
-        Self::Tool,
-        Self::Agent,
-        Self::Runtime,
-        Self::Human,
-        Self::Pipeline,
-        Self::Service,
-    ];
-
-    /// The name in declarations and records.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Tool => "tool",
-            Self::Agent => "agent",
-            Self::Runtime => "runtime",
-            Self::Human => "human",
-            Self::Pipeline => "pipeline",
-            Self::Service => "service",
-        }
-    }
-
     /// The name in transcripts.
     pub fn label(self) -> &'static str {
         match self {
@@ -188,19 +128,20 @@ impl Executor {
     }
 }
 
-/// Policy after a failure.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FailureMode {
-    /// Try again, then do `then`.
-    Retry,
-    /// Cancel the graph.
-    Abort,
-    /// Treat the edge as met.
-    Continue,
-    /// Drain the rest and ask the model.
-    #[default]
-    AskModel,
+words! {
+    /// Reaction to a failure.
+    #[derive(Default)]
+    pub enum FailureMode {
+        /// Try again, then do `then`.
+        Retry = "retry",
+        /// Cancel the graph.
+        Abort = "abort",
+        /// Treat the edge as met.
+        Continue = "continue",
+        /// Drain the rest and ask the model.
+        #[default]
+        AskModel = "ask_model",
+    }
 }
 
 /// The failure policy of an action.
@@ -238,24 +179,21 @@ impl FailurePolicy {
     }
 }
 
-/// The end of another action that a condition waits for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are those of the states")]
-pub enum ActionEnding {
-    Completed,
-    Failed,
-    Skipped,
-    Blocked,
+words! {
+    /// The end of another action that a condition waits for.
+    pub enum ActionEnding {
+        Completed = "completed",
+        Failed = "failed",
+        Skipped = "skipped",
+        Blocked = "blocked",
+    }
 }
 
 /// A closed test of a value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Test {
-    /// The value exists.
     Exists,
-    /// It equals this.
     Equals(Value),
     /// It is one of these.
     In(Vec<Value>),
@@ -270,17 +208,10 @@ pub enum Test {
 #[serde(untagged)]
 pub enum Condition {
     /// Another action ended like this.
-    Ending {
-        /// The other action.
-        action: ActionId,
-        /// Its end.
-        is: ActionEnding,
-    },
+    Ending { action: ActionId, is: ActionEnding },
     /// A value passes a test.
     Value {
-        /// The value.
         reference: Reference,
-        /// The test.
         test: Test,
         /// Turns the result around.
         negate: bool,
@@ -305,7 +236,6 @@ impl Condition {
 /// Names of resources: files, services, documents.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resources {
-    /// Resources that it reads.
     #[serde(default)]
     pub read: Vec<String>,
     /// Resources that it writes: two actions with a common one never run together.
@@ -336,7 +266,6 @@ pub struct Resolved {
     pub chosen_by: ChosenBy,
     /// Union of declared and known effects.
     pub effects: BTreeSet<Effect>,
-    /// Retry class.
     pub class: Class,
     /// True if the bound arguments need the user's approval.
     pub approval: bool,
@@ -346,4 +275,126 @@ pub struct Resolved {
     pub max_parallel: Option<u8>,
     /// Actions that must settle first, without having to succeed.
     pub settles: Vec<ActionId>,
+}
+
+/// One run of the action for each item of a list.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ForEach {
+    pub items: Reference,
+    /// Items at most, 1 to 64.
+    pub max: u16,
+    /// Failed items that the action survives.
+    pub max_failures: u16,
+    /// Items before the first one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub from: u32,
+    /// Treatment of more items than `max`.
+    #[serde(default, skip_serializing_if = "Rest::is_refused")]
+    pub rest: Rest,
+}
+
+#[expect(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "the signature of `skip_serializing_if`"
+)]
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+words! {
+    /// Treatment of items after the slice of a `for_each`.
+    #[derive(Default)]
+    pub enum Rest {
+        /// The action fails.
+        #[default]
+        Refuse = "refuse",
+        /// They are left out, and counted.
+        Leave = "leave",
+    }
+}
+
+impl Rest {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "the signature of `skip_serializing_if`"
+    )]
+    fn is_refused(&self) -> bool {
+        *self == Self::Refuse
+    }
+}
+
+/// Bounded repetition.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Repeat {
+    /// Iterations at most, 1 to 8.
+    pub max: u8,
+    /// Ends the repetition.
+    pub until: Condition,
+    /// Pause between iterations, at most a minute.
+    pub delay_ms: u32,
+}
+
+words! {
+    /// Change that an action makes outside of the graph.
+    pub enum Effect {
+        None = "none",
+        Read = "read",
+        Write = "write",
+        Send = "send",
+        Delete = "delete",
+        Purchase = "purchase",
+        Publish = "publish",
+        External = "external",
+        Unknown = "unknown",
+    }
+}
+
+impl Effect {
+    /// True if two actions with it may share a target.
+    pub fn is_shared(self) -> bool {
+        matches!(self, Self::None | Self::Read)
+    }
+}
+
+/// Idempotency as configured by the operator or reported by a trusted tool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Idempotency {
+    /// A second call changes nothing.
+    Safe,
+    /// A second call with the same key changes nothing.
+    Keyed,
+    /// A second call acts twice.
+    Unsafe,
+    /// Not known: treated as unsafe.
+    #[default]
+    Unknown,
+}
+
+/// Retry class of an attempt, from the most to the least lenient.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Class {
+    /// It may run again at any time.
+    Replayable,
+    /// It may be sent again with the same key.
+    Keyed,
+    /// It is never sent again after it may have been sent.
+    AtMostOnce,
+}
+
+impl Class {
+    /// The class of these effects with this idempotency.
+    // First arm before the others: reading twice is harmless, whatever the tool declares.
+    pub fn of(effects: &BTreeSet<Effect>, idempotency: Idempotency) -> Self {
+        match idempotency {
+            _ if !effects.is_empty() && effects.iter().all(|one| one.is_shared()) => {
+                Self::Replayable
+            }
+            Idempotency::Safe => Self::Replayable,
+            Idempotency::Keyed => Self::Keyed,
+            // Unknown counts as unsafe: a repeated purchase cannot be undone.
+            Idempotency::Unsafe | Idempotency::Unknown => Self::AtMostOnce,
+        }
+    }
 }

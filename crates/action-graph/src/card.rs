@@ -9,6 +9,7 @@ use crate::carrier::RESULTS;
 use crate::catalog::{Catalog, CatalogEntry};
 use crate::declaration::CARRIER;
 use crate::json::pretty;
+use crate::policy::Return;
 use crate::rules::{AgentRules, CarrierMode};
 use crate::schema::{is_nested, signature};
 
@@ -115,11 +116,6 @@ pub fn system_message(prompt: &str, catalog: &Catalog, rules: &AgentRules) -> St
 pub fn card(rules: &AgentRules) -> String {
     let mut card = match rules.carrier {
         CarrierMode::Flat => FLAT.to_owned(),
-        CarrierMode::Strict => {
-            format!(
-                "{FLAT} Every field is required: use `null` for absent ones, and write `args` as a JSON text."
-            )
-        }
         CarrierMode::Fenced => FENCED.to_owned(),
     };
     if rules.features.bind {
@@ -176,25 +172,13 @@ fn print_entry(entry: &CatalogEntry, may_be_full: bool, text: &mut String) {
 }
 
 /// The one function tool of the carrier: `name`, `description` and `parameters`. `None` for the fenced form.
+///
+/// Its schema has no unions, conditions and references, which providers refuse at the root of a tool.
 pub fn carrier_tool(rules: &AgentRules) -> Option<Value> {
-    let parameters = match rules.carrier {
-        CarrierMode::Flat => flat(rules.delegated),
-        CarrierMode::Strict => strict(rules.delegated),
-        CarrierMode::Fenced => return None,
-    };
-    Some(json!({
-        "name": CARRIER,
-        "description": "The only way to act, answer or end.",
-        "parameters": parameters,
-    }))
-}
-
-fn results() -> Vec<&'static str> {
-    RESULTS.iter().map(|form| form.as_str()).collect()
-}
-
-/// Schema without unions, conditions and references, which providers refuse at the root of a tool.
-fn flat(delegated: bool) -> Value {
+    if rules.carrier == CarrierMode::Fenced {
+        return None;
+    }
+    let results = RESULTS.map(Return::as_str);
     let call = json!({
         "type": "object",
         "properties": {
@@ -204,7 +188,7 @@ fn flat(delegated: bool) -> Value {
             "name": {"type": "string", "description": "A name of the catalogue; for agents also auto."},
             "args": {"type": "object", "description": "Arguments by the schema of the tool."},
             "depends": {"type": "array", "items": {"type": "string"}, "description": "Ids that must succeed first."},
-            "result": {"type": "string", "enum": results(), "description": "How much you see; summary by default."},
+            "result": {"type": "string", "enum": results, "description": "How much you see; summary by default."},
         },
         "required": ["id", "type", "name"],
     });
@@ -213,42 +197,12 @@ fn flat(delegated: bool) -> Value {
         "message": {"type": "string", "description": "Markdown for the user: the answer, or a word about the work."},
         "calls": {"type": "array", "items": call, "description": "The work of kind act."},
     });
-    if delegated {
+    if rules.delegated {
         properties["outcome"] = json!({"type": "string", "enum": ["ok", "not_done", "need_input"]});
     }
-    json!({"type": "object", "properties": properties, "required": ["kind"]})
-}
-
-/// Every field required and nullable, arguments as a JSON text.
-fn strict(delegated: bool) -> Value {
-    let nullable = |kind: &str| json!({"type": [kind, "null"]});
-    let mut result: Vec<Value> = results().into_iter().map(Value::from).collect();
-    // Strict schemas allow no absent field, so null takes that role.
-    result.push(Value::Null);
-    let call = json!({
-        "type": "object",
-        "properties": {
-            "id": {"type": "string"},
-            "title": nullable("string"),
-            "type": {"type": "string", "enum": ["tool", "agent"]},
-            "name": {"type": "string"},
-            "args": {"type": ["string", "null"], "description": "Arguments as a JSON text."},
-            "depends": {"type": ["array", "null"], "items": {"type": "string"}},
-            "result": {"type": ["string", "null"], "enum": result},
-        },
-        "required": ["id", "title", "type", "name", "args", "depends", "result"],
-        "additionalProperties": false,
-    });
-    let mut properties = json!({
-        "kind": {"type": "string", "enum": ["act", "answer", "done"]},
-        "message": nullable("string"),
-        "calls": {"type": ["array", "null"], "items": call},
-    });
-    let mut required = vec!["kind", "message", "calls"];
-    if delegated {
-        properties["outcome"] =
-            json!({"type": ["string", "null"], "enum": ["ok", "not_done", "need_input", null]});
-        required.push("outcome");
-    }
-    json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    Some(json!({
+        "name": CARRIER,
+        "description": "The only way to act, answer or end.",
+        "parameters": {"type": "object", "properties": properties, "required": ["kind"]},
+    }))
 }

@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
-use crate::action::{Action, Executor, ExecutorKind};
+use crate::action::{AUTHORITY, Action, Executor, ExecutorKind};
 use crate::code::Code;
-use crate::declaration::{Declaration, DeclarationForm, Intent, Payload, ReplyOutcome};
-use crate::delegate::AUTHORITY;
+use crate::declaration::{Declaration, DeclarationForm, Intent, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fence;
 use crate::ids::is_action_id;
@@ -30,12 +29,19 @@ const WRAPPERS: [&str; 3] = ["input", "arguments", "parameters"];
 /// Words with the meaning "no dependency".
 const NO_DEPENDENCY: [&str; 2] = ["", "none"];
 
+/// The three kinds of the carrier (DSL-09).
 #[derive(Clone, Copy, PartialEq)]
-enum CarrierFieldKind {
+enum CarrierKind {
     Act,
     Answer,
     Done,
 }
+
+const KINDS: [(&str, CarrierKind); 3] = [
+    ("act", CarrierKind::Act),
+    ("answer", CarrierKind::Answer),
+    ("done", CarrierKind::Done),
+];
 
 /// Reads the arguments of the carrier. `None` when no declaration can be made of them.
 pub(crate) fn read(
@@ -46,38 +52,23 @@ pub(crate) fn read(
     // Before parsing: the parser's cost must be bounded.
     if arguments.len() > limits.carrier_bytes {
         let max = limits.carrier_bytes;
-        found.add(
-            Code::TooLarge,
-            "",
-            format!("the arguments exceed {max} bytes"),
-        );
+        let message = format!("the arguments exceed {max} bytes");
+        found.add(Code::TooLarge, "", message);
         return None;
     }
     let object = root(arguments, limits, found)?;
     let mut reader = FieldReader::new(object, "", found);
-    if !reader.has("kind") {
-        reader.add(Code::MissingField, "kind", "`kind` is missing");
-    }
-    let kinds = [
-        ("act", CarrierFieldKind::Act),
-        ("answer", CarrierFieldKind::Answer),
-        ("done", CarrierFieldKind::Done),
-    ];
-    let kind = reader.word("kind", Code::BadEnum, &kinds);
-    let message = reader.text("message", usize::MAX).unwrap_or_default();
+    reader.require("kind", Code::MissingField);
+    let kind = reader.word_of("kind", Code::BadEnum, &KINDS);
     // Bounded only by the size of all arguments.
-    let outcomes = [
-        ("ok", ReplyOutcome::Ok),
-        ("not_done", ReplyOutcome::NotDone),
-        ("need_input", ReplyOutcome::NeedInput),
-    ];
-    let outcome = reader.word("outcome", Code::BadEnum, &outcomes);
+    let message = reader.text("message", usize::MAX).unwrap_or_default();
+    let outcome = reader.word("outcome", Code::BadEnum);
     let actions = read_calls(&mut reader, kind, limits);
     let policies = reader.policies();
     // After all known fields: the rest is unknown.
     let extra = reader.rest();
     let mut declaration = match kind? {
-        CarrierFieldKind::Act => {
+        CarrierKind::Act => {
             let payload = Payload::ActionGraph {
                 actions,
                 report: None,
@@ -89,15 +80,12 @@ pub(crate) fn read(
         }
         kind => {
             // A warning only: an empty answer still ends the turn.
-            if kind == CarrierFieldKind::Answer && message.trim().is_empty() {
-                found.add(
-                    Code::MessageMissing,
-                    "/message",
-                    "the answer has no message",
-                );
+            if kind == CarrierKind::Answer && message.trim().is_empty() {
+                let message = "the answer has no message";
+                found.add(Code::MessageMissing, "/message", message);
             }
             let intent = match kind {
-                CarrierFieldKind::Done => Intent::Stop,
+                CarrierKind::Done => Intent::Stop,
                 _ => Intent::Respond,
             };
             let text = message.clone();
@@ -136,11 +124,8 @@ fn root(
     }
     let Value::Object(mut object) = value else {
         let found_type = type_name(&value);
-        found.add(
-            Code::NotObject,
-            "",
-            format!("expected an object, found {found_type}"),
-        );
+        let message = format!("expected an object, found {found_type}");
+        found.add(Code::NotObject, "", message);
         return None;
     };
     // Only if nothing else is there: a real field named `input` must not be dropped.
@@ -152,11 +137,8 @@ fn root(
         if let Some(wrapper) = WRAPPERS.into_iter().find(|name| holds_kind(name))
             && let Some(Value::Object(inner)) = object.remove(wrapper)
         {
-            found.add(
-                Code::Unwrapped,
-                "",
-                format!("`{wrapper}` around the fields is dropped"),
-            );
+            let message = format!("`{wrapper}` around the fields is dropped");
+            found.add(Code::Unwrapped, "", message);
             return Some(inner);
         }
     }
@@ -165,15 +147,15 @@ fn root(
 
 fn read_calls(
     reader: &mut FieldReader<'_>,
-    kind: Option<CarrierFieldKind>,
+    kind: Option<CarrierKind>,
     limits: &GraphLimits,
 ) -> Vec<Action> {
-    if kind == Some(CarrierFieldKind::Act) && reader.has("call") {
+    if kind == Some(CarrierKind::Act) && reader.has("call") {
         reader.add(Code::SingularCall, "call", "`call` is no field");
         // Removed after the report, or it would be reported as unknown, too.
         let _ = reader.take("call");
-    } else if kind == Some(CarrierFieldKind::Act) && !reader.has("calls") {
-        reader.add(Code::MissingCalls, "calls", "`calls` is missing");
+    } else if kind == Some(CarrierKind::Act) {
+        reader.require("calls", Code::MissingCalls);
     }
     let Some(mut calls) = reader.list("calls") else {
         return Vec::new();
@@ -186,10 +168,10 @@ fn read_calls(
         reader.add(Code::Repaired, "calls", "blank entries are dropped");
     }
     match kind {
-        Some(CarrierFieldKind::Act) if calls.is_empty() => {
+        Some(CarrierKind::Act) if calls.is_empty() => {
             reader.add(Code::EmptyCalls, "calls", "`calls` is empty");
         }
-        Some(CarrierFieldKind::Answer | CarrierFieldKind::Done) if !calls.is_empty() => {
+        Some(CarrierKind::Answer | CarrierKind::Done) if !calls.is_empty() => {
             let message = "an ending written together with calls is not based on their results";
             reader.add(Code::UnexpectedCalls, "calls", message);
         }
@@ -198,19 +180,13 @@ fn read_calls(
     // Cut after the report: the other faults are reported from a bounded list.
     if calls.len() > limits.carrier_actions {
         let max = limits.carrier_actions;
-        reader.add(
-            Code::TooManyActions,
-            "calls",
-            format!("more than {max} calls"),
-        );
+        let message = format!("more than {max} calls");
+        reader.add(Code::TooManyActions, "calls", message);
         calls.truncate(max);
     }
     // Collected before the entries are consumed: dependencies may name later calls.
-    let ids: Vec<_> = calls
-        .iter()
-        .filter_map(|call| call.get("id")?.as_str())
-        .collect();
-    let ids: BTreeSet<String> = ids.into_iter().map(str::to_owned).collect();
+    let ids = calls.iter().filter_map(|call| call.get("id")?.as_str());
+    let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
     let mut actions = Vec::with_capacity(calls.len());
     for (index, call) in calls.into_iter().enumerate() {
         let at = format!("/calls/{index}");
@@ -235,9 +211,7 @@ fn read_calls(
 fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &GraphLimits) -> Action {
     let id = read_id(reader);
     let kind = read_kind(reader, "type", &[ExecutorKind::Tool, ExecutorKind::Agent]);
-    if !reader.has("name") {
-        reader.add(Code::MissingField, "name", "`name` is missing");
-    }
+    reader.require("name", Code::MissingField);
     let name = reader.text("name", 256);
     let mut action = Action::new(&id, Executor::default());
     action.executor = executor_of(kind, name.as_deref());
@@ -249,7 +223,7 @@ fn read_call(reader: &mut FieldReader<'_>, ids: &BTreeSet<String>, limits: &Grap
     read_authority(reader, &mut action);
     action.depends_on = read_depends(reader, "depends", ids, limits);
     let results = RESULTS.map(|form| (form.as_str(), form));
-    let result = reader.word("result", Code::BadEnum, &results);
+    let result = reader.word_of("result", Code::BadEnum, &results);
     action.result = result.map(Into::into);
     let title = reader.text("title", limits.title_chars);
     action.title = title.unwrap_or_else(|| id.clone());
@@ -267,9 +241,7 @@ pub(crate) fn read_authority(reader: &mut FieldReader<'_>, action: &mut Action) 
 
 /// The id of an action. A bad one is reported and kept, so that later gates can name it.
 pub(crate) fn read_id(reader: &mut FieldReader<'_>) -> String {
-    if !reader.has("id") {
-        reader.add(Code::MissingField, "id", "`id` is missing");
-    }
+    reader.require("id", Code::MissingField);
     let id = reader.text("id", usize::MAX).unwrap_or_default();
     // Kept for later messages, but cut: a model may put a complete text here.
     if !id.is_empty() && !is_action_id(&id) {
@@ -286,13 +258,12 @@ pub(crate) fn read_kind(
     key: &str,
     allowed: &[ExecutorKind],
 ) -> Option<ExecutorKind> {
-    if !reader.has(key) {
-        // The carrier offers two classes, the full form all of them.
-        let code = match allowed.len() {
-            2 => Code::MissingField,
-            _ => Code::ExecutorTypeMissing,
-        };
-        reader.add(code, key, format!("`{key}` is missing"));
+    // The carrier offers two classes, the full form all of them.
+    let code = match allowed.len() {
+        2 => Code::MissingField,
+        _ => Code::ExecutorTypeMissing,
+    };
+    if !reader.require(key, code) {
         return None;
     }
     let mut words: Vec<_> = allowed
@@ -300,11 +271,11 @@ pub(crate) fn read_kind(
         .map(|kind| (kind.as_str(), Some(*kind)))
         .collect();
     words.push(("auto", None));
-    let kind = reader.word(key, Code::BadEnum, &words)?;
+    let kind = reader.word_of(key, Code::BadEnum, &words)?;
     // Only the target may be `auto`: the class decides which rules apply.
     if kind.is_none() {
-        let diagnostic =
-            Diagnostic::new(Code::ExecutorTypeAuto, reader.at(key), "the type is `auto`");
+        let at = reader.at(key);
+        let diagnostic = Diagnostic::new(Code::ExecutorTypeAuto, at, "the type is `auto`");
         let allowed = allowed.iter().map(|kind| kind.as_str());
         reader.found().push(diagnostic.allow(allowed));
     }

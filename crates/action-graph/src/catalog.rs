@@ -11,7 +11,6 @@ use crate::policy::Visibility;
 /// Relative cost of an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names say all")]
 pub enum Cost {
     #[default]
     Low,
@@ -24,7 +23,6 @@ pub enum Cost {
 pub struct CatalogEntry {
     /// Its name; runtime and human words without their prefix.
     pub name: String,
-    /// Its class.
     #[serde(rename = "type")]
     pub kind: ExecutorKind,
     /// A line for the model.
@@ -46,7 +44,6 @@ pub struct CatalogEntry {
     /// Idempotency, from the same source.
     #[serde(default)]
     pub idempotency: Idempotency,
-    /// Relative cost.
     #[serde(default)]
     pub cost: Cost,
     /// Calls at the same time.

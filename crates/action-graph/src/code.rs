@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize};
 
 /// Effect of a diagnostic on the declaration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -19,7 +19,6 @@ pub enum Severity {
 /// The gate that gives a code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names of the gates say all")]
 pub enum ValidationStage {
     Parse,
     Envelope,
@@ -37,9 +36,11 @@ pub enum ValidationStage {
 macro_rules! codes {
     ($($stage:ident { $($name:ident $text:literal $level:ident $fix:literal,)* })*) => {
         /// Code of a diagnostic or of an action's error. Each variant documents its hint for the model.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+        )]
         #[expect(clippy::doc_markdown, reason = "the hints are texts for models")]
-        pub enum Code { $($(#[doc = $fix] $name,)*)* }
+        pub enum Code { $($(#[doc = $fix] #[serde(rename = $text)] $name,)*)* }
 
         impl Code {
             /// Every code, in the order of the gates.
@@ -215,30 +216,8 @@ codes! {
     }
 }
 
-impl Code {
-    /// The code of this name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|code| code.as_str() == name)
-    }
-}
-
 impl fmt::Display for Code {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
-    }
-}
-
-impl Serialize for Code {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Code {
-    // An unknown code of a later version fails the record instead of changing its meaning.
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let name = String::deserialize(deserializer)?;
-        Self::from_name(&name)
-            .ok_or_else(|| serde::de::Error::custom(format_args!("`{name}` is no code")))
     }
 }

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::action::Action;
+use crate::diagnostic::Diagnostic;
 use crate::ids::{ActionId, GraphId};
 use crate::policy::{Policies, ResultPolicy};
 use crate::reference::Reference;
@@ -32,7 +33,6 @@ pub struct Declaration {
     pub execution: Execution,
     /// Result policy of actions that give none.
     pub response_policy: Option<ResultPolicy>,
-    /// The content.
     pub payload: Payload,
     /// Reserved policies and unknown fields.
     pub policies: Policies,
@@ -86,26 +86,26 @@ impl Declaration {
     }
 }
 
-/// Operation that a declaration requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Intent {
-    /// Run the graph.
-    Execute,
-    /// Store the graph; run nothing.
-    Plan,
-    /// Show more of stored results.
-    ExpandRef,
-    /// Cancel a graph or an action.
-    Cancel,
-    /// Replace actions that have not started.
-    Revise,
-    /// Decide about a failed or blocked action.
-    Decide,
-    /// Answer the user; only by the carrier.
-    Respond,
-    /// End the turn; only by the carrier.
-    Stop,
+words! {
+    /// Operation that a declaration requests.
+    pub enum Intent {
+        /// Run the graph.
+        Execute = "execute",
+        /// Store the graph; run nothing.
+        Plan = "plan",
+        /// Show more of stored results.
+        ExpandRef = "expand_ref",
+        /// Cancel a graph or an action.
+        Cancel = "cancel",
+        /// Replace actions that have not started.
+        Revise = "revise",
+        /// Decide about a failed or blocked action.
+        Decide = "decide",
+        /// Answer the user; only by the carrier.
+        Respond = "respond",
+        /// End the turn; only by the carrier.
+        Stop = "stop",
+    }
 }
 
 impl Intent {
@@ -118,20 +118,6 @@ impl Intent {
         Self::Revise,
         Self::Decide,
     ];
-
-    /// The name in declarations and records.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Execute => "execute",
-            Self::Plan => "plan",
-            Self::ExpandRef => "expand_ref",
-            Self::Cancel => "cancel",
-            Self::Revise => "revise",
-            Self::Decide => "decide",
-            Self::Respond => "respond",
-            Self::Stop => "stop",
-        }
-    }
 }
 
 /// Durability, order and concurrency of a graph.
@@ -145,33 +131,34 @@ pub struct Execution {
     pub max_parallel: Option<u8>,
 }
 
-/// Durability.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Durability {
-    /// Lives in one run.
-    #[default]
-    Ephemeral,
-    /// Survives restarts and runs.
-    Durable,
+words! {
+    /// Lifetime of a graph's state.
+    #[derive(Default)]
+    pub enum Durability {
+        /// Lives in one run.
+        #[default]
+        Ephemeral = "ephemeral",
+        /// Survives restarts and runs.
+        Durable = "durable",
+    }
 }
 
-/// Order of the actions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Strategy {
-    /// As the edges allow.
-    #[default]
-    Dag,
-    /// One at a time.
-    Sequential,
+words! {
+    /// Order of the actions.
+    #[derive(Default)]
+    pub enum Strategy {
+        /// As the edges allow.
+        #[default]
+        Dag = "dag",
+        /// One at a time.
+        Sequential = "sequential",
+    }
 }
 
 /// The content of a declaration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Payload {
-    /// Work.
     ActionGraph {
         /// The actions in the order of their declaration.
         actions: Vec<Action>,
@@ -179,10 +166,7 @@ pub enum Payload {
         report: Option<ReportSpec>,
     },
     /// Requests for more of stored results.
-    ExpandRef {
-        /// The requests.
-        refs: Vec<ExpandItem>,
-    },
+    ExpandRef { refs: Vec<ExpandItem> },
     /// A decision about a graph.
     Decision(GraphDecision),
     /// A report over results.
@@ -197,11 +181,9 @@ pub enum Payload {
 /// One request for more of a stored result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ExpandItem {
-    /// The result.
     pub reference: Reference,
     /// Reason that the model gives.
     pub reason: String,
-    /// The part of it.
     pub range: Range,
 }
 
@@ -220,7 +202,6 @@ pub struct Range {
     /// First line, from 1.
     #[serde(default)]
     pub from: Option<u32>,
-    /// Number of lines.
     #[serde(default)]
     pub lines: Option<u32>,
 }
@@ -228,11 +209,9 @@ pub struct Range {
 /// A decision about a graph or one of its actions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GraphDecision {
-    /// The graph.
     pub graph: GraphId,
     /// The action; absent for the complete graph.
     pub action: Option<ActionId>,
-    /// The choice.
     pub choice: DecisionChoice,
     /// Reason that the model gives.
     pub reason: String,
@@ -240,49 +219,23 @@ pub struct GraphDecision {
     pub input: Option<Map<String, Value>>,
 }
 
-/// Choices of a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DecisionChoice {
-    /// Run a failed action again.
-    Retry,
-    /// Continue without it; an uncertain effect did not happen.
-    Skip,
-    /// Continue as if it had succeeded; an uncertain effect happened.
-    Continue,
-    /// End the graph as failed.
-    Abort,
-    /// Cancel the graph or the action.
-    Cancel,
-    /// Evaluate blocked actions again.
-    Resume,
-    /// Start a planned graph.
-    Execute,
-}
-
-impl DecisionChoice {
-    /// All choices.
-    pub const ALL: [Self; 7] = [
-        Self::Retry,
-        Self::Skip,
-        Self::Continue,
-        Self::Abort,
-        Self::Cancel,
-        Self::Resume,
-        Self::Execute,
-    ];
-
-    /// The name in declarations.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Retry => "retry",
-            Self::Skip => "skip",
-            Self::Continue => "continue",
-            Self::Abort => "abort",
-            Self::Cancel => "cancel",
-            Self::Resume => "resume",
-            Self::Execute => "execute",
-        }
+words! {
+    /// Choices of a decision.
+    pub enum DecisionChoice {
+        /// Run a failed action again.
+        Retry = "retry",
+        /// Continue without it; an uncertain effect did not happen.
+        Skip = "skip",
+        /// Continue as if it had succeeded; an uncertain effect happened.
+        Continue = "continue",
+        /// End the graph as failed.
+        Abort = "abort",
+        /// Cancel the graph or the action.
+        Cancel = "cancel",
+        /// Evaluate blocked actions again.
+        Resume = "resume",
+        /// Start a planned graph.
+        Execute = "execute",
     }
 }
 
@@ -291,7 +244,6 @@ impl DecisionChoice {
 pub struct ReportSpec {
     /// Heading of the report.
     pub title: String,
-    /// Its sections.
     pub sections: Vec<ReportSection>,
     /// Closing line.
     pub footer: String,
@@ -300,9 +252,7 @@ pub struct ReportSpec {
 /// One section of a report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReportSection {
-    /// Its heading.
     pub heading: String,
-    /// Its body.
     pub body: ReportBody,
     /// True if the report is complete without it.
     pub optional: bool,
@@ -312,23 +262,22 @@ pub struct ReportSection {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReportBody {
-    /// A fixed text.
     Text(String),
-    /// A result.
     Ref(Reference),
 }
 
-/// Result of a delegated run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ReplyOutcome {
-    /// It did.
-    #[default]
-    Ok,
-    /// It did not.
-    NotDone,
-    /// It needs an answer first.
-    NeedInput,
+words! {
+    /// Result of a delegated run.
+    #[derive(Default)]
+    pub enum ReplyOutcome {
+        /// The work is done.
+        #[default]
+        Ok = "ok",
+        /// The work could not be done.
+        NotDone = "not_done",
+        /// A person must answer first.
+        NeedInput = "need_input",
+    }
 }
 
 /// The form in which a declaration came.
@@ -338,7 +287,6 @@ pub enum DeclarationForm {
     /// A call of the carrier.
     #[default]
     Carrier,
-    /// A fenced block.
     Fenced,
     /// A direct call of a tool.
     RecoveredTool,
@@ -346,7 +294,6 @@ pub enum DeclarationForm {
     RecoveredDelegation,
     /// A call written as text.
     RecoveredText,
-    /// Plain text.
     Plain,
     /// A workflow of the operator.
     Workflow,
@@ -369,6 +316,19 @@ pub struct DeclarationSource {
     pub sections: BTreeMap<String, Section>,
     /// The visible text outside of sections and block; takes no part in execution.
     pub intro: String,
+}
+
+/// A declaration that passed every gate.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AcceptedDeclaration {
+    /// The declaration; each action is resolved.
+    pub declaration: Declaration,
+    /// Values of references that are known before anything runs.
+    pub constants: BTreeMap<Reference, Value>,
+    /// Warnings and repairs.
+    pub diagnostics: Vec<Diagnostic>,
+    /// The graph whose stored results answer this repetition; nothing runs again.
+    pub repeats: Option<GraphId>,
 }
 
 /// A Markdown section.

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use crate::action::AUTHORITY;
 use crate::graph::{Graph, Millis};
 use crate::ids::{ActionId, GraphId};
 use crate::json::{canonical, pretty};
@@ -17,10 +18,6 @@ use crate::result::tokens::{clip_head, estimate};
 use crate::transcript::one_line;
 use secrets::digest::sha256_hex;
 
-/// Argument of an agent that restricts its rights: lists of `models`, `tools`, `knowledge_bases`, `skills` and
-/// `agents`. A tool whose effect needs an approval is given only if `tools` lists it.
-pub const AUTHORITY: &str = "authority";
-
 /// Tokens of one reference in a prompt; longer ones become a summary and the reference.
 const PER_REFERENCE: usize = 4_000;
 
@@ -29,11 +26,8 @@ const PER_REFERENCE: usize = 4_000;
 pub struct Assignment {
     /// Its id: graph, action and attempt.
     pub id: String,
-    /// The graph.
     pub graph: GraphId,
-    /// The action.
     pub action: ActionId,
-    /// The agent.
     pub agent: String,
     /// The child run, once it is known.
     pub child_run: Option<String>,
@@ -53,26 +47,21 @@ pub struct Assignment {
     pub artifacts: Vec<String>,
     /// Traces of the child run.
     pub trace: Vec<String>,
-    /// Its status word.
     pub status: String,
-    /// Reference to its result.
     pub result: Option<String>,
 }
 
 /// A structured transfer; never itself a result, so that it opens no edge.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Handoff {
-    /// Its id.
     pub id: String,
     /// The assignment that hands over.
     pub from: String,
     /// The receiving action, agent or user.
     pub to: String,
-    /// Summary of the result.
     pub result_summary: String,
     /// Claims with references.
     pub evidence: Vec<Evidence>,
-    /// Artifacts.
     pub artifacts: Vec<String>,
     /// Failed actions of the graph, with their messages.
     pub risks: Vec<String>,
@@ -93,9 +82,7 @@ pub struct Handoff {
 /// A claim with its references.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
-    /// The claim.
     pub text: String,
-    /// Its references.
     pub refs: Vec<String>,
 }
 

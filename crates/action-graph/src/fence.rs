@@ -3,18 +3,14 @@
 /// A complete marked block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkedBlock<'a> {
-    /// The text inside.
     pub body: &'a str,
-    /// The text before.
     pub before: &'a str,
-    /// The text after it.
     pub after: &'a str,
 }
 
 /// Marked blocks of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FencedBlocks<'a> {
-    /// None.
     None,
     /// One, complete.
     One(MarkedBlock<'a>),

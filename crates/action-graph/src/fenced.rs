@@ -1,11 +1,11 @@
 //! The full DSL: one fenced JSON block and Markdown sections to a declaration.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::code::Code;
 use crate::declaration::{
-    DecisionChoice, Declaration, DeclarationForm, Durability, Execution, ExpandItem, GraphDecision,
-    Intent, Payload, Range, ReportBody, ReportSection, ReportSpec, Strategy,
+    Declaration, DeclarationForm, Execution, ExpandItem, GraphDecision, Intent, Payload, Range,
+    ReportBody, ReportSection, ReportSpec,
 };
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::fence::MarkedBlock;
@@ -39,11 +39,8 @@ pub(crate) fn read(
     let size = block.before.len() + block.body.len() + block.after.len();
     if size > limits.output_bytes {
         let max = limits.output_bytes;
-        found.add(
-            Code::TooLarge,
-            "",
-            format!("the output exceeds {max} bytes"),
-        );
+        let message = format!("the output exceeds {max} bytes");
+        found.add(Code::TooLarge, "", message);
         return None;
     }
     let sections = sections::read(block, limits, found);
@@ -54,11 +51,8 @@ pub(crate) fn read(
         // Syntax faults were reported by the parser.
         if let Ok(other) = parsed {
             let found_type = type_name(&other);
-            found.add(
-                Code::NotObject,
-                "",
-                format!("expected an object, found {found_type}"),
-            );
+            let message = format!("expected an object, found {found_type}");
+            found.add(Code::NotObject, "", message);
         }
         return None;
     };
@@ -79,14 +73,17 @@ fn read_envelope(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Option<D
     read_type(reader);
     read_version(reader);
     let intents = Intent::FULL.map(|intent| (intent.as_str(), intent));
-    if !reader.has("intent") {
-        reader.add(Code::MissingIntent, "intent", "`intent` is missing");
-    }
-    let intent = reader.word("intent", Code::BadIntent, &intents);
+    reader.require("intent", Code::MissingIntent);
+    let intent = reader.word_of("intent", Code::BadIntent, &intents);
     let persist = reader.flag("persist");
     let title = reader.text("title", limits.title_chars).unwrap_or_default();
     let base = reader.text("base", 64).map(GraphId);
-    let execution = read_execution(reader);
+    // Unknown fields of it are reported and not kept: they belong to no action.
+    let execution = reader.nested("execution", |inner| Execution {
+        mode: inner.word("mode", Code::BadEnum).unwrap_or_default(),
+        strategy: inner.word("strategy", Code::BadEnum).unwrap_or_default(),
+        max_parallel: inner.number("max_parallel", 1, 255),
+    });
     let response_policy = read_result(reader, "response_policy");
     let payload = read_payload(reader, intent, limits);
     // Only here: the fields before are checked even without intent or payload.
@@ -94,15 +91,14 @@ fn read_envelope(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Option<D
     declaration.persist = persist;
     declaration.title = title;
     declaration.base = base;
-    declaration.execution = execution;
+    declaration.execution = execution.unwrap_or_default();
     declaration.response_policy = response_policy;
     Some(declaration)
 }
 
 fn read_type(reader: &mut FieldReader<'_>) {
-    if !reader.has("type") {
-        reader.add(Code::MissingType, "type", "`type` is missing");
-    } else if reader.text("type", 64).as_deref() != Some(TYPE) {
+    if reader.require("type", Code::MissingType) && reader.text("type", 64).as_deref() != Some(TYPE)
+    {
         reader.add(Code::WrongType, "type", format!("`type` is not `{TYPE}`"));
     }
 }
@@ -118,37 +114,9 @@ fn read_version(reader: &mut FieldReader<'_>) {
         other => other.as_u64() == Some(1),
     };
     if !is_ours {
-        reader.add(
-            Code::UnsupportedVersion,
-            "version",
-            "this version is not spoken here",
-        );
+        let message = "this version is not spoken here";
+        reader.add(Code::UnsupportedVersion, "version", message);
     }
-}
-
-fn read_execution(reader: &mut FieldReader<'_>) -> Execution {
-    let Some(object) = reader.object("execution", Code::WrongJsonType) else {
-        return Execution::default();
-    };
-    let at = reader.at("execution");
-    let mut inner = FieldReader::new(object, &at, reader.found());
-    let modes = [
-        ("ephemeral", Durability::Ephemeral),
-        ("durable", Durability::Durable),
-    ];
-    let strategies = [("dag", Strategy::Dag), ("sequential", Strategy::Sequential)];
-    let execution = Execution {
-        mode: inner
-            .word("mode", Code::BadEnum, &modes)
-            .unwrap_or_default(),
-        strategy: inner
-            .word("strategy", Code::BadEnum, &strategies)
-            .unwrap_or_default(),
-        max_parallel: inner.number("max_parallel", 1, 255),
-    };
-    // Unknown fields are reported here and not kept: they belong to no action.
-    inner.rest();
-    execution
 }
 
 fn read_payload(
@@ -156,25 +124,21 @@ fn read_payload(
     intent: Option<Intent>,
     limits: &GraphLimits,
 ) -> Option<Payload> {
-    if !reader.has("payload") {
-        reader.add(Code::MissingPayload, "payload", "`payload` is missing");
+    if !reader.require("payload", Code::MissingPayload) {
         return None;
     }
     let object = reader.object("payload", Code::WrongJsonType)?;
     let mut inner = FieldReader::new(object, "/payload", reader.found());
     let kinds = PAYLOADS.map(|name| (name, name));
     let kind = if inner.has("type") {
-        inner.word("type", Code::BadPayloadType, &kinds)
+        inner.word_of("type", Code::BadPayloadType, &kinds)
     // The intent leaves one payload only, so the missing type is harmless.
     } else if intent == Some(Intent::ExpandRef) {
         inner.add(Code::Repaired, "type", "the intent decides");
         Some("expand_ref")
     } else {
-        inner.add(
-            Code::PayloadTypeMissing,
-            "type",
-            "`payload.type` is missing",
-        );
+        let message = "`payload.type` is missing";
+        inner.add(Code::PayloadTypeMissing, "type", message);
         None
     }?;
     if let Some(intent) = intent
@@ -189,24 +153,14 @@ fn read_payload(
     let payload = match kind {
         "action_graph" => {
             let actions = read_actions(&mut inner, limits);
-            let report = inner.object("report", Code::WrongJsonType);
-            let report =
-                report.map(|report| read_report(report, "/payload/report", &mut inner, limits));
+            let report = inner.nested("report", |inner| read_report(inner, limits));
             Payload::ActionGraph { actions, report }
         }
         "expand_ref" => Payload::ExpandRef {
             refs: read_expansions(&mut inner, limits),
         },
         "decision" => Payload::Decision(read_decision(&mut inner, limits)?),
-        _ => {
-            // Only these fields belong to the report; the rest is reported as unknown.
-            let fields = ["title", "sections", "footer"];
-            let report = fields
-                .iter()
-                .filter_map(|key| Some(((*key).to_owned(), inner.take(key)?)));
-            let report: Map<String, Value> = report.collect();
-            Payload::FinalReportSpec(read_report(report, "/payload", &mut inner, limits))
-        }
+        _ => Payload::FinalReportSpec(read_report(&mut inner, limits)),
     };
     inner.rest();
     Some(payload)
@@ -223,24 +177,10 @@ fn fits(intent: Intent, payload: &str) -> bool {
 }
 
 fn read_expansions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Vec<ExpandItem> {
-    if !reader.has("refs") {
-        reader.add(Code::MissingField, "refs", "`refs` is missing");
-    }
-    let list = reader.list("refs").unwrap_or_default();
-    // Reported once; the first references are still checked.
-    if list.len() > EXPANSIONS {
-        reader.add(
-            Code::TooLarge,
-            "refs",
-            format!("more than {EXPANSIONS} references"),
-        );
-    }
-    let mut items = Vec::new();
-    for (index, value) in list.into_iter().take(EXPANSIONS).enumerate() {
-        let at = format!("{}/{index}", reader.at("refs"));
-        items.extend(read_expansion(value, &at, reader.found(), limits));
-    }
-    items
+    let list = reader.entries("refs", EXPANSIONS, Code::TooLarge, "references");
+    list.into_iter()
+        .filter_map(|(at, value)| read_expansion(value, &at, reader.found(), limits))
+        .collect()
 }
 
 /// One request to expand a reference: `{ref, reason, range}`.
@@ -255,32 +195,21 @@ pub(crate) fn read_expansion(
         return None;
     };
     let mut reader = FieldReader::new(object, at, found);
-    if !reader.has("ref") {
-        reader.add(Code::MissingField, "ref", "`ref` is missing");
-    }
+    reader.require("ref", Code::MissingField);
     let reference = read_reference(&mut reader, "ref");
-    let reason = reader
-        .text("reason", limits.reason_chars)
-        .unwrap_or_default();
-    let range = reader
-        .object("range", Code::WrongJsonType)
-        .unwrap_or_default();
-    // The pointer is taken before the inner reader borrows the diagnostics.
-    let range_at = reader.at("range");
-    let mut inner = FieldReader::new(range, &range_at, reader.found());
-    let range = Range {
+    let reason = reader.text("reason", limits.reason_chars);
+    let range = reader.nested("range", |inner| Range {
         around_matches: inner.flag("around_matches").unwrap_or_default(),
         context_lines: inner.number("context_lines", 0, 200).unwrap_or_default(),
         pattern: inner.text("match", 500),
         from: inner.number("from", 1, u64::from(u32::MAX)),
         lines: inner.number("lines", 1, 10_000),
-    };
-    inner.rest();
+    });
     reader.rest();
     Some(ExpandItem {
         reference: reference?,
-        reason,
-        range,
+        reason: reason.unwrap_or_default(),
+        range: range.unwrap_or_default(),
     })
 }
 
@@ -290,62 +219,35 @@ pub(crate) fn read_decision(
     limits: &GraphLimits,
 ) -> Option<GraphDecision> {
     for key in ["graph", "choice"] {
-        if !reader.has(key) {
-            reader.add(Code::MissingField, key, format!("`{key}` is missing"));
-        }
+        reader.require(key, Code::MissingField);
     }
-    let choices = DecisionChoice::ALL.map(|choice| (choice.as_str(), choice));
     let graph = reader.text("graph", 64);
-    let action = reader.text("action", 80).map(|id| ActionId(id.clone()));
-    let choice = reader.word("choice", Code::BadEnum, &choices);
-    let reason = reader
-        .text("reason", limits.reason_chars)
-        .unwrap_or_default();
+    let action = reader.text("action", 80).map(ActionId);
+    let choice = reader.word("choice", Code::BadEnum);
+    let reason = reader.text("reason", limits.reason_chars);
     let input = reader.object("input", Code::ArgsNotObject);
     Some(GraphDecision {
         graph: GraphId(graph?),
         action,
         choice: choice?,
-        reason,
+        reason: reason.unwrap_or_default(),
         input,
     })
 }
 
-fn read_report(
-    object: Map<String, Value>,
-    at: &str,
-    outer: &mut FieldReader<'_>,
-    limits: &GraphLimits,
-) -> ReportSpec {
-    let mut reader = FieldReader::new(object, at, outer.found());
-    let title = reader.text("title", limits.title_chars).unwrap_or_default();
-    let footer = reader
-        .text("footer", limits.description_chars)
-        .unwrap_or_default();
-    if !reader.has("sections") {
-        reader.add(Code::MissingField, "sections", "`sections` is missing");
-    }
-    let list = reader.list("sections").unwrap_or_default();
-    if list.len() > REPORT_SECTIONS {
-        reader.add(
-            Code::TooLarge,
-            "sections",
-            format!("more than {REPORT_SECTIONS} sections"),
-        );
-    }
+fn read_report(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> ReportSpec {
+    let title = reader.text("title", limits.title_chars);
+    let footer = reader.text("footer", limits.description_chars);
+    let list = reader.entries("sections", REPORT_SECTIONS, Code::TooLarge, "sections");
     let mut sections = Vec::new();
-    for (index, value) in list.into_iter().take(REPORT_SECTIONS).enumerate() {
-        let at = format!("{at}/sections/{index}");
+    for (at, value) in list {
         let Value::Object(object) = value else {
-            reader
-                .found()
-                .add(Code::WrongJsonType, at, "a section must be an object");
+            let found = reader.found();
+            found.add(Code::WrongJsonType, at, "a section must be an object");
             continue;
         };
         let mut inner = FieldReader::new(object, &at, reader.found());
-        let heading = inner
-            .text("heading", limits.title_chars)
-            .unwrap_or_default();
+        let heading = inner.text("heading", limits.title_chars);
         let optional = inner.flag("optional").unwrap_or_default();
         let text = inner.text("text", limits.section_bytes);
         let reference = read_reference(&mut inner, "ref");
@@ -354,19 +256,17 @@ fn read_report(
             inner.add(Code::MissingField, "ref", "a section needs `ref` or `text`");
         }
         inner.rest();
-        let body = reference
-            .map(ReportBody::Ref)
-            .or(text.map(ReportBody::Text));
+        let body = reference.map(ReportBody::Ref);
+        let body = body.or(text.map(ReportBody::Text));
         sections.extend(body.map(|body| ReportSection {
-            heading,
+            heading: heading.unwrap_or_default(),
             body,
             optional,
         }));
     }
-    reader.rest();
     ReportSpec {
-        title,
+        title: title.unwrap_or_default(),
         sections,
-        footer,
+        footer: footer.unwrap_or_default(),
     }
 }

@@ -5,20 +5,17 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::{Action, Class, ExecutorKind};
+use crate::code::Code;
 use crate::declaration::{
-    DeclarationForm, Durability, Execution, Intent, Payload, ReportSpec, Strategy,
+    AcceptedDeclaration, DeclarationForm, Durability, Execution, Intent, Payload, ReportSpec,
+    Strategy,
 };
 use crate::ids::{ActionId, GraphId};
+pub use crate::node::{GraphStatus, Millis};
 use crate::node::{Node, NodeState};
 use crate::policy::{Policies, ResultPolicy};
 use crate::reference::Reference;
 use crate::rules::{AgentRules, KnownFacts, StandingApproval};
-pub use crate::status::{GraphStatus, RunSettings, StopReason, Transition};
-use crate::validate::AcceptedDeclaration;
-
-/// Milliseconds since the epoch, given by the caller.
-pub type Millis = u64;
 
 /// A graph in memory. [`step`](crate::schedule::step) changes it, nothing else does.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -74,6 +71,70 @@ pub struct Info {
     pub accepted_sha256: String,
     /// SHA-256 over its work only.
     pub semantic_sha256: String,
+}
+
+/// Bounds and approvals of the run that drives the graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RunSettings {
+    /// Actions at the same time.
+    pub parallel: u8,
+    /// Agents at the same time, those that are waited for included.
+    pub agents: u8,
+    /// True if the surface can ask the user.
+    pub can_ask: bool,
+    /// Approvals for the conversation.
+    pub standing: Vec<StandingApproval>,
+    /// Time that an aborted action has to confirm its end, in milliseconds.
+    pub grace_ms: u32,
+    /// Longest delay before a retry, in milliseconds.
+    pub retry_delay_ms: u32,
+    /// Retries by decision, per action.
+    pub decisions: u8,
+    /// Bytes of an output that are stored.
+    pub output_bytes: usize,
+    /// Transitions that are kept.
+    pub transitions: usize,
+}
+
+/// Reason that nothing starts any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StopReason {
+    /// The user or a parent cancelled it.
+    Canceled,
+    /// An action with the policy `abort` failed, or a decision aborted the graph.
+    Aborted,
+    /// Its time is over.
+    Deadline,
+    /// Its budget is used up: running actions may end.
+    Budget,
+}
+
+impl StopReason {
+    /// The code that canceled actions carry.
+    pub fn code(self) -> Code {
+        match self {
+            Self::Canceled | Self::Aborted => Code::Canceled,
+            Self::Deadline => Code::Deadline,
+            Self::Budget => Code::BudgetExhausted,
+        }
+    }
+}
+
+/// One change of an action's state.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Transition {
+    /// Its number, dense from 1.
+    pub seq: u64,
+    /// Time of the change.
+    pub at: Millis,
+    pub id: ActionId,
+    pub attempt: u32,
+    pub from: NodeState,
+    pub to: NodeState,
+    /// Reason of the change, if there is one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub why: Option<Code>,
 }
 
 /// Positions of ids and edges, rebuilt whenever the list of nodes changes.
@@ -307,38 +368,4 @@ impl Graph {
     pub(crate) fn is_linked(&self) -> bool {
         self.links.edges.len() == self.nodes.len()
     }
-}
-
-impl Node {
-    /// Class of its executor.
-    pub fn kind(&self) -> ExecutorKind {
-        let resolved = self.action.resolved.as_ref();
-        resolved.map_or(ExecutorKind::Tool, |one| one.kind)
-    }
-
-    /// Name of its executor.
-    pub fn target(&self) -> &str {
-        let resolved = self.action.resolved.as_ref();
-        resolved.map_or("", |one| one.target.as_str())
-    }
-
-    /// Its retry class.
-    pub fn class(&self) -> Class {
-        let resolved = self.action.resolved.as_ref();
-        // Without a resolution the strictest class applies.
-        resolved.map_or(Class::AtMostOnce, |one| one.class)
-    }
-
-    /// True if it runs once for each item of a list.
-    pub fn is_fan_out(&self) -> bool {
-        self.action.for_each.is_some()
-    }
-}
-
-/// True if a revision may replace the action.
-pub fn is_revisable(action: &Action, graph: &Graph) -> bool {
-    let node = graph.node(&action.id);
-    node.is_none_or(|node| {
-        matches!(node.state, NodeState::Pending | NodeState::Blocked(_)) && !node.waived
-    })
 }

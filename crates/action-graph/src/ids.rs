@@ -25,7 +25,7 @@ impl fmt::Display for GraphId {
 }
 
 /// Name of an action, `[A-Za-z][A-Za-z0-9_-]{0,63}`, or of an instance of `for_each`: `name[3]`.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ActionId(pub String);
 

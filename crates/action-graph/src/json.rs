@@ -185,58 +185,40 @@ pub fn join(pointer: &str, token: &str) -> String {
     format!("{pointer}/{token}")
 }
 
+/// The scalars and empty containers of a value with their pointers. An empty root object has none.
+pub fn leaves(value: &Value) -> Vec<(String, &Value)> {
+    let mut leaves = Vec::new();
+    let mut open = vec![(String::new(), value)];
+    while let Some((at, value)) = open.pop() {
+        match value {
+            Value::Object(members) if at.is_empty() || !members.is_empty() => {
+                open.extend(members.iter().map(|(name, value)| (join(&at, name), value)));
+            }
+            Value::Array(items) if !items.is_empty() => {
+                let items = items.iter().enumerate();
+                open.extend(items.map(|(index, value)| (format!("{at}/{index}"), value)));
+            }
+            leaf => leaves.push((at, leaf)),
+        }
+    }
+    leaves
+}
+
 /// Canonical text: keys sorted, no blanks.
 pub fn canonical(value: &Value) -> String {
-    let mut text = String::new();
-    write(value, None, &mut text);
-    text
+    sorted(value).to_string()
 }
 
 /// Text for reading: keys sorted, two blanks of indentation.
 pub fn pretty(value: &Value) -> String {
-    let mut text = String::new();
-    write(value, Some(0), &mut text);
-    text
+    format!("{:#}", sorted(value))
 }
 
-fn write(value: &Value, indent: Option<usize>, text: &mut String) {
-    match value {
-        Value::Array(list) if !list.is_empty() => {
-            text.push('[');
-            for (index, value) in list.iter().enumerate() {
-                break_line(indent, index, text);
-                write(value, indent.map(|level| level + 1), text);
-            }
-            close(indent, ']', text);
-        }
-        Value::Object(object) if !object.is_empty() => {
-            // The canonical text must not depend on the order of insertion.
-            let mut members: Vec<_> = object.iter().collect();
-            members.sort_by_key(|(key, _)| *key);
-            text.push('{');
-            for (index, (key, value)) in members.into_iter().enumerate() {
-                break_line(indent, index, text);
-                write_text(key, text);
-                text.push_str(if indent.is_some() { ": " } else { ":" });
-                write(value, indent.map(|level| level + 1), text);
-            }
-            close(indent, '}', text);
-        }
-        Value::String(string) => write_text(string, text),
-        scalar => text.push_str(&scalar.to_string()),
-    }
-}
-
-fn write_text(string: &str, text: &mut String) {
-    // Most texts need no escapes; this path avoids a value for each of them.
-    let is_plain = |byte: u8| byte >= 0x20 && byte != b'"' && byte != b'\\';
-    if string.bytes().all(is_plain) {
-        text.push('"');
-        text.push_str(string);
-        text.push('"');
-    } else {
-        text.push_str(&Value::from(string).to_string());
-    }
+/// The value with sorted keys: texts and hashes must not depend on the order of insertion.
+fn sorted(value: &Value) -> Value {
+    let mut value = value.clone();
+    value.sort_all_objects();
+    value
 }
 
 /// Length of the canonical text in bytes, without escapes.
@@ -256,24 +238,6 @@ pub(crate) fn size_of(object: &Map<String, Value>) -> usize {
         .iter()
         .map(|(key, one)| key.len() + 4 + size(one))
         .sum::<usize>()
-}
-
-fn break_line(indent: Option<usize>, index: usize, text: &mut String) {
-    if index > 0 {
-        text.push(',');
-    }
-    if let Some(level) = indent {
-        text.push('\n');
-        text.push_str(&"  ".repeat(level + 1));
-    }
-}
-
-fn close(indent: Option<usize>, mark: char, text: &mut String) {
-    if let Some(level) = indent {
-        text.push('\n');
-        text.push_str(&"  ".repeat(level));
-    }
-    text.push(mark);
 }
 
 /// The JSON word for the type of a value.

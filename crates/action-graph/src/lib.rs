@@ -75,6 +75,9 @@
 //! assert_eq!(why, Some(Why::Finished));
 //! ```
 
+#[macro_use]
+mod word;
+
 pub mod accept;
 pub mod action;
 pub mod bind;
@@ -85,7 +88,6 @@ pub mod code;
 pub mod declaration;
 pub mod delegate;
 pub mod diagnostic;
-mod effect;
 pub mod fence;
 mod fenced;
 pub mod graph;
@@ -96,7 +98,6 @@ mod near;
 pub mod node;
 pub mod output;
 pub mod policy;
-pub mod print;
 pub mod project;
 mod read_action;
 mod reader;
@@ -109,7 +110,6 @@ pub mod rules;
 pub mod schedule;
 pub mod schema;
 mod sections;
-mod status;
 pub mod textual;
 pub mod transcript;
 pub mod validate;

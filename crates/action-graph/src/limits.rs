@@ -82,8 +82,6 @@ pub const FOR_EACH_MAX: u16 = 64;
 pub const REPEAT_MAX: u8 = 8;
 /// Longest pause between two iterations of a `repeat`, in milliseconds.
 pub const REPEAT_DELAY_MAX: u32 = 60_000;
-/// Tokens of one JSON pointer.
-pub const POINTER_TOKENS: usize = 16;
 
 impl Default for GraphLimits {
     fn default() -> Self {

@@ -1,61 +1,40 @@
 //! Names that a writer probably meant.
 
-/// Names of other formats, without case and separators, and the fields that have their meaning here.
-const FIELDS: [(&str, &str); 44] = [
-    ("op", "equals"),
-    ("operator", "equals"),
-    ("eq", "equals"),
-    ("value", "equals"),
-    ("test", "equals"),
-    ("oneof", "in"),
-    ("lt", "less"),
-    ("lte", "less"),
-    ("lessthan", "less"),
-    ("below", "less"),
-    ("gt", "more"),
-    ("gte", "more"),
-    ("greaterthan", "more"),
-    ("above", "more"),
-    ("not", "negate"),
-    ("status", "is"),
-    ("state", "is"),
-    ("if", "when"),
-    ("condition", "when"),
-    ("foreach", "for_each"),
-    ("map", "for_each"),
-    ("loop", "repeat"),
-    ("list", "items"),
-    ("over", "items"),
-    ("limit", "max"),
-    ("maxitems", "max"),
-    ("retry", "failure_policy"),
-    ("retries", "max_attempts"),
-    ("attempts", "max_attempts"),
-    ("maxretries", "max_attempts"),
-    ("onfailure", "failure_policy"),
-    ("onerror", "failure_policy"),
-    ("backoff", "backoff_ms"),
-    ("policy", "mode"),
-    ("result", "result_policy"),
-    ("needs", "depends_on"),
-    ("after", "depends_on"),
-    ("requires", "depends_on"),
-    ("args", "input"),
-    ("arguments", "input"),
-    ("parameters", "input"),
-    ("tool", "executor"),
-    ("timeout", "timeout_ms"),
-    ("delay", "delay_ms"),
+use crate::result::tokens::head_bytes;
+
+/// Fields, and the names that other formats have for them, without case and separators.
+const FIELDS: [(&str, &str); 21] = [
+    ("equals", "op operator eq value test"),
+    ("in", "oneof"),
+    ("less", "lt lte lessthan below"),
+    ("more", "gt gte greaterthan above"),
+    ("negate", "not"),
+    ("is", "status state"),
+    ("when", "if condition"),
+    ("for_each", "foreach map"),
+    ("repeat", "loop"),
+    ("items", "list over"),
+    ("max", "limit maxitems"),
+    ("failure_policy", "retry onfailure onerror"),
+    ("max_attempts", "retries attempts maxretries"),
+    ("backoff_ms", "backoff"),
+    ("mode", "policy"),
+    ("result_policy", "result"),
+    ("depends_on", "needs after requires"),
+    ("input", "args arguments parameters"),
+    ("executor", "tool"),
+    ("timeout_ms", "timeout"),
+    ("delay_ms", "delay"),
 ];
 
 /// The field among `known` that has the meaning or nearly the spelling of `name`.
 pub(crate) fn field<'a>(name: &str, candidates: &'a [String]) -> Option<&'a str> {
     let squeezed = squeeze(name);
-    let of_other_formats = FIELDS.iter().find(|(other, _)| *other == squeezed);
-    let exact = candidates.iter().find(|field| {
-        let is_meant = of_other_formats.is_some_and(|(_, ours)| ours == field);
-        is_meant || squeeze(field) == squeezed
-    });
+    let is_other = |others: &str| others.split(' ').any(|one| one == squeezed);
+    let meant = FIELDS.iter().find(|(_, others)| is_other(others));
+    let exact = candidates
+        .iter()
+        .find(|field| meant.is_some_and(|(ours, _)| ours == field) || squeeze(field) == squeezed);
     // Meaning before spelling: `if` means `when`, although `id` is nearer.
     match exact {
         Some(field) => Some(field),
@@ -75,39 +54,14 @@ pub(crate) fn nearest<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> O
     (distance(near, name) <= 1 + name.len() / 4).then_some(near)
 }
 
-/// Edit distance, of the first 64 bytes.
+/// Edit distance of the first 64 bytes: its cost is the product of both lengths.
 fn distance(left: &str, right: &str) -> usize {
-    let (left, right) = (left.as_bytes(), right.as_bytes());
-    // Bounded, because the cost is the product of both lengths.
-    let (left, right) = (&left[..left.len().min(64)], &right[..right.len().min(64)]);
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.iter().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let changed = corner + usize::from(a != b);
-            corner = row[j + 1];
-            row[j + 1] = changed.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[right.len()]
+    strsim::levenshtein(head_bytes(left, 64), head_bytes(right, 64))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn distance_counts_edits() {
-        for (left, right, edits) in [
-            ("read", "raed", 2),
-            ("read", "reads", 1),
-            ("", "ab", 2),
-            ("a", "a", 0),
-        ] {
-            assert_eq!(distance(left, right), edits, "{left} {right}");
-        }
-    }
 
     #[test]
     fn names_fields_by_meaning_and_spelling() {

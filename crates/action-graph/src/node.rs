@@ -3,20 +3,36 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::{Action, Executor};
+use crate::action::{Action, Class, Executor, ExecutorKind};
 use crate::code::Code;
-use crate::graph::{GraphStatus, Millis};
 use crate::ids::ActionId;
 use crate::policy::Visibility;
+
+/// Milliseconds since the epoch, given by the caller.
+pub type Millis = u64;
 
 /// Attempts that a node keeps.
 const ATTEMPTS: usize = 32;
 
+words! {
+    /// Status words of a graph (UX-05).
+    pub enum GraphStatus {
+        Pending = "pending",
+        Running = "running",
+        Waiting = "waiting",
+        Blocked = "blocked",
+        Completed = "completed",
+        Failed = "failed",
+        Canceled = "canceled",
+    }
+}
+
 /// The state of an action.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NodeState {
     /// Not started; ready, or waiting for edges, slots or a lane.
+    #[default]
     Pending,
     /// An attempt runs.
     Running,
@@ -41,7 +57,6 @@ pub enum NodeState {
 /// Event that a suspended action waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are those of the specification")]
 pub enum Wait {
     Retry,
     Approval,
@@ -150,7 +165,6 @@ impl ActionOutput {
 /// The source of a summary (DSL-98).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are those of the specification")]
 pub enum SummarySource {
     Tool,
     Mechanical,
@@ -172,7 +186,6 @@ pub struct ActionError {
 pub struct Attempt {
     /// Its number, from 1.
     pub n: u32,
-    /// Its idempotency key.
     pub key: String,
     /// Start time.
     pub started: Millis,
@@ -187,24 +200,21 @@ pub struct Attempt {
 /// An item of a fan-out; its value may be `null`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FanOutItem {
-    /// The value.
     pub value: Value,
 }
 
 /// An action with its state. State, satisfying and delivered are independent facts.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "independent facts of the specification"
 )]
 pub struct Node {
-    /// The action.
     pub action: Action,
     /// The fan-out that it belongs to.
     pub parent: Option<ActionId>,
     /// The item of the fan-out.
     pub item: Option<FanOutItem>,
-    /// Its state.
     pub state: NodeState,
     /// Reason of its state.
     pub why: Option<Code>,
@@ -236,9 +246,7 @@ pub struct Node {
     pub input: Option<Value>,
     /// Strictest readers of its bound values.
     pub taint: Visibility,
-    /// Its last output.
     pub output: Option<ActionOutput>,
-    /// Its last error.
     pub error: Option<ActionError>,
     /// Time of a retry.
     pub due: Option<Millis>,
@@ -252,29 +260,7 @@ impl Node {
     pub(crate) fn new(action: Action) -> Self {
         Self {
             action,
-            parent: None,
-            item: None,
-            state: NodeState::Pending,
-            why: None,
-            satisfying: false,
-            waived: false,
-            delivered: None,
-            cleared: false,
-            approval: None,
-            attempt: 0,
-            tries: 0,
-            iteration: 0,
-            decisions: 0,
-            resumes: false,
-            aborting: false,
-            left: 0,
-            input: None,
-            taint: Visibility::Model,
-            output: None,
-            error: None,
-            due: None,
-            child: None,
-            attempts: Vec::new(),
+            ..Self::default()
         }
     }
 
@@ -294,6 +280,30 @@ impl Node {
             attempts: self.attempts.clone(),
             ..*self
         }
+    }
+
+    /// Class of its executor.
+    pub fn kind(&self) -> ExecutorKind {
+        let resolved = self.action.resolved.as_ref();
+        resolved.map_or(ExecutorKind::Tool, |one| one.kind)
+    }
+
+    /// Name of its executor.
+    pub fn target(&self) -> &str {
+        let resolved = self.action.resolved.as_ref();
+        resolved.map_or("", |one| one.target.as_str())
+    }
+
+    /// Its retry class.
+    pub fn class(&self) -> Class {
+        let resolved = self.action.resolved.as_ref();
+        // Without a resolution the strictest class applies.
+        resolved.map_or(Class::AtMostOnce, |one| one.class)
+    }
+
+    /// True if it runs once for each item of a list.
+    pub fn is_fan_out(&self) -> bool {
+        self.action.for_each.is_some()
     }
 
     /// Terminal or blocked.

@@ -12,7 +12,6 @@ use crate::textual::{self, TextCall};
 pub enum Finish {
     /// It ended by itself.
     Stop,
-    /// It ended with calls.
     ToolCalls,
     /// It was cut off: length, content filter or a broken stream.
     Cut,

@@ -5,68 +5,41 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Form of a result for the model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Return {
-    /// Only the status.
-    None,
-    /// A short text, or the complete one when it is short.
-    #[default]
-    Summary,
-    /// A pruned JSON object.
-    Structured,
-    /// Windows around matches of the priority words.
-    Excerpt,
-    /// The complete text up to the cap.
-    Full,
-    /// Only details of failures.
-    OnFailure,
-    /// A line and a reference.
-    OnDemand,
-    /// The fullest form that fits.
-    Adaptive,
-}
-
-impl Return {
-    /// All forms, in the order of the specification.
-    pub const ALL: [Self; 8] = [
-        Self::None,
-        Self::Summary,
-        Self::Structured,
-        Self::Excerpt,
-        Self::Full,
-        Self::OnFailure,
-        Self::OnDemand,
-        Self::Adaptive,
-    ];
-
-    /// The name in declarations and transcripts.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Summary => "summary",
-            Self::Structured => "structured",
-            Self::Excerpt => "excerpt",
-            Self::Full => "full",
-            Self::OnFailure => "on_failure",
-            Self::OnDemand => "on_demand",
-            Self::Adaptive => "adaptive",
-        }
+words! {
+    /// Form of a result for the model.
+    #[derive(Default)]
+    pub enum Return {
+        /// Only the status.
+        None = "none",
+        /// A short text, or the complete one when it is short.
+        #[default]
+        Summary = "summary",
+        /// A pruned JSON object.
+        Structured = "structured",
+        /// Windows around matches of the priority words.
+        Excerpt = "excerpt",
+        /// The complete text up to the cap.
+        Full = "full",
+        /// Only details of failures.
+        OnFailure = "on_failure",
+        /// A line and a reference.
+        OnDemand = "on_demand",
+        /// The fullest form that fits.
+        Adaptive = "adaptive",
     }
 }
 
-/// Replacement for a text above its cap.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum IfTruncated {
-    /// A summary and the reference.
-    #[default]
-    ProvideRefAndSummary,
-    /// The beginning of the text.
-    Truncate,
-    /// Only the status.
-    Refuse,
+words! {
+    /// Replacement for a text above its cap.
+    #[derive(Default)]
+    pub enum IfTruncated {
+        #[default]
+        ProvideRefAndSummary = "provide_ref_and_summary",
+        /// The beginning of the text.
+        Truncate = "truncate",
+        /// Only the status.
+        Refuse = "refuse",
+    }
 }
 
 /// Result form that the model requests.
@@ -117,7 +90,6 @@ impl From<Return> for ResultPolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Visibility {
-    /// The model and the user.
     #[default]
     Model,
     /// The user, never the model.

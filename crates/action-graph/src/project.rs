@@ -19,21 +19,17 @@ const SUMMARY: usize = 400;
 /// A graph for users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Projection {
-    /// The graph.
     pub graph_id: String,
-    /// Short label.
     pub title: String,
     /// The note for the user.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub note: String,
     /// One of seven words.
     pub status: GraphStatus,
-    /// Progress.
     pub progress: GraphProgress,
     /// Pending wait: `user`, `approval`, `child`, `external` or `timer`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub waiting_for: Option<Wait>,
-    /// Its actions.
     pub actions: Vec<ProjectedAction>,
     /// Result for the user, once it ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -60,11 +56,8 @@ pub struct GraphProgress {
 /// An action for users.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProjectedAction {
-    /// The action.
     pub id: String,
-    /// Short label.
     pub title: String,
-    /// The work.
     pub description: String,
     /// One of seven words.
     pub status: GraphStatus,
@@ -87,11 +80,8 @@ pub struct ProjectedAction {
 /// Changes of a projection: the complete head, and actions that differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
-    /// The graph.
     pub graph_id: String,
-    /// Its status.
     pub status: GraphStatus,
-    /// Progress.
     pub progress: GraphProgress,
     /// Pending wait.
     pub waiting_for: Option<Wait>,

@@ -1,25 +1,22 @@
 //! Actions of the full DSL.
 
-mod loops;
-
 use std::collections::BTreeSet;
 
 use serde_json::{Map, Value};
 
 use crate::action::{
-    Action, ActionEnding, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy,
+    Action, Condition, Effect, Executor, ExecutorKind, FailureMode, FailurePolicy, ForEach, Repeat,
     Resources, Test,
 };
 use crate::carrier::{read_authority, read_depends, read_id, read_kind};
-use crate::code::Code;
+use crate::code::{Code, Severity};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::ActionId;
-use crate::limits::GraphLimits;
-use crate::policy::{IfTruncated, ResultPolicy, Return};
+use crate::limits::{FOR_EACH_MAX, GraphLimits, REPEAT_DELAY_MAX, REPEAT_MAX};
+use crate::policy::{ResultPolicy, Return};
 use crate::reader::FieldReader;
-use crate::reference::Reference;
-
-use loops::{read_for_each, read_repeat};
+use crate::reference::{BadReference, Reference};
+use crate::word::Word;
 
 /// References of one action's context.
 const CONTEXT_REFS: usize = 16;
@@ -32,35 +29,23 @@ const RETRY_ATTEMPTS: u8 = 3;
 
 /// The actions of a payload.
 pub(crate) fn read_actions(reader: &mut FieldReader<'_>, limits: &GraphLimits) -> Vec<Action> {
-    if !reader.has("actions") {
-        reader.add(Code::MissingField, "actions", "`actions` is missing");
-    }
-    let mut list = reader.list("actions").unwrap_or_default();
-    if list.len() > limits.full_actions {
-        let max = limits.full_actions;
-        reader.add(
-            Code::TooManyActions,
-            "actions",
-            format!("more than {max} actions"),
-        );
-        // Cut after the report: the other faults come from a bounded list.
-        list.truncate(max);
-    }
+    let code = Code::TooManyActions;
+    let list = reader.entries("actions", limits.full_actions, code, "actions");
     // Before the loop: dependencies may name later actions.
-    let ids = list.iter().filter_map(|action| action.get("id")?.as_str());
+    let ids = list
+        .iter()
+        .filter_map(|(_, action)| action.get("id")?.as_str());
     let ids: BTreeSet<String> = ids.map(str::to_owned).collect();
     let mut actions = Vec::with_capacity(list.len());
-    for (index, value) in list.into_iter().enumerate() {
-        let at = format!("{}/{index}", reader.at("actions"));
+    for (at, value) in list {
+        let found = reader.found();
         let Value::Object(object) = value else {
-            reader
-                .found()
-                .add(Code::WrongJsonType, at, "an action must be an object");
+            found.add(Code::WrongJsonType, at, "an action must be an object");
             continue;
         };
         // Before the reader consumes the object.
-        recommend(&object, &at, reader.found());
-        let mut inner = FieldReader::new(object, &at, reader.found());
+        recommend(&object, &at, found);
+        let mut inner = FieldReader::new(object, &at, found);
         let mut action = read_action(&mut inner, &ids, limits);
         action.policies = inner.policies();
         action.policies.extra = inner.rest();
@@ -92,9 +77,9 @@ fn read_action(
     ids: &BTreeSet<String>,
     limits: &GraphLimits,
 ) -> Action {
-    if !reader.has("type") {
-        reader.add(Code::MissingField, "type", "`type` is missing");
-    } else if reader.text("type", 64).as_deref() != Some("action") {
+    if reader.require("type", Code::MissingField)
+        && reader.text("type", 64).as_deref() != Some("action")
+    {
         reader.add(Code::BadEnum, "type", "`type` of an action is `action`");
     }
     let id = read_id(reader);
@@ -102,16 +87,13 @@ fn read_action(
     let title = reader.text("title", limits.title_chars);
     // A blank title would be an empty line in user interfaces.
     action.title = title.filter(|title| !title.trim().is_empty()).unwrap_or(id);
-    action.description = reader
-        .text("description", limits.description_chars)
-        .unwrap_or_default();
-    action.reason = reader
-        .text("reason", limits.reason_chars)
-        .unwrap_or_default();
+    let description = reader.text("description", limits.description_chars);
+    action.description = description.unwrap_or_default();
+    let reason = reader.text("reason", limits.reason_chars);
+    action.reason = reason.unwrap_or_default();
     action.operation = reader.text("operation", 256).unwrap_or_default();
-    action.input = reader
-        .object("input", Code::ArgsNotObject)
-        .unwrap_or_default();
+    let input = reader.object("input", Code::ArgsNotObject);
+    action.input = input.unwrap_or_default();
     read_authority(reader, &mut action);
     action.depends_on = read_depends(reader, "depends_on", ids, limits);
     action.context_refs = read_references(reader, "context_refs");
@@ -119,31 +101,31 @@ fn read_action(
     action.result = read_result(reader, "result_policy");
     action.failure = read_failure(reader);
     action.persist = reader.flag("persist");
-    action.when = read_condition(reader, "when");
-    action.for_each = read_for_each(reader);
-    action.repeat = read_repeat(reader);
+    action.when = reader.nested("when", read_condition).flatten();
+    action.for_each = reader.nested("for_each", read_for_each).flatten();
+    action.repeat = reader.nested("repeat", read_repeat).flatten();
     action.effects = read_effects(reader);
-    action.resources = read_resources(reader);
+    let resources = reader.nested("resources", |inner| Resources {
+        read: inner.texts("read", NAMES),
+        write: inner.texts("write", NAMES),
+    });
+    action.resources = resources.unwrap_or_default();
     action.timeout_ms = reader.number("timeout_ms", 1, 86_400_000);
     action
 }
 
 fn read_executor(reader: &mut FieldReader<'_>) -> Executor {
-    let Some(object) = reader.object("executor", Code::WrongJsonType) else {
-        return Executor::default();
-    };
-    let at = reader.at("executor");
-    let mut inner = FieldReader::new(object, &at, reader.found());
-    let kind = read_kind(&mut inner, "type", &ExecutorKind::ALL);
-    let target = inner.text("target", 256);
-    let executor = Executor {
-        kind,
-        // `auto` and an empty name leave the choice to the runtime.
-        target: target.filter(|target| target != "auto" && !target.is_empty()),
-        capabilities: inner.texts("capabilities", NAMES),
-    };
-    inner.rest();
-    executor
+    let executor = reader.nested("executor", |inner| {
+        let kind = read_kind(inner, "type", &ExecutorKind::ALL);
+        let target = inner.text("target", 256);
+        Executor {
+            kind,
+            // `auto` and an empty name leave the choice to the runtime.
+            target: target.filter(|target| target != "auto" && !target.is_empty()),
+            capabilities: inner.texts("capabilities", NAMES),
+        }
+    });
+    executor.unwrap_or_default()
 }
 
 /// A field with one reference.
@@ -159,15 +141,14 @@ fn read_references(reader: &mut FieldReader<'_>, key: &str) -> Vec<Reference> {
     let texts = reader.texts(key, CONTEXT_REFS);
     let mut references = Vec::with_capacity(texts.len());
     for (index, text) in texts.iter().enumerate() {
-        match text.trim().parse() {
+        let parsed: Result<Reference, BadReference> = text.trim().parse();
+        match parsed {
             Ok(reference) => references.push(reference),
+            // Each bad reference is reported at its index; the good ones are still checked.
             Err(error) => {
-                let error: crate::reference::BadReference = error;
-                // Each bad reference is reported at its index; the good ones are still checked.
                 let at = format!("{}/{index}", reader.at(key));
-                reader
-                    .found()
-                    .add(Code::BadReference, at, error.to_string());
+                let found = reader.found();
+                found.add(Code::BadReference, at, error.to_string());
             }
         }
     }
@@ -176,39 +157,22 @@ fn read_references(reader: &mut FieldReader<'_>, key: &str) -> Vec<Reference> {
 
 /// A result policy: a word or an object.
 pub(crate) fn read_result(reader: &mut FieldReader<'_>, key: &str) -> Option<ResultPolicy> {
-    let words = Return::ALL.map(|form| (form.as_str(), form));
-    let is_word = reader.is_text(key);
-    if is_word {
-        return reader.word(key, Code::BadEnum, &words).map(Into::into);
+    if reader.is_text(key) {
+        let form = reader.word::<Return>(key, Code::BadEnum);
+        return form.map(Into::into);
     }
-    let object = reader.object(key, Code::WrongJsonType)?;
-    let at = reader.at(key);
-    let mut inner = FieldReader::new(object, &at, reader.found());
-    let form = inner.word("return_to_model", Code::BadEnum, &words);
-    let otherwise = [
-        ("provide_ref_and_summary", IfTruncated::ProvideRefAndSummary),
-        ("truncate", IfTruncated::Truncate),
-        ("refuse", IfTruncated::Refuse),
-    ];
-    let policy = ResultPolicy {
-        return_to_model: form.unwrap_or_default(),
+    reader.nested(key, |inner| ResultPolicy {
+        return_to_model: inner
+            .word("return_to_model", Code::BadEnum)
+            .unwrap_or_default(),
         priority: inner.texts("priority", NAMES),
         max_tokens: inner.number("max_tokens", 1, u64::from(u32::MAX)),
         store_full: inner.flag("store_full").unwrap_or(true),
         if_truncated: inner
-            .word("if_truncated", Code::BadEnum, &otherwise)
+            .word("if_truncated", Code::BadEnum)
             .unwrap_or_default(),
-    };
-    inner.rest();
-    Some(policy)
+    })
 }
-
-const MODES: [(&str, FailureMode); 4] = [
-    ("retry", FailureMode::Retry),
-    ("abort", FailureMode::Abort),
-    ("continue", FailureMode::Continue),
-    ("ask_model", FailureMode::AskModel),
-];
 
 /// A failure policy: a word or an object.
 fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
@@ -220,7 +184,7 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     let mut policy = FailurePolicy::default();
     if reader.is_text(KEY) {
         // The short form: a word instead of an object.
-        policy.mode = reader.word(KEY, Code::BadEnum, &MODES).unwrap_or_default();
+        policy.mode = reader.word(KEY, Code::BadEnum).unwrap_or_default();
         policy.max_attempts = attempts(policy.mode);
         return policy;
     }
@@ -229,107 +193,126 @@ fn read_failure(reader: &mut FieldReader<'_>) -> FailurePolicy {
     };
     let at = reader.at(KEY);
     let mut inner = FieldReader::new(object, &at, reader.found());
-    if !inner.has("mode") {
-        inner.add(Code::MissingField, "mode", "`mode` is missing");
-    }
-    policy.mode = inner
-        .word("mode", Code::BadEnum, &MODES)
-        .unwrap_or_default();
+    inner.require("mode", Code::MissingField);
+    policy.mode = inner.word("mode", Code::BadEnum).unwrap_or_default();
     let max = inner.number("max_attempts", 1, ATTEMPTS);
     // `retry` without a number means several attempts; other modes have one.
     policy.max_attempts = max.unwrap_or(attempts(policy.mode));
     let backoff = inner.number("backoff_ms", 0, 60_000);
     policy.backoff_ms = backoff.unwrap_or(policy.backoff_ms);
     // Not `retry`: the second policy applies once attempts are used up.
-    let then = inner.word("then", Code::BadEnum, &MODES[1..]);
+    let then = inner.word_of("then", Code::BadEnum, &FailureMode::WORDS[1..]);
     policy.then = then.unwrap_or_default();
     // A misspelled field would silently change what happens after a failure.
-    inner.refuse_rest();
+    inner.rest_as(Severity::Error);
     policy
 }
 
-fn read_condition(reader: &mut FieldReader<'_>, key: &str) -> Option<Condition> {
-    let object = reader.object(key, Code::WrongJsonType)?;
-    let at = reader.at(key);
-    let mut inner = FieldReader::new(object, &at, reader.found());
-    // `action` decides the form: both forms together are reported by `rest`.
-    let condition = if inner.has("action") {
-        let endings = [
-            ("completed", ActionEnding::Completed),
-            ("failed", ActionEnding::Failed),
-            ("skipped", ActionEnding::Skipped),
-            ("blocked", ActionEnding::Blocked),
-        ];
-        let action = inner.text("action", 64).map(ActionId);
-        if !inner.has("is") {
-            inner.add(Code::MissingField, "is", "`is` is missing");
-        }
-        let is = inner.word("is", Code::BadEnum, &endings);
-        action
+fn read_condition(reader: &mut FieldReader<'_>) -> Option<Condition> {
+    // `action` decides the form: fields of both forms together are reported as unknown.
+    if reader.has("action") {
+        let action = reader.text("action", 64).map(ActionId);
+        reader.require("is", Code::MissingField);
+        let is = reader.word("is", Code::BadEnum);
+        return action
             .zip(is)
-            .map(|(action, is)| Condition::Ending { action, is })
-    } else {
-        if !inner.has("ref") {
-            inner.add(
-                Code::MissingField,
-                "ref",
-                "a condition needs `action` or `ref`",
-            );
-        }
-        let reference = read_reference(&mut inner, "ref");
-        let test = read_test(&mut inner);
-        let mut negate = inner.flag("negate").unwrap_or_default();
-        let test = test.map(|(test, turned)| {
-            // `exists: false` and `negate: true` cancel each other.
-            negate ^= turned;
-            test
-        });
-        reference
-            .zip(test)
-            .map(|(reference, test)| Condition::Value {
-                reference,
-                test,
-                negate,
-            })
-    };
-    inner.rest();
-    condition
+            .map(|(action, is)| Condition::Ending { action, is });
+    }
+    if !reader.has("ref") {
+        let message = "a condition needs `action` or `ref`";
+        reader.add(Code::MissingField, "ref", message);
+    }
+    let reference = read_reference(reader, "ref");
+    let test = read_test(reader);
+    let negate = reader.flag("negate").unwrap_or_default();
+    let (reference, (test, is_turned)) = reference.zip(test)?;
+    Some(Condition::Value {
+        reference,
+        test,
+        // `exists: false` and `negate: true` cancel each other.
+        negate: negate ^ is_turned,
+    })
 }
 
 /// The test of a condition, and whether its result is turned around.
 fn read_test(reader: &mut FieldReader<'_>) -> Option<(Test, bool)> {
     let number = |reader: &mut FieldReader<'_>, key| {
-        let value = reader.take(key)?;
-        let number = value.as_f64();
+        let number = reader.take(key)?.as_f64();
         if number.is_none() {
-            reader.add(
-                Code::WrongJsonType,
-                key,
-                format!("`{key}` must be a number"),
-            );
+            let message = format!("`{key}` must be a number");
+            reader.add(Code::WrongJsonType, key, message);
         }
         number
     };
     // First match in a fixed order; further tests of the object are reported as unknown.
-    if reader.has("exists") {
+    let test = if reader.has("exists") {
         let exists = reader.flag("exists")?;
         return Some((Test::Exists, !exists));
+    } else if let Some(value) = reader.take("equals") {
+        Test::Equals(value)
+    } else if reader.has("in") {
+        Test::In(reader.list("in")?)
+    } else if reader.has("less") {
+        Test::Less(number(reader, "less")?)
+    } else if reader.has("more") {
+        Test::More(number(reader, "more")?)
+    } else {
+        let message = "a condition on a value needs `exists`, `equals`, `in`, `less` or `more`";
+        reader.add(Code::MissingField, "equals", message);
+        return None;
+    };
+    Some((test, false))
+}
+
+fn read_for_each(reader: &mut FieldReader<'_>) -> Option<ForEach> {
+    reader.require("items", Code::MissingField);
+    let items = read_reference(reader, "items");
+    let max = read_max(reader, FOR_EACH_MAX, Code::FanOutTooLarge, "for_each");
+    // Other formats name the item; here it is always `item`.
+    let _ = reader.text("as", 64);
+    let failures = reader.number("max_failures", 0, u64::from(FOR_EACH_MAX));
+    let from = reader.number("from", 0, u64::from(u32::MAX));
+    let rest = reader.word("rest", Code::BadEnum);
+    Some(ForEach {
+        items: items?,
+        max: max?,
+        max_failures: failures.unwrap_or_default(),
+        from: from.unwrap_or_default(),
+        rest: rest.unwrap_or_default(),
+    })
+}
+
+fn read_repeat(reader: &mut FieldReader<'_>) -> Option<Repeat> {
+    let max = read_max(reader, REPEAT_MAX, Code::LoopUnbounded, "repeat");
+    if !reader.has("until") {
+        reader.add(Code::LoopUnbounded, "until", "`repeat` has no `until`");
     }
-    if let Some(value) = reader.take("equals") {
-        return Some((Test::Equals(value), false));
+    let until = reader.nested("until", read_condition).flatten();
+    let delay = reader.number("delay_ms", 0, u64::from(REPEAT_DELAY_MAX));
+    Some(Repeat {
+        max: max?,
+        until: until?,
+        delay_ms: delay.unwrap_or_default(),
+    })
+}
+
+/// The bound of a loop. A larger one than `bound` is reported and lowered, so that the loop stays finite.
+fn read_max<T: Copy + Into<u32> + TryFrom<u32>>(
+    reader: &mut FieldReader<'_>,
+    bound: T,
+    code: Code,
+    form: &str,
+) -> Option<T> {
+    if !reader.has("max") {
+        reader.add(Code::LoopUnbounded, "max", format!("`{form}` has no `max`"));
     }
-    if reader.has("in") {
-        return Some((Test::In(reader.list("in")?), false));
+    // Read with the full range, so that a too large number gets its own code.
+    let max: u32 = reader.number("max", 1, u64::from(u32::MAX))?;
+    let most = bound.into();
+    if max > most {
+        reader.add(code, "max", format!("`max` exceeds {most}"));
     }
-    if reader.has("less") {
-        return Some((Test::Less(number(reader, "less")?), false));
-    }
-    if reader.has("more") {
-        return Some((Test::More(number(reader, "more")?), false));
-    }
-    let message = "a condition on a value needs `exists`, `equals`, `in`, `less` or `more`";
-    reader.add(Code::MissingField, "equals", message);
-    None
+    Some(T::try_from(max.min(most)).unwrap_or(bound))
 }
 
 fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
@@ -337,9 +320,8 @@ fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
     for (index, text) in reader.texts("effects", NAMES).iter().enumerate() {
         // Case and blanks are repaired without a report: the meaning is clear.
         let word = text.trim().to_lowercase();
-        let found = Effect::ALL
-            .into_iter()
-            .find(|effect| effect.as_str() == word);
+        let mut all = Effect::ALL.into_iter();
+        let found = all.find(|effect| effect.as_str() == word);
         if found.is_none() {
             let at = format!("{}/{index}", reader.at("effects"));
             reader.found().add(Code::BadEnum, at, "no such effect");
@@ -347,18 +329,4 @@ fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {
         effects.extend(found);
     }
     effects
-}
-
-fn read_resources(reader: &mut FieldReader<'_>) -> Resources {
-    let Some(object) = reader.object("resources", Code::WrongJsonType) else {
-        return Resources::default();
-    };
-    let at = reader.at("resources");
-    let mut inner = FieldReader::new(object, &at, reader.found());
-    let resources = Resources {
-        read: inner.texts("read", NAMES),
-        write: inner.texts("write", NAMES),
-    };
-    inner.rest();
-    resources
 }

@@ -9,6 +9,7 @@ use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::json::{self, join, type_name};
 use crate::near;
 use crate::policy::{POLICY_NAMES, Policies};
+use crate::word::Word;
 
 /// Nesting of JSON inside a string.
 const STRING_DEPTH: usize = 16;
@@ -60,17 +61,23 @@ impl<'a> FieldReader<'a> {
         self.map.get(key).is_some_and(|value| !value.is_null())
     }
 
+    /// Reports a field that is absent; true if it is there.
+    pub(crate) fn require(&mut self, key: &str, code: Code) -> bool {
+        let has = self.has(key);
+        if !has {
+            self.add(code, key, format!("`{key}` is missing"));
+        }
+        has
+    }
+
     pub(crate) fn is_text(&self, key: &str) -> bool {
         self.map.get(key).is_some_and(Value::is_string)
     }
 
     fn wrong_type(&mut self, key: &str, expected: &str, value: &Value) {
         let found = type_name(value);
-        self.add(
-            Code::WrongJsonType,
-            key,
-            format!("`{key}` must be {expected}, found {found}"),
-        );
+        let message = format!("`{key}` must be {expected}, found {found}");
+        self.add(Code::WrongJsonType, key, message);
     }
 
     /// A text of at most `most` characters.
@@ -79,11 +86,8 @@ impl<'a> FieldReader<'a> {
             Value::String(text) => {
                 // Bytes first: they are cheaper to count and never below the characters.
                 if text.len() > max && text.chars().count() > max {
-                    self.add(
-                        Code::TextTooLong,
-                        key,
-                        format!("`{key}` has more than {max} characters"),
-                    );
+                    let message = format!("`{key}` has more than {max} characters");
+                    self.add(Code::TextTooLong, key, message);
                     return None;
                 }
                 Some(text)
@@ -123,8 +127,18 @@ impl<'a> FieldReader<'a> {
         }
     }
 
-    /// One of some words; blanks and capitals are repaired.
-    pub(crate) fn word<T: Copy>(&mut self, key: &str, code: Code, all: &[(&str, T)]) -> Option<T> {
+    /// A word; blanks and capitals are repaired.
+    pub(crate) fn word<T: Word>(&mut self, key: &str, code: Code) -> Option<T> {
+        self.word_of(key, code, T::WORDS)
+    }
+
+    /// One of these words.
+    pub(crate) fn word_of<T: Copy>(
+        &mut self,
+        key: &str,
+        code: Code,
+        all: &[(&str, T)],
+    ) -> Option<T> {
         let text = self.text(key, usize::MAX)?;
         let is = |word: &str| {
             all.iter()
@@ -155,14 +169,45 @@ impl<'a> FieldReader<'a> {
             Value::Object(object) => Some(object),
             other => {
                 let found = type_name(&other);
-                self.add(
-                    code,
-                    key,
-                    format!("`{key}` must be an object, found {found}"),
-                );
+                let message = format!("`{key}` must be an object, found {found}");
+                self.add(code, key, message);
                 None
             }
         }
+    }
+
+    /// The result of a reader of an object; other fields of the object are reported.
+    pub(crate) fn nested<T>(
+        &mut self,
+        key: &str,
+        read: impl FnOnce(&mut FieldReader<'_>) -> T,
+    ) -> Option<T> {
+        let object = self.object(key, Code::WrongJsonType)?;
+        let mut inner = FieldReader::new(object, &self.at(key), self.found);
+        let read = read(&mut inner);
+        inner.rest();
+        Some(read)
+    }
+
+    /// The entries of a required list with their pointers. Only the first `max` are read, so that the other faults come
+    /// from a bounded list.
+    pub(crate) fn entries(
+        &mut self,
+        key: &str,
+        max: usize,
+        code: Code,
+        noun: &str,
+    ) -> Vec<(String, Value)> {
+        self.require(key, Code::MissingField);
+        let list = self.list(key).unwrap_or_default();
+        if list.len() > max {
+            self.add(code, key, format!("more than {max} {noun}"));
+        }
+        let at = self.at(key);
+        let entries = list.into_iter().take(max).enumerate();
+        entries
+            .map(|(index, value)| (format!("{at}/{index}"), value))
+            .collect()
     }
 
     /// A list; a string that holds the JSON of one is parsed once.
@@ -178,9 +223,9 @@ impl<'a> FieldReader<'a> {
     }
 
     fn unstringified(&mut self, key: &str, value: Value, fits: fn(&Value) -> bool) -> Value {
+        // Parsed once: JSON in a string in a string is not unwrapped.
         let Value::String(text) = &value else {
             return value;
-            // Parsed once: JSON in a string in a string is not unwrapped.
         };
         match json::parse(text, STRING_DEPTH) {
             Ok(inner) if fits(&inner) => {
@@ -202,11 +247,8 @@ impl<'a> FieldReader<'a> {
         };
         // Refused as one: a cut list could lose the entry that matters.
         if list.len() > max {
-            self.add(
-                Code::TooLarge,
-                key,
-                format!("`{key}` has more than {max} entries"),
-            );
+            let message = format!("`{key}` has more than {max} entries");
+            self.add(Code::TooLarge, key, message);
             return Vec::new();
         }
         let mut texts = Vec::with_capacity(list.len());
@@ -236,12 +278,8 @@ impl<'a> FieldReader<'a> {
         self.rest_as(Code::UnknownField.level())
     }
 
-    /// The same for an object in which a wrong field changes what happens: each is an error.
-    pub(crate) fn refuse_rest(self) {
-        self.rest_as(Severity::Error);
-    }
-
-    fn rest_as(self, level: Severity) -> BTreeMap<String, Value> {
+    /// The same with this level: an error for an object in which a wrong field changes what happens.
+    pub(crate) fn rest_as(self, level: Severity) -> BTreeMap<String, Value> {
         for key in self.map.keys() {
             let shown: String = key.chars().take(64).collect();
             let message = format!("`{shown}` is no field");

@@ -24,11 +24,8 @@ pub(crate) fn direct(
     found: &mut Diagnostics,
 ) -> Option<Declaration> {
     if calls.len() > MAX_CALLS {
-        found.add(
-            Code::RecoveryRefused,
-            "",
-            format!("more than {MAX_CALLS} direct calls"),
-        );
+        let message = format!("more than {MAX_CALLS} direct calls");
+        found.add(Code::RecoveryRefused, "", message);
         return None;
     }
     // All calls are checked, so that each fault is reported.
@@ -39,28 +36,19 @@ pub(crate) fn direct(
     }
     // A part of the calls must not run without the others.
     let draft: Vec<(Code, Action)> = draft.into_iter().collect::<Option<_>>().or_else(|| {
-        found.add(
-            Code::RecoveryRefused,
-            "",
-            "direct calls are not clear enough to run",
-        );
+        let message = "direct calls are not clear enough to run";
+        found.add(Code::RecoveryRefused, "", message);
         None
     })?;
     let code = draft[0].0;
     // One kind only: the record names one form of recovery.
     if draft.iter().any(|(other, _)| *other != code) {
-        found.add(
-            Code::RecoveryRefused,
-            "",
-            "calls of tools and agents are mixed",
-        );
+        let message = "calls of tools and agents are mixed";
+        found.add(Code::RecoveryRefused, "", message);
         return None;
     }
-    found.add(
-        code,
-        "",
-        format!("{} direct calls are read as a declaration", draft.len()),
-    );
+    let message = format!("{} direct calls are read as a declaration", draft.len());
+    found.add(code, "", message);
     let origin = match code {
         Code::RecoveredDelegation => DeclarationForm::RecoveredDelegation,
         _ => DeclarationForm::RecoveredTool,
@@ -120,11 +108,8 @@ fn one(
     let arguments = match parsed {
         Ok(Value::Object(arguments)) => arguments,
         Ok(_) => {
-            found.add(
-                Code::ArgsNotObject,
-                format!("{at}/args"),
-                "the arguments are no object",
-            );
+            let message = "the arguments are no object";
+            found.add(Code::ArgsNotObject, format!("{at}/args"), message);
             return None;
         }
         Err(fault) => {
@@ -180,11 +165,8 @@ fn is_recoverable(
     // All faults are collected, so that one repair is enough.
     let mut is_clear = true;
     if !entry.granted {
-        found.add(
-            Code::NotGranted,
-            format!("{at}/name"),
-            format!("`{}` is not granted", entry.name),
-        );
+        let message = format!("`{}` is not granted", entry.name);
+        found.add(Code::NotGranted, format!("{at}/name"), message);
         is_clear = false;
     }
     // Unknown effects are never recovered: the call could change something.
@@ -274,11 +256,8 @@ pub(crate) fn textual(
     {
         return refuse(found, "the written call may change something");
     }
-    found.add(
-        Code::RecoveredText,
-        "",
-        "a call written as text is read as a declaration",
-    );
+    let message = "a call written as text is read as a declaration";
+    found.add(Code::RecoveredText, "", message);
     let mut action = Action::new("recovered", Executor::named(ExecutorKind::Tool, name));
     action.operation.clone_from(name);
     action.input.clone_from(arguments);

@@ -6,32 +6,20 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{ActionId, GraphId, is_action_id, is_graph_id, is_section_id};
-use crate::limits::POINTER_TOKENS;
 
-/// A part of an action's result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are those of the grammar")]
-pub enum ResultPart {
-    Summary,
-    Output,
-    Error,
-    Status,
+words! {
+    /// A part of an action's result.
+    pub enum ResultPart {
+        Summary = "summary",
+        Output = "output",
+        Error = "error",
+        Status = "status",
+    }
 }
 
 impl ResultPart {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Summary => "summary",
-            Self::Output => "output",
-            Self::Error => "error",
-            Self::Status => "status",
-        }
-    }
-
     fn from_name(name: &str) -> Option<Self> {
-        let all = [Self::Summary, Self::Output, Self::Error, Self::Status];
-        all.into_iter().find(|part| part.as_str() == name)
+        Self::ALL.into_iter().find(|part| part.as_str() == name)
     }
 }
 
@@ -42,11 +30,8 @@ pub enum Reference {
     Section(String),
     /// `action:ID.part#pointer`: an action of the same graph.
     Action {
-        /// The action.
         id: ActionId,
-        /// The part of its result.
         part: ResultPart,
-        /// The place in it.
         pointer: String,
     },
     /// `input:user.goal`: the text of the user's request.
@@ -59,9 +44,7 @@ pub enum Reference {
         graph: GraphId,
         /// The action; absent for the graph.
         action: Option<ActionId>,
-        /// The part of the result.
         part: ResultPart,
-        /// The place in it.
         pointer: String,
     },
     /// `runtime://runs/RUN/declaration`: the declaration of a graph as the model wrote it; only for expansion.
@@ -73,6 +56,9 @@ pub enum Reference {
     /// `own#pointer`: the action's last output, only in `repeat.until`.
     Own(String),
 }
+
+/// Tokens of one JSON pointer.
+const POINTER_TOKENS: usize = 16;
 
 /// A text that is no reference.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -15,9 +15,7 @@ const RESULTS: usize = 1 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the report lacks `{reference}` under `{heading}`: ask the model")]
 pub struct MissingPart {
-    /// Heading of its section.
     pub heading: String,
-    /// The part.
     pub reference: String,
 }
 

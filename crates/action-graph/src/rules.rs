@@ -6,12 +6,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::action::Effect;
-use crate::graph::Graph;
 use crate::ids::{ActionId, GraphId};
+use crate::json;
 use crate::limits::GraphLimits;
-use crate::node::NodeState;
-use crate::policy::Visibility;
-use crate::result::summary::summary_of;
 
 /// Requested form of declarations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -20,9 +17,6 @@ pub enum CarrierMode {
     /// One tool with a flat schema.
     #[default]
     Flat,
-    /// The same for strict schemas: every field required, arguments as a JSON text.
-    Strict,
-    /// A fenced block.
     Fenced,
 }
 
@@ -124,26 +118,14 @@ impl StandingApproval {
         self.target == target
             && effects.is_subset(&self.effects)
             && self.arguments.iter().all(has)
-            && self.names("", input)
+            && json::leaves(input).iter().all(|(at, _)| self.names(at))
     }
 
-    /// True if a list names this argument, or each one below it.
-    fn names(&self, at: &str, value: &Value) -> bool {
-        if self.arguments.contains_key(at) || self.free.contains(at) {
-            return true;
-        }
-        // RFC 6901 escapes, as in the stored pointers.
-        let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
-        match value {
-            Value::Object(members) if at.is_empty() || !members.is_empty() => members
-                .iter()
-                .all(|(name, value)| self.names(&below(name), value)),
-            Value::Array(items) if !items.is_empty() => items
-                .iter()
-                .enumerate()
-                .all(|(index, value)| self.names(&below(&index.to_string()), value)),
-            _ => false,
-        }
+    /// True if a list has this argument, or one that contains it.
+    fn names(&self, at: &str) -> bool {
+        let is_listed = |at: &str| self.arguments.contains_key(at) || self.free.contains(at);
+        let ends = at.match_indices('/').map(|(end, _)| end);
+        is_listed(at) || ends.into_iter().any(|end| is_listed(&at[..end]))
     }
 }
 
@@ -155,11 +137,9 @@ pub struct AgentRules {
     pub enabled: bool,
     /// Requested form of declarations.
     pub carrier: CarrierMode,
-    /// Treatment of plain text.
     pub plain_text: PlainText,
     /// Loose outputs that are recovered.
     pub recovery: Recovery,
-    /// Features of the graph.
     pub features: Features,
     /// True if the run is a delegated one, so that `outcome` is shown.
     pub delegated: bool,
@@ -169,7 +149,6 @@ pub struct AgentRules {
     pub forbid: BTreeSet<Effect>,
     /// Treatment of unordered writes.
     pub conflicts: Conflicts,
-    /// Bounds.
     pub limits: GraphLimits,
 }
 
@@ -250,18 +229,17 @@ impl KnownFacts {
 /// A graph of the same conversation and agent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KnownGraph {
-    /// Its id.
     pub id: GraphId,
     /// True if it still runs or waits.
     pub open: bool,
     /// True if its stored results are gone.
     pub expired: bool,
-    /// Its actions.
     pub actions: BTreeMap<ActionId, KnownAction>,
 }
 
 /// An action of an earlier graph.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct KnownAction {
     /// Status word of the projection.
     pub status: String,
@@ -269,44 +247,10 @@ pub struct KnownAction {
     pub satisfying: bool,
     /// True if the model may not read its result.
     pub private: bool,
-    /// Its summary.
     pub summary: String,
     /// Its output, where the caller has loaded it.
     pub output: Option<Value>,
-    /// Its error message.
     pub error: Option<String>,
-}
-
-impl From<&Graph> for KnownGraph {
-    /// The facts about a graph for later declarations. The caller sets whether its results are gone.
-    fn from(graph: &Graph) -> Self {
-        let actions = graph.nodes.iter().map(|node| {
-            // Only a completed action has a value: an output of an earlier attempt is outdated.
-            let output = node
-                .output
-                .as_ref()
-                .filter(|_| node.state == NodeState::Completed);
-            let action = KnownAction {
-                status: node.state.status().as_str().to_owned(),
-                satisfying: node.satisfying,
-                private: node.visibility() > Visibility::Model,
-                summary: output
-                    .map(|output| summary_of(output).0)
-                    .unwrap_or_default(),
-                output: output.map(|output| output.value.clone()),
-                error: node.error.as_ref().map(|error| error.message.clone()),
-            };
-            (node.action.id.clone(), action)
-        });
-        // A failed graph with blocked actions may still be decided about, or revised.
-        let is_settled = graph.nodes.iter().all(|node| node.state.is_terminal());
-        Self {
-            id: graph.id.clone(),
-            open: graph.stop.is_none() && !is_settled,
-            expired: false,
-            actions: actions.collect(),
-        }
-    }
 }
 
 #[cfg(test)]

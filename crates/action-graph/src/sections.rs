@@ -56,11 +56,8 @@ pub(crate) fn read(
         section.sha256 = sha256_hex(&section.text);
         if section.text.len() > limits.section_bytes {
             let max = limits.section_bytes;
-            found.add(
-                Code::SectionTooLarge,
-                "",
-                format!("section `{id}` exceeds {max} bytes"),
-            );
+            let message = format!("section `{id}` exceeds {max} bytes");
+            found.add(Code::SectionTooLarge, "", message);
         }
     }
     sections
@@ -88,31 +85,22 @@ fn one_side(
                     line,
                 };
                 if sections.by_id.contains_key(&id) {
-                    found.add(
-                        Code::SectionDuplicate,
-                        "",
-                        format!("section `{id}` occurs twice"),
-                    );
+                    let message = format!("section `{id}` occurs twice");
+                    found.add(Code::SectionDuplicate, "", message);
                 }
                 sections.by_id.insert(id.clone(), section);
                 current = Some(id);
             }
             // Numbered headings are common in prose, so they are only a warning.
             Some(id) if id.starts_with(|first: char| first.is_ascii_digit()) => {
-                found.add(
-                    Code::NumericSection,
-                    "",
-                    format!("section `{id}` has a number as name"),
-                );
+                let message = format!("section `{id}` has a number as name");
+                found.add(Code::NumericSection, "", message);
                 current = None;
             }
             Some(id) if is_strict => {
                 let shown: String = id.chars().take(64).collect();
-                found.add(
-                    Code::SectionInvalidId,
-                    "",
-                    format!("`{shown}` is no id of a section"),
-                );
+                let message = format!("`{shown}` is no id of a section");
+                found.add(Code::SectionInvalidId, "", message);
                 current = None;
             }
             // Text before the first section is visible to the user.

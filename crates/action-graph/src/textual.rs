@@ -1,4 +1,4 @@
-//! Calls that a model wrote as text: XML invokes, `[TOOL_CALL]` and vendor tags, outside of code.
+//! Calls that a model wrote as text: XML invokes, and blocks with a JSON call, outside of code.
 
 use serde_json::{Map, Value};
 
@@ -14,18 +14,9 @@ pub struct TextCall {
 }
 
 /// Opening and closing marks of blocks that hold a JSON call.
-const BLOCKS: [(&str, &str); 3] = [
+const BLOCKS: [(&str, &str); 2] = [
     ("[TOOL_CALL]", "[/TOOL_CALL]"),
     ("<tool_call>", "</tool_call>"),
-    ("<|tool_call|>", "<|/tool_call|>"),
-];
-/// Marks of vendors whose arguments are not read.
-const VENDORS: [&str; 5] = [
-    "<|tool_calls_section_begin|>",
-    "<|python_tag|>",
-    "<function_calls>",
-    "<|tool▁calls▁begin|>",
-    "<\u{ff5c}tool",
 ];
 /// Calls that are listed.
 const MAX_CALLS: usize = 16;
@@ -44,14 +35,6 @@ pub fn find(text: &str) -> Vec<TextCall> {
         calls.extend(between(&open, begin, end).map(block_call));
     }
     calls.extend(tagged(&open, "<invoke name=", "</invoke>"));
-    calls.extend(tagged(&open, "<function=", "</function>"));
-    // Named marks without a readable call: the caller must know that a call was meant.
-    if calls.is_empty() && VENDORS.iter().any(|mark| open.contains(mark)) {
-        calls.push(TextCall {
-            name: None,
-            arguments: None,
-        });
-    }
     calls.truncate(MAX_CALLS);
     calls
 }
@@ -75,7 +58,7 @@ fn block_call(body: &str) -> TextCall {
     }
 }
 
-/// `<invoke name="x">{…}</invoke>` and `<function=x>{…}</function>`.
+/// `<invoke name="x">{…}</invoke>`.
 fn tagged<'a>(text: &'a str, begin: &'a str, end: &'a str) -> impl Iterator<Item = TextCall> {
     between(text, begin, end).map(|part| {
         let (name, body) = part.split_once('>').unwrap_or_default();
@@ -111,7 +94,6 @@ mod tests {
                 Some("read"),
                 false,
             ),
-            ("<function_calls>", None, false),
         ] {
             let calls = find(text);
             assert_eq!(calls.len(), 1, "{text}");

@@ -1,35 +1,26 @@
 //! The transcript: the only text from the runtime to the model.
 
 mod build;
-mod parse;
 mod render;
 mod replay;
-mod text;
 
 use serde::{Deserialize, Serialize};
 
 use crate::graph::GraphStatus;
 
 pub use build::{expansion_turn, notice, protocol_turn};
-pub use parse::parse;
-pub use render::{instruction, render, render_from};
+pub use render::{clean, instruction, one_line, render, render_from};
 pub use replay::{Replay, replay};
-pub use text::{clean, one_line};
 
 /// One turn of the transcript; stored, so that later runs show it again.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TranscriptTurn {
-    /// A request of the user.
     User {
-        /// Its text.
         text: String,
-        /// Its attachments.
         attachments: Vec<Attachment>,
     },
-    /// An answer to the user.
     Answer {
-        /// Its text.
         text: String,
     },
     /// A notice of the runtime, shown once.
@@ -41,11 +32,8 @@ pub enum TranscriptTurn {
 /// An attachment of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Attachment {
-    /// Its name.
     pub name: String,
-    /// Its media type.
     pub kind: String,
-    /// Its size in bytes.
     pub size: u64,
     /// Reference to its content.
     pub reference: String,
@@ -54,7 +42,6 @@ pub struct Attachment {
 /// A sentence with numbered lines.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
-    /// The sentence.
     pub sentence: String,
     /// Code, place and text of each line.
     pub lines: Vec<(String, String, String)>,
@@ -63,7 +50,6 @@ pub struct Notice {
 /// A declaration, each call next to its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProtocolTurn {
-    /// The graph.
     pub run_id: String,
     /// Reason of the calls.
     pub purpose: String,
@@ -73,9 +59,7 @@ pub struct ProtocolTurn {
     pub declaration: Option<String>,
     /// The earlier graph that it continues.
     pub continues: Option<String>,
-    /// The calls.
     pub calls: Vec<CallTurn>,
-    /// Next step.
     pub next: Option<String>,
     /// Tokens of the declaration; decides how long it is shown exactly. Not printed.
     pub tokens: usize,
@@ -86,7 +70,6 @@ pub struct ProtocolTurn {
 /// A call and its result.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CallTurn {
-    /// The action.
     pub id: String,
     /// Label of its executor's class.
     pub kind: String,
@@ -94,13 +77,10 @@ pub struct CallTurn {
     pub target: String,
     /// The work, in a line.
     pub does: String,
-    /// Its dependencies.
     pub after: Vec<String>,
-    /// Its condition.
     pub when: Option<String>,
     /// Bound arguments, as JSON; empty without arguments.
     pub arguments: String,
-    /// Status word.
     pub status: String,
     /// Code and line of a failure, a block or a wait.
     pub reason: Option<(String, String)>,
@@ -108,7 +88,6 @@ pub struct CallTurn {
     pub artifacts: Vec<String>,
     /// Form and tokens of the shown result.
     pub shown: Option<String>,
-    /// The result.
     pub text: String,
     /// Hash of the work, to find repetitions. Not printed.
     pub work: String,

@@ -1,4 +1,4 @@
-//! Values of references and conditions while a graph runs.
+//! Values of references and conditions while a graph runs, and the facts that later declarations may use.
 
 use serde_json::Value;
 
@@ -8,6 +8,7 @@ use crate::node::{Node, NodeState};
 use crate::policy::Visibility;
 use crate::reference::{Reference, ResultPart};
 use crate::result::summary::summary_of;
+use crate::rules::{KnownAction, KnownGraph};
 
 impl Graph {
     /// The value of a reference as seen from a node; `None` where it does not exist.
@@ -94,5 +95,37 @@ fn passes(value: Option<&Value>, test: &Test) -> bool {
         Test::In(list) => value.is_some_and(|value| list.contains(value)),
         Test::Less(limit) => number.is_some_and(|number| number < *limit),
         Test::More(limit) => number.is_some_and(|number| number > *limit),
+    }
+}
+
+impl From<&Graph> for KnownGraph {
+    /// The facts about a graph for later declarations. The caller sets whether its results are gone.
+    fn from(graph: &Graph) -> Self {
+        let actions = graph.nodes.iter().map(|node| {
+            // Only a completed action has a value: an output of an earlier attempt is outdated.
+            let output = node
+                .output
+                .as_ref()
+                .filter(|_| node.state == NodeState::Completed);
+            let action = KnownAction {
+                status: node.state.status().as_str().to_owned(),
+                satisfying: node.satisfying,
+                private: node.visibility() > Visibility::Model,
+                summary: output
+                    .map(|output| summary_of(output).0)
+                    .unwrap_or_default(),
+                output: output.map(|output| output.value.clone()),
+                error: node.error.as_ref().map(|error| error.message.clone()),
+            };
+            (node.action.id.clone(), action)
+        });
+        // A failed graph with blocked actions may still be decided about, or revised.
+        let is_settled = graph.nodes.iter().all(|node| node.state.is_terminal());
+        Self {
+            id: graph.id.clone(),
+            open: graph.stop.is_none() && !is_settled,
+            expired: false,
+            actions: actions.collect(),
+        }
     }
 }

@@ -11,24 +11,18 @@ use crate::ids::ActionId;
 /// A workflow of the operator.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Workflow {
-    /// Its title.
     pub title: String,
-    /// Its nodes.
     pub nodes: Vec<WorkflowNode>,
 }
 
 /// A node of a workflow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkflowNode {
-    /// Its id.
     pub id: ActionId,
-    /// Its label.
     pub title: String,
-    /// Class of its executor.
     pub executor: ExecutorKind,
     /// Name of its executor.
     pub target: String,
-    /// Its input.
     #[serde(default)]
     pub input: Map<String, Value>,
     /// Nodes that must succeed first.

@@ -361,8 +361,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             if keeps_stored && is_stored {
                 self.graphs.work.drop_graph(&id);
             } else if !matches!(live.need(), GraphWait::Plan | GraphWait::Nothing) {
-                let event = event();
-                self.graphs.work.events.push_back((id, event));
+                self.graphs.work.push(&id, event());
             }
         }
         let end = Instant::now() + grace;

@@ -28,9 +28,9 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             return Ok(None);
         }
         let reply = match (words.next(), words.next(), words.next()) {
-            (None, ..) => listed(&self.driver.graphs.records.approvals.standing()),
+            (None, ..) => listed(&self.driver.graphs.records.standing()),
             (Some(REVOKE), Some(name), None) => {
-                if self.driver.graphs.records.approvals.revoke(name).await? {
+                if self.driver.graphs.records.revoke(name).await? {
                     format!("`{name}` is revoked: such calls need an approval again.")
                 } else {
                     format!("There is no approval `{name}`. `{COMMAND}` lists them.")

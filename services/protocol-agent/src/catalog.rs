@@ -2,9 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::action::{AUTHORITY, Effect, ExecutorKind, Idempotency};
 use action_graph::catalog::{Catalog, CatalogEntry};
-use action_graph::delegate::AUTHORITY;
 use futures_util::FutureExt as _;
 use futures_util::stream::{self, StreamExt as _};
 use protocol::context::AgentRunContext;

@@ -176,11 +176,7 @@ impl Config {
 /// Rules of the protocol, and true if plans need an approval.
 fn rules(reader: &mut TableReader<'_>) -> (AgentRules, bool) {
     let defaults = AgentRules::default();
-    let carriers = [
-        ("flat", CarrierMode::Flat),
-        ("strict", CarrierMode::Strict),
-        ("fenced", CarrierMode::Fenced),
-    ];
+    let carriers = [("flat", CarrierMode::Flat), ("fenced", CarrierMode::Fenced)];
     let (approve, approves_plans) = {
         let effects: Vec<_> = defaults.approve.iter().copied().collect();
         reader.approvals(&effects)

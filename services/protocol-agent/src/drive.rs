@@ -6,9 +6,7 @@ mod words;
 use action_graph::code::Code;
 use action_graph::ids::GraphId;
 use action_graph::node::Sent;
-use action_graph::schedule::{
-    ActionFailure, ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step,
-};
+use action_graph::schedule::{ActionOutcome, Command, GraphEvent, IgnoredEvent, Suspension, step};
 use protocol::result::{ResultType, ToolCallCompletedPayload};
 use runner_kit::results;
 use tokio::time::{Instant, sleep_until};
@@ -18,6 +16,7 @@ use crate::failpoint::reach;
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
 use crate::records::RecordsError;
+use crate::run_clock::millis;
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
 use crate::writer::within_limit;
@@ -36,11 +35,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             if !self.moves() {
                 break;
             }
-            let timer = self
-                .graphs
-                .work
-                .next_timer()
-                .map(|at| self.graphs.env.clock.instant(at));
+            let timer = self.graphs.work.next_timer();
+            let timer = timer.map(|at| self.graphs.env.clock.instant(at));
             let shows = self.graphs.next_show();
             // Biased: a cancel takes precedence over finished attempts, which could start new ones.
             tokio::select! {
@@ -62,12 +58,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 
     /// True while an attempt, a due timer or a child run can change a graph.
     fn moves(&self) -> bool {
-        let end = self
-            .graphs
-            .env
-            .clock
-            .now()
-            .saturating_add(crate::run_clock::millis(self.graphs.env.left()));
+        let env = &self.graphs.env;
+        let end = env.clock.now().saturating_add(millis(env.left()));
         // A timer after the end of work is left to the next run.
         if self.graphs.work.is_busy() || self.graphs.work.has_timer_before(end) {
             return true;
@@ -92,14 +84,9 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             } else if let Some((graph, event)) = self.graphs.work.events.pop_front() {
                 // Adjacent events of one graph share a single write of its head.
                 let mut events = vec![event];
-                while self
-                    .graphs
-                    .work
-                    .events
-                    .front()
-                    .is_some_and(|(id, _)| *id == graph)
-                {
-                    events.extend(self.graphs.work.events.pop_front().map(|(_, event)| event));
+                let queue = &mut self.graphs.work.events;
+                while let Some((_, event)) = queue.pop_front_if(|(id, _)| *id == graph) {
+                    events.push(event);
                 }
                 if let Some(position) = self.graphs.position(&graph) {
                     self.graphs.apply(position, events).await?;
@@ -120,27 +107,20 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             }
             AttemptReport::Spawned(run) => {
                 reach("child.spawned").await;
-                let node = self.graphs.position(&key.graph);
-                let node =
-                    node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+                let node = self.graphs.node(&key);
                 // The attempt was aborted during the spawn request, so the new child run is obsolete.
                 if node.is_none_or(|node| node.aborting || node.attempt != key.attempt) {
                     let host = self.graphs.env.host.clone();
                     self.graphs.work.end_child(host, run);
                     return self.graphs.work.finish(
                         &key,
-                        failed(Code::ChildCancelled, "it was cancelled", Sent::Yes),
+                        ActionOutcome::failed(Code::ChildCancelled, "it was cancelled", Sent::Yes),
                     );
                 }
-                let (id, attempt) = (key.id.clone(), key.attempt);
-                let on = Suspension::Child {
-                    run: run.to_string(),
-                };
-                let event = GraphEvent::Suspended { id, attempt, on };
+                let child = run.to_string();
                 self.graphs
                     .work
-                    .events
-                    .push_back((key.graph.clone(), event));
+                    .suspend(&key, Suspension::Child { run: child });
                 let env = self.graphs.env.clone();
                 let follow = async move { AttemptReport::Finished(agent::follow(&env, run).await) };
                 self.graphs.work.follow(key, run, follow);
@@ -151,18 +131,14 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     /// Fires all due timers.
     fn fire(&mut self) {
         for key in self.graphs.work.due(self.graphs.env.clock.now()) {
-            let node = self.graphs.position(&key.graph);
-            let node =
-                node.and_then(|position| self.graphs.live_graphs[position].graph.node(&key.id));
+            let node = self.graphs.node(&key);
             // The timer of an aborted attempt is the end of its grace period.
             if node.is_some_and(|node| node.aborting) {
                 self.graphs.work.abort(&key);
             }
             let AttemptKey { graph, id, attempt } = key;
-            self.graphs
-                .work
-                .events
-                .push_back((graph, GraphEvent::TimerFired { id, attempt }));
+            let event = GraphEvent::TimerFired { id, attempt };
+            self.graphs.work.push(&graph, event);
         }
     }
 }
@@ -219,15 +195,11 @@ impl<H: GraphAgentHost> RunGraphs<H> {
 
     /// Stores a graph. Stops driving it if another run has taken it over.
     pub(crate) async fn save(&mut self, position: usize) -> Result<(), Halt> {
-        let Err(error) = self
-            .records
-            .driven
-            .save(&self.live_graphs[position].graph)
-            .await
-        else {
-            return Ok(());
-        };
-        self.handle_records_error(position, error)
+        let graph = &self.live_graphs[position].graph;
+        match self.records.driven.save(graph).await {
+            Ok(()) => Ok(()),
+            Err(error) => self.handle_records_error(position, error),
+        }
     }
 
     /// Handles a failed write of a record. `Ok`: the run continues.
@@ -252,7 +224,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
                 self.work.fail_queued(&graph);
                 // One event is enough: all further writes of the record fail in the same way.
                 if is_first {
-                    self.work.events.push_back((graph, GraphEvent::BudgetGone));
+                    self.work.push(&graph, GraphEvent::BudgetGone);
                 }
                 Ok(())
             }
@@ -267,15 +239,10 @@ impl<H: GraphAgentHost> RunGraphs<H> {
 
     /// Sends `tool.call.completed` for an attempt.
     async fn report_end(&mut self, key: &AttemptKey, outcome: &ActionOutcome) {
-        let Some(position) = self.position(&key.graph) else {
+        let node = self.node(key);
+        let Some(node) = node.filter(|node| carry::is_reported(node)) else {
             return;
         };
-        let Some(node) = self.live_graphs[position].graph.node(&key.id) else {
-            return;
-        };
-        if !carry::is_reported(node) {
-            return;
-        }
         let line_limit = self.writer.line_limit();
         let (result, error) = match outcome {
             ActionOutcome::Ok { output, .. } if carry::may_see(node) => {
@@ -302,11 +269,6 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             .send(results::typed(ResultType::ToolCallCompleted, &payload))
             .await;
     }
-}
-
-/// Failure outcome without a retry.
-pub(crate) fn failed(code: Code, message: &str, sent: Sent) -> ActionOutcome {
-    ActionOutcome::Err(ActionFailure::new(code, message, sent))
 }
 
 async fn at(time: Option<Instant>) {

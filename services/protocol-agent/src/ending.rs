@@ -11,7 +11,7 @@ use protocol::result::RunOutcome;
 
 use crate::failpoint::reach;
 use crate::host::GraphAgentHost;
-use crate::live::GraphWait;
+use crate::live::{GraphWait, LiveGraph};
 use crate::session::{ProtocolSession, RunGraphs, RunTranscript, budget};
 
 /// Finish reason of a run that waits for a person.
@@ -37,9 +37,7 @@ pub(crate) struct SessionEnd {
 /// Limit that ended a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Limit {
-    /// Declarations of the run.
     Declarations,
-    /// Tokens of the run.
     Tokens,
     /// The time of the run.
     Deadline,
@@ -55,20 +53,12 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         // Turns before graphs: a crash in between repeats an observation, but never loses the answer.
         self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
-        let waits = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .any(|live| live.need() == GraphWait::Child);
-        SessionEnd {
-            reason: if waits {
-                WAITING_CHILD
-            } else {
-                self.driver.graphs.answer_reason()
-            },
-            outcome: self.driver.rules.delegated.then_some(outcome),
-        }
+        let reason = if self.driver.graphs.any_needs(GraphWait::Child) {
+            WAITING_CHILD
+        } else {
+            answer_reason(&self.driver.graphs.live_graphs)
+        };
+        self.ended(reason, outcome)
     }
 
     /// Ends the run without a message, unless `text` or lost graphs need one.
@@ -78,47 +68,34 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         }
         self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
-        SessionEnd {
-            reason: self.driver.graphs.answer_reason(),
-            outcome: self.driver.rules.delegated.then_some(outcome),
-        }
+        self.ended(answer_reason(&self.driver.graphs.live_graphs), outcome)
     }
 
     /// Ends the run because a graph waits. The message is its note, or the list of waiting actions.
     pub(crate) async fn wait(&mut self) -> SessionEnd {
-        let waiting = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .filter(|live| live.waits());
+        let graphs = self.driver.graphs.live_graphs.iter();
+        let waiting = graphs.filter(|live| live.waits());
         let notes: Vec<_> = waiting.map(|live| note_of(&live.graph)).collect();
         let text = with_losses(&mut self.lost, &notes.join("\n\n"));
         self.driver.graphs.writer.complete(&text).await;
         self.driver.graphs.store_turns(&self.transcript).await;
         self.driver.graphs.close_all().await;
-        let is = |need| {
-            self.driver
-                .graphs
-                .live_graphs
-                .iter()
-                .any(|live| live.need() == need)
+        let graphs = &self.driver.graphs;
+        let waits_for_child = |live: &LiveGraph| !live.is_closed && live.waits_for_child();
+        let reason = if graphs.live_graphs.iter().any(waits_for_child) {
+            WAITING_CHILD
+        } else if graphs.any_needs(GraphWait::User) {
+            WAITING_USER
+        } else {
+            WAITING
         };
-        let has_child = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .any(|live| !live.is_closed && live.waits_for_child());
-        let reason = match (has_child, is(GraphWait::User)) {
-            (true, _) => WAITING_CHILD,
-            (false, true) => WAITING_USER,
-            (false, false) => WAITING,
-        };
-        SessionEnd {
-            reason,
-            outcome: self.driver.rules.delegated.then_some(RunOutcome::NeedInput),
-        }
+        self.ended(reason, RunOutcome::NeedInput)
+    }
+
+    /// Successful end. Only the parent of a delegated run gets an outcome.
+    fn ended(&self, reason: &'static str, outcome: RunOutcome) -> SessionEnd {
+        let outcome = self.driver.rules.delegated.then_some(outcome);
+        SessionEnd { reason, outcome }
     }
 
     /// Ends the run at a limit. The message lists done and open actions.
@@ -129,33 +106,17 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
                 self.declarations
             ),
             Limit::Tokens => {
-                let max_tokens = self
-                    .driver
-                    .graphs
-                    .env
-                    .config
-                    .budgets
-                    .tokens
-                    .unwrap_or_default();
+                let budgets = &self.driver.graphs.env.config.budgets;
+                let max_tokens = budgets.tokens.unwrap_or_default();
                 format!("I stopped: the {max_tokens} tokens of this run are used up.")
             }
             Limit::Deadline => "I stopped: the time of this run is over.".to_owned(),
         };
-        text = self.driver.graphs.progress(&text);
-        let continues = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .any(crate::live::LiveGraph::waits)
+        let graphs = &self.driver.graphs;
+        text = graphs.progress(&text);
+        let continues = graphs.live_graphs.iter().any(LiveGraph::waits)
             // At the deadline, moving graphs stay stored and continue in the next run.
-            || limit == Limit::Deadline
-                && self
-                    .driver
-                    .graphs
-                    .live_graphs
-                    .iter()
-                    .any(|live| live.need() == GraphWait::Moving);
+            || limit == Limit::Deadline && graphs.any_needs(GraphWait::Moving);
         text.push_str(if continues {
             "\n\nThe open steps continue with your next message."
         } else {
@@ -183,19 +144,6 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         list(&mut text, "Done", done.into_iter());
         list(&mut text, "Not done", open.into_iter());
         text
-    }
-
-    /// Finish reason of an answer.
-    fn answer_reason(&self) -> &'static str {
-        // The newest graph decides: the model replaces failed graphs by later ones.
-        let newest = self.live_graphs.last().filter(|live| !live.waits());
-        let newest = newest.map(|live| live.graph.status());
-        match newest {
-            Some(GraphStatus::Failed | GraphStatus::Blocked | GraphStatus::Canceled) => {
-                ACTIONS_FAILED
-            }
-            _ => STOP,
-        }
     }
 
     /// Stores the turns of this run for later runs. An error does not fail the run.
@@ -244,6 +192,16 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         if let Err(error) = self.records.close(&live.graph, &record).await {
             tracing::warn!(graph = %live.graph.id, "the graph is not closed, the next run closes it: {error}");
         }
+    }
+}
+
+/// Finish reason of an answer.
+fn answer_reason(graphs: &[LiveGraph]) -> &'static str {
+    // The newest graph decides: the model replaces failed graphs by later ones.
+    let newest = graphs.last().filter(|live| !live.waits());
+    match newest.map(|live| live.graph.status()) {
+        Some(GraphStatus::Failed | GraphStatus::Blocked | GraphStatus::Canceled) => ACTIONS_FAILED,
+        _ => STOP,
     }
 }
 

@@ -70,13 +70,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         let make = |graph: &action_graph::Graph| {
             TranscriptTurn::Protocol(protocol_turn(graph, why, budget(window)))
         };
-        let turn = match self
-            .graphs
-            .records
-            .driven
-            .observed(&mut live.graph, make)
-            .await
-        {
+        let records = &mut self.graphs.records.driven;
+        let turn = match records.observed(&mut live.graph, make).await {
             Ok(turn) => turn,
             Err(error) => {
                 self.graphs.handle_records_error(position, error)?;
@@ -156,11 +151,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             input: is_done.then_some(output),
         };
         let by = Actor::StatusTool;
-        let is_refused = self
-            .graphs
-            .apply(position, vec![GraphEvent::Decide { decision, by }])
-            .await?;
-        Ok(!is_refused)
+        let event = GraphEvent::Decide { decision, by };
+        Ok(!self.graphs.apply(position, vec![event]).await?)
     }
 }
 

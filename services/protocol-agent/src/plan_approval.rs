@@ -12,7 +12,7 @@ use action_graph::ids::ActionId;
 use action_graph::json::pretty;
 use action_graph::node::Sent;
 use action_graph::rules::KnownFacts;
-use action_graph::schedule::{ActionFailure, ActionOutcome};
+use action_graph::schedule::ActionOutcome;
 use action_graph::validate::{AcceptedDeclaration, Context};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -38,11 +38,7 @@ pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
         // A refusal is a failure: the graph stops, and no decision of the model can continue it.
         ActionOutcome::Ok {
             satisfying: false, ..
-        } => ActionOutcome::Err(ActionFailure::new(
-            Code::ApprovalDenied,
-            "the user refused the plan",
-            Sent::Yes,
-        )),
+        } => ActionOutcome::failed(Code::ApprovalDenied, "the user refused the plan", Sent::Yes),
         outcome => outcome,
     }
 }

@@ -116,10 +116,8 @@ pub(crate) async fn end(session: &mut ProtocolSession<impl GraphAgentHost>) -> O
     if let Some(text) = results_of(&newest.graph) {
         return Some(session.answer(&text, RunOutcome::Ok).await);
     }
-    let text = session
-        .driver
-        .graphs
-        .progress("The graph did not complete.");
+    let graphs = &session.driver.graphs;
+    let text = graphs.progress("The graph did not complete.");
     Some(session.answer(&text, RunOutcome::NotDone).await)
 }
 

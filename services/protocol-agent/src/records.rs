@@ -18,13 +18,11 @@ mod bodies;
 mod closed;
 mod digests;
 mod document;
-mod error;
 mod head;
 mod host;
 mod inbox;
 mod index;
 mod load;
-mod open;
 mod reconcile;
 mod save;
 #[cfg(test)]
@@ -34,21 +32,23 @@ use std::collections::BTreeMap;
 
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
-use action_graph::ids::{ActionId, GraphId};
+use action_graph::ids::GraphId;
+use action_graph::record::RestoreError;
 use action_graph::rules::KnownGraph;
-use action_graph::schedule::{ApprovalRequest, GraphEvent};
 use action_graph::transcript::TranscriptTurn;
 use protocol::context::AgentRunContext;
+use runner_kit::HostError;
 
-pub use allowances::{Approvals, pattern};
+pub use allowances::pattern;
 pub use closed::GraphArchive;
 pub use digests::Digest;
-pub use error::RecordsError;
 pub use head::{PendingQuestion, QuestionSubject};
 pub use host::{HostResult, RecordsHost};
-pub use inbox::{AnswerInbox, Submission};
+pub use inbox::Submission;
+pub use reconcile::RecoveryFindings;
 pub use save::DrivenGraphs;
 
+use allowances::Allowances;
 use digests::DigestList;
 use document::StateDocument;
 
@@ -117,14 +117,11 @@ pub struct GraphRecords<H> {
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
     now: Millis,
-    /// Approvals for the conversation.
-    pub approvals: Approvals<H>,
+    allowances: StateDocument<Allowances>,
     /// Graphs that this run drives.
     pub driven: DrivenGraphs<H>,
     /// The index of graphs, and closed ones.
     pub archive: GraphArchive<H>,
-    /// Answers for graphs that other runs drive.
-    pub inbox: AnswerInbox<H>,
 }
 
 /// Stored records at the start of a run.
@@ -142,7 +139,8 @@ pub struct LoadedRecords {
     pub inbox: Vec<Submission>,
 }
 
-/// Graph that this run has taken over. Apply `events` in order, save, and only then execute their commands.
+/// Graph that this run has taken over. Apply the events of `found` in order, save, and only then execute
+/// their commands.
 #[derive(Debug)]
 pub struct Resumed {
     /// Last stored state of the graph.
@@ -151,16 +149,8 @@ pub struct Resumed {
     pub diagnostics: Vec<Diagnostic>,
     /// Observations of runs that stored no turns.
     pub observations: Vec<TranscriptTurn>,
-    /// Events derived from stored facts about open attempts.
-    pub events: Vec<GraphEvent>,
-    /// Child runs to query: action, attempt, run. Apply `Recovered` for each.
-    pub children: Vec<(ActionId, u32, String)>,
-    /// Timers to set: action, attempt, time.
-    pub timers: Vec<(ActionId, u32, Millis)>,
-    /// Questions that were sent and have not expired.
-    pub asks: Vec<PendingQuestion>,
-    /// Approvals whose question may never have been sent: ask again.
-    pub unsent: Vec<ApprovalRequest>,
+    /// Consequences of stored facts about open attempts.
+    pub found: RecoveryFindings,
 }
 
 /// Outcome of opening a graph.
@@ -224,5 +214,59 @@ impl<H: RecordsHost> GraphRecords<H> {
     fn needs_storage(&self) -> Result<(), RecordsError> {
         self.refused
             .map_or(Ok(()), |why| Err(RecordsError::Refused(why)))
+    }
+}
+
+/// Failure to read or write records.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordsError {
+    /// Another run drives the graph. This run aborts its attempts and sends no further results for it.
+    #[error("run {run} drives graph {graph} now")]
+    LeaseLost {
+        /// Graph that was taken over.
+        graph: GraphId,
+        /// Id of the run that drives the graph; empty if unknown.
+        run: String,
+    },
+    /// The gateway failed to read or write a record, also after retries. No effect may start.
+    #[error("the gateway cannot store the graph")]
+    Unavailable(#[source] HostError),
+    /// The gateway's quota rejects the size of a record, or another record.
+    #[error(
+        "the gateway's quota is too small for the graph: remove old records, or raise its bounds"
+    )]
+    QuotaExceeded(#[source] HostError),
+    /// A bound of this service is reached.
+    #[error(
+        "{what} would exceed {bound} bytes or entries: declare smaller graphs, or close open ones"
+    )]
+    Full {
+        /// Name of the record.
+        what: &'static str,
+        /// Bound in bytes or entries.
+        bound: usize,
+    },
+    /// This run may not store records.
+    #[error("{0}")]
+    Refused(&'static str),
+    /// A stored record is damaged, or of a later version.
+    #[error(transparent)]
+    Restore(#[from] RestoreError),
+}
+
+impl From<HostError> for RecordsError {
+    fn from(error: HostError) -> Self {
+        if error.code == "payload_too_large" {
+            Self::QuotaExceeded(error)
+        } else {
+            Self::Unavailable(error)
+        }
+    }
+}
+
+impl RecordsError {
+    /// True if the run was cancelled. The gateway then accepts only state from it.
+    pub fn is_cancelled(&self) -> bool {
+        matches!(self, Self::Unavailable(error) if error.is_cancelled())
     }
 }

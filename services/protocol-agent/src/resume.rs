@@ -82,7 +82,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             self.takeover().receive(&submission).await?;
             self.driver.drain().await?;
             // Removed after the graph is stored: a crash in between delivers it twice, which is harmless.
-            if let Err(error) = self.driver.graphs.records.inbox.taken(&interaction).await {
+            if let Err(error) = self.driver.graphs.records.forget_answer(&interaction).await {
                 tracing::warn!(
                     "cannot remove a delivered answer from the inbox, the next run ignores it: {error}"
                 );
@@ -99,18 +99,11 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
 
     /// Pulls steering inputs: requests become turns, answers are delivered to their graphs.
     pub(crate) async fn take_steering(&mut self) -> Result<(), Halt> {
-        if !self
-            .driver
-            .graphs
-            .env
-            .context
-            .context
-            .available_apis
-            .steering_pull
-        {
+        let env = &self.driver.graphs.env;
+        if !env.context.context.available_apis.steering_pull {
             return Ok(());
         }
-        let items = match self.driver.graphs.env.host.pull_steering().await {
+        let items = match env.host.pull_steering().await {
             Ok(items) => items,
             Err(error) if error.is_cancelled() || error.is_deadline_exceeded() => {
                 return Err(error.into());
@@ -143,11 +136,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             mut graph,
             diagnostics,
             observations,
-            events,
-            children,
-            timers,
-            asks,
-            unsent,
+            found,
         } = resumed;
         graph.settings.can_ask = self.driver.graphs.can_ask();
         let mut live = LiveGraph::new(graph, diagnostics);
@@ -156,22 +145,19 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             .map(|node| (node.action.id.clone(), node.attempt))
             .collect();
         // Forms and approvals have waiting states of their own.
-        let subjects = asks.iter().flat_map(|ask| &ask.about);
+        let subjects = found.asks.iter().flat_map(|ask| &ask.about);
         let subjects = subjects.map(|one| (one.id.clone(), one.attempt));
         live.questioned = subjects.filter(|one| uncertain.contains(one)).collect();
         let id = live.id().clone();
         self.transcript.turns.extend(observations);
         self.driver.graphs.live_graphs.push(live);
         let position = self.driver.graphs.live_graphs.len() - 1;
-        for (action, attempt, at) in timers {
-            let key = AttemptKey {
-                graph: id.clone(),
-                id: action,
-                attempt,
-            };
+        for (action, attempt, at) in found.timers {
+            let (graph, id) = (id.clone(), action);
+            let key = AttemptKey { graph, id, attempt };
             self.driver.graphs.work.set_timer(at, key);
         }
-        let mut events = events;
+        let mut events = found.events;
         // Its first run may have died between the open and the begin; a second begin only examines the graph again.
         events.push(GraphEvent::Begin);
         let graph = &self.driver.graphs.live_graphs[position].graph;
@@ -180,12 +166,12 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             events.clear();
         }
         self.driver.graphs.apply(position, events).await?;
-        for child in children {
+        for child in found.children {
             self.recover_child(position, child).await?;
         }
-        if !unsent.is_empty() && self.driver.graphs.can_ask() {
+        if !found.unsent.is_empty() && self.driver.graphs.can_ask() {
             // Queued, not sent: the event of this run may be the answer.
-            let command = Command::AskApproval(unsent);
+            let command = Command::AskApproval(found.unsent);
             self.driver.graphs.work.commands.push_back((id, command));
         }
         Ok(())
@@ -208,11 +194,8 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 RecoveredAttempt::Ended(agent::outcome_of(&child))
             }
             Some(child) => {
-                let key = AttemptKey {
-                    graph,
-                    id: id.clone(),
-                    attempt,
-                };
+                let id = id.clone();
+                let key = AttemptKey { graph, id, attempt };
                 let env = self.driver.graphs.env.clone();
                 let run = child.run_id;
                 let follow = async move { AttemptReport::Finished(agent::follow(&env, run).await) };
@@ -220,25 +203,18 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 RecoveredAttempt::Alive
             }
         };
-        self.driver
-            .graphs
-            .apply(position, vec![GraphEvent::Recovered { id, attempt, found }])
-            .await?;
+        let event = GraphEvent::Recovered { id, attempt, found };
+        self.driver.graphs.apply(position, vec![event]).await?;
         Ok(())
     }
 
     async fn receive(&mut self, submission: &Submission) -> Result<SubmissionEffect, Halt> {
-        if let Some((graph, ask)) = self
-            .driver
-            .graphs
-            .records
-            .driven
-            .ask(&submission.interaction)
-        {
+        let id = &submission.interaction;
+        if let Some((graph, ask)) = self.driver.graphs.records.driven.ask(id) {
             return self.wake(&graph, &ask, submission).await;
         }
         // Question ids begin with the id of their graph.
-        let graph = submission.interaction.split('.').next().unwrap_or_default();
+        let graph = id.split('.').next().unwrap_or_default();
         let graph = GraphId(graph.to_owned());
         // Only a graph of a live run can become available later.
         if !self.busy.contains(&graph) {
@@ -250,13 +226,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 Adoption::Mine(resumed) => {
                     self.busy.retain(|one| *one != graph);
                     self.take_over(*resumed).await?;
-                    return match self
-                        .driver
-                        .graphs
-                        .records
-                        .driven
-                        .ask(&submission.interaction)
-                    {
+                    return match self.driver.graphs.records.driven.ask(id) {
                         Some((graph, ask)) => self.wake(&graph, &ask, submission).await,
                         None => Ok(SubmissionEffect::Stale),
                     };
@@ -265,7 +235,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 Adoption::Gone | Adoption::Lost(_) => return Ok(SubmissionEffect::Stale),
             }
         }
-        self.driver.graphs.records.inbox.leave(submission).await?;
+        self.driver.graphs.records.leave_answer(submission).await?;
         Ok(SubmissionEffect::Left)
     }
 
@@ -281,10 +251,8 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         };
         let mut events = Vec::new();
         for about in &ask.about {
-            let Some(node) = self.driver.graphs.live_graphs[position]
-                .graph
-                .node(&about.id)
-            else {
+            let graph = &self.driver.graphs.live_graphs[position].graph;
+            let Some(node) = graph.node(&about.id) else {
                 continue;
             };
             match node.state {
@@ -313,16 +281,14 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 }
                 NodeState::Uncertain => {
                     let decision = GraphDecision {
-                        graph: graph.clone(),
+                        graph: graph.id.clone(),
                         action: Some(about.id.clone()),
                         choice: human::verdict(submission),
                         reason: "the user knows".to_owned(),
                         input: None,
                     };
-                    events.push(GraphEvent::Decide {
-                        decision,
-                        by: Actor::Human,
-                    });
+                    let by = Actor::Human;
+                    events.push(GraphEvent::Decide { decision, by });
                 }
                 // Answered, cancelled or expired in the meantime.
                 _ => {}
@@ -349,14 +315,13 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             let why = Denial::Refused;
             return Ok(GraphEvent::Denied { ids, why });
         }
-        let node = self.driver.graphs.live_graphs[position]
-            .graph
-            .node(&about.id);
+        let graph = &self.driver.graphs.live_graphs[position].graph;
+        let node = graph.node(&about.id);
         let resolved =
             node.and_then(|node| Some((node.action.resolved.clone()?, node.input.clone()?)));
         if let (Consent::Conversation, Some((resolved, input))) = (consent, resolved) {
             let standing = pattern(&resolved.target, &resolved.effects, &input);
-            match self.driver.graphs.records.approvals.allow(&standing).await {
+            match self.driver.graphs.records.allow(&standing).await {
                 Ok(()) => {
                     // Graphs copied the approvals at their opening.
                     for live in &mut self.driver.graphs.live_graphs {

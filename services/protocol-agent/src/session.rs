@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use action_graph::accept::RepairBudget;
 use action_graph::ids::GraphId;
+use action_graph::node::Node;
 use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::{AgentRules, KnownFacts};
@@ -13,11 +14,11 @@ use runner_kit::CancellationToken;
 
 use crate::execute::ExecutorEnv;
 use crate::host::GraphAgentHost;
-use crate::live::LiveGraph;
+use crate::live::{GraphWait, LiveGraph};
 use crate::model::ModelChain;
 use crate::records::{GraphRecords, RecordsError};
 use crate::run_clock::millis;
-use crate::work::AttemptTasks;
+use crate::work::{AttemptKey, AttemptTasks};
 use crate::writer::ResultWriter;
 
 /// Observation budget for a model with this context window.
@@ -108,6 +109,22 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         self.env.context.delivery.interactions.is_some() && self.records.can_persist()
     }
 
+    /// Graph with this id, also after its end.
+    pub(crate) fn live(&self, graph: &GraphId) -> Option<&LiveGraph> {
+        self.live_graphs.iter().find(|live| live.id() == graph)
+    }
+
+    /// Action of an attempt of an active graph.
+    pub(crate) fn node(&self, key: &AttemptKey) -> Option<&Node> {
+        let position = self.position(&key.graph)?;
+        self.live_graphs[position].graph.node(&key.id)
+    }
+
+    /// True if a graph waits for this party or condition.
+    pub(crate) fn any_needs(&self, need: GraphWait) -> bool {
+        self.live_graphs.iter().any(|live| live.need() == need)
+    }
+
     /// Index of the active graph with this id.
     pub(crate) fn position(&self, graph: &GraphId) -> Option<usize> {
         let mut live_graphs = self.live_graphs.iter();
@@ -120,14 +137,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     pub(crate) async fn facts(&mut self, output: &str) -> Result<KnownFacts, RecordsError> {
         let mut graphs = self.driver.graphs.records.graph_facts(output).await?;
         // Graphs of this run replace their stored versions, which may be older.
-        graphs.retain(|graph| {
-            !self
-                .driver
-                .graphs
-                .live_graphs
-                .iter()
-                .any(|live| *live.id() == graph.id)
-        });
+        graphs.retain(|graph| self.driver.graphs.live(&graph.id).is_none());
         graphs.extend(self.driver.graphs.live_graphs.iter().map(LiveGraph::facts));
         Ok(KnownFacts {
             goal: self.goal.clone(),

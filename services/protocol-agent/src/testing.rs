@@ -11,6 +11,7 @@ use protocol::result::AgentRunResult;
 use protocol::run::RunStatus;
 use runner_kit::{CancellationToken, testing};
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::agent::run_on;
 use crate::manifest::RUNNER_ID;
@@ -20,6 +21,19 @@ pub(crate) use script::{GraphTestHost, ScriptedOutput, ToolReply};
 
 /// Run id of a test's first event.
 pub(crate) const RUN: &str = testing::RUN_ID;
+
+/// Id of a further run.
+pub(crate) fn new_run() -> String {
+    Uuid::new_v4().to_string()
+}
+
+/// Fails unless the text contains every part.
+#[track_caller]
+pub(crate) fn has_parts(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
 
 /// Context with all grants: model `m`, tools `look` (reads), `note` (writes), `send` (irreversible) and `mystery`
 /// (unknown), agent `writer`, and a surface that displays questions.

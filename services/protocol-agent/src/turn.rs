@@ -19,11 +19,11 @@ use crate::ending::{Limit, SessionEnd};
 use crate::failpoint::reach;
 use crate::failure::{Halt, PROTOCOL, RunFailure};
 use crate::host::GraphAgentHost;
-use crate::live::GraphWait;
+use crate::live::{GraphWait, LiveGraph};
 use crate::model::VisibleParts;
 use crate::program;
 use crate::prompt::ModelPrompt;
-use crate::session::{ProtocolSession, RunGraphs};
+use crate::session::ProtocolSession;
 use action_graph::rules::CarrierMode;
 
 pub(crate) use plain::converse as converse_plainly;
@@ -103,12 +103,12 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         // Reset before the call: turns that arrive during it need another one.
         self.transcript.needs_model = false;
         let stream = match self.driver.rules.carrier {
-            CarrierMode::Flat | CarrierMode::Strict => VisibleParts::Answer,
+            CarrierMode::Flat => VisibleParts::Answer,
             CarrierMode::Fenced => VisibleParts::Nothing,
         };
         let mut max_tokens = self.driver.graphs.env.config.budgets.request();
         for shrink in 0..=SHRINKS {
-            let waiting = self.driver.graphs.waiting_line();
+            let waiting = waiting_line(&self.driver.graphs.live_graphs);
             let prompt = ModelPrompt {
                 role: &self.prompt,
                 catalog: &self.driver.graphs.env.catalog,
@@ -236,17 +236,12 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
     }
 }
 
-impl<H: GraphAgentHost> RunGraphs<H> {
-    fn waiting_line(&self) -> Option<String> {
-        let waiting = self
-            .live_graphs
-            .iter()
-            .filter(|live| live.need() == GraphWait::User);
-        let ids: Vec<_> = waiting
-            .map(|live| format!("the user was asked in {}", live.id()))
-            .collect();
-        (!ids.is_empty()).then(|| ids.join(", "))
-    }
+fn waiting_line(graphs: &[LiveGraph]) -> Option<String> {
+    let waiting = graphs.iter().filter(|live| live.need() == GraphWait::User);
+    let ids: Vec<_> = waiting
+        .map(|live| format!("the user was asked in {}", live.id()))
+        .collect();
+    (!ids.is_empty()).then(|| ids.join(", "))
 }
 
 fn outcome_of(outcome: ReplyOutcome) -> RunOutcome {

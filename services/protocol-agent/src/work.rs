@@ -6,11 +6,10 @@ use action_graph::code::Code;
 use action_graph::graph::Millis;
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::node::Sent;
-use action_graph::schedule::{ActionOutcome, Command, GraphEvent};
+use action_graph::schedule::{ActionOutcome, Command, Execute, GraphEvent, Suspension};
 use protocol::id::RunId;
 use tokio::task::{AbortHandle, Id, JoinError, JoinSet};
 
-use crate::drive::failed;
 use crate::execute::AttemptReport;
 use crate::host::GraphAgentHost;
 
@@ -23,6 +22,16 @@ pub(crate) struct AttemptKey {
     pub(crate) graph: GraphId,
     pub(crate) id: ActionId,
     pub(crate) attempt: u32,
+}
+
+impl AttemptKey {
+    pub(crate) fn new(graph: &GraphId, execute: &Execute) -> Self {
+        Self {
+            graph: graph.clone(),
+            id: execute.id.clone(),
+            attempt: execute.attempt,
+        }
+    }
 }
 
 /// Attempts of a run. Dropping it aborts all tasks.
@@ -68,35 +77,43 @@ impl AttemptTasks {
         self.start(key, task);
     }
 
-    /// Spawns a background task. Only the end of the run waits for it.
-    fn spawn_detached(&mut self, task: impl Future<Output = ()> + Send + 'static) {
-        self.detached.spawn(task);
-    }
-
     /// Cancels a child run in the background.
     pub(crate) fn end_child(&mut self, host: impl GraphAgentHost, run: RunId) {
         // In the background: a slow gateway must not block the other attempts.
-        self.spawn_detached(async move {
+        self.detached.spawn(async move {
             if let Err(error) = host.cancel_child(run, CHILD_REASON).await {
                 tracing::warn!(run.id = %run, code = error.code, "cannot cancel a child run, it ends at its own deadline");
             }
         });
     }
 
+    /// Queues an event of a graph.
+    pub(crate) fn push(&mut self, graph: &GraphId, event: GraphEvent) {
+        self.events.push_back((graph.clone(), event));
+    }
+
     /// Queues the end of an attempt.
     pub(crate) fn finish(&mut self, key: &AttemptKey, outcome: ActionOutcome) {
+        let (id, attempt) = (key.id.clone(), key.attempt);
         let event = GraphEvent::Finished {
-            id: key.id.clone(),
-            attempt: key.attempt,
+            id,
+            attempt,
             outcome,
         };
-        self.events.push_back((key.graph.clone(), event));
+        self.push(&key.graph, event);
+    }
+
+    /// Queues the wait of an attempt.
+    pub(crate) fn suspend(&mut self, key: &AttemptKey, on: Suspension) {
+        let (id, attempt) = (key.id.clone(), key.attempt);
+        self.push(&key.graph, GraphEvent::Suspended { id, attempt, on });
     }
 
     /// Queues the failure of an attempt whose task panicked.
     pub(crate) fn task_panicked(&mut self, key: &AttemptKey, error: &JoinError) {
         tracing::error!(graph = %key.graph, action = %key.id, "executor panicked, its attempt fails: {error}");
-        let failure = failed(Code::ExecutorFault, "the executor panicked", Sent::Maybe);
+        let failure =
+            ActionOutcome::failed(Code::ExecutorFault, "the executor panicked", Sent::Maybe);
         self.finish(key, failure);
     }
 
@@ -107,13 +124,8 @@ impl AttemptTasks {
             match command {
                 Command::Execute(execute) | Command::SpawnChild(execute) if id == *graph => {
                     let message = "its start cannot be stored";
-                    let outcome = failed(Code::BudgetExhausted, message, Sent::No);
-                    let event = GraphEvent::Finished {
-                        id: execute.id,
-                        attempt: execute.attempt,
-                        outcome,
-                    };
-                    self.events.push_back((id, event));
+                    let outcome = ActionOutcome::failed(Code::BudgetExhausted, message, Sent::No);
+                    self.finish(&AttemptKey::new(&id, &execute), outcome);
                 }
                 command => self.commands.push_back((id, command)),
             }
@@ -192,17 +204,8 @@ impl AttemptTasks {
 
     /// Removes and returns all due timers.
     pub(crate) fn due(&mut self, now: Millis) -> Vec<AttemptKey> {
-        let later = self
-            .timers
-            .iter()
-            .filter(|(at, _)| *at > now)
-            .cloned()
-            .collect();
-        let due = std::mem::replace(&mut self.timers, later);
-        due.into_iter()
-            .filter(|(at, _)| *at <= now)
-            .map(|(_, key)| key)
-            .collect()
+        let due = self.timers.extract_if(.., |(at, _)| *at <= now);
+        due.map(|(_, key)| key).collect()
     }
 
     pub(crate) fn has_timer_before(&self, end: Millis) -> bool {

@@ -23,7 +23,6 @@ const SUMMARY: usize = 1 << 10;
 /// Next step after a graph.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-#[expect(missing_docs, reason = "the names are those of the record")]
 pub enum NextStep {
     FinalAnswer,
     Decide,
@@ -35,7 +34,6 @@ pub enum NextStep {
 
 /// Measures that the service counted; those of the graph are added.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[expect(missing_docs, reason = "the names are those of the record")]
 pub struct Metrics {
     pub model_calls: u64,
     pub tokens_in: u64,
@@ -57,27 +55,21 @@ pub struct ResultRecord {
     pub kind: String,
     /// `1`.
     pub version: String,
-    /// The graph.
     pub run_id: String,
     /// Revisions so far.
     pub generation: u32,
     /// Completed, blocked or failed.
     pub status: GraphStatus,
-    /// Short label.
     pub title: String,
-    /// Declared intent.
     pub intent: Intent,
     /// The form in which it was declared.
     pub origin: DeclarationForm,
     /// Hash and place of the declaration.
     pub declaration: BTreeMap<String, String>,
-    /// Its actions.
     pub actions: Vec<ActionRecord>,
-    /// Next step.
     pub next: NextStep,
     /// Warnings and repairs of the declaration.
     pub diagnostics: Vec<Diagnostic>,
-    /// Measures.
     pub metrics: Metrics,
     /// Gateway runs that drove it.
     pub gateway_runs: Vec<String>,
@@ -88,13 +80,9 @@ pub struct ResultRecord {
 /// The record of an action.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ActionRecord {
-    /// The action.
     pub id: ActionId,
-    /// Short label.
     pub title: String,
-    /// The work.
     pub description: String,
-    /// Its meaning.
     pub operation: String,
     /// Class, name and choice of its executor.
     pub executor: Value,
@@ -106,19 +94,12 @@ pub struct ActionRecord {
     pub delivered: Option<Delivered>,
     /// Its summary, at most 1 KiB; absent for private results.
     pub summary: Option<String>,
-    /// Source of the summary.
     pub summary_source: Option<SummarySource>,
-    /// Its artifacts.
     pub artifacts: Vec<String>,
-    /// Its error.
     pub error: Option<ActionError>,
-    /// Its attempts.
     pub attempts: Vec<Attempt>,
-    /// Its effects.
     pub effects: BTreeSet<Effect>,
-    /// Retry class.
     pub class: Class,
-    /// Its dependencies.
     pub depends_on: Vec<ActionId>,
     /// The child run, for agents.
     #[serde(default, skip_serializing_if = "Option::is_none")]

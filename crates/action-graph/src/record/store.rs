@@ -24,9 +24,7 @@ const SUMMARY: usize = 1 << 10;
 /// The run that drives a graph. No clock decides: a later owner has a higher epoch.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GraphOwner {
-    /// The gateway run.
     pub run: String,
-    /// Its attempt.
     pub attempt: u32,
     /// Take-overs so far.
     pub epoch: u64,
@@ -35,7 +33,6 @@ pub struct GraphOwner {
 /// The head of a graph: states, attempts, keys and references; no bodies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredGraph {
-    /// Version of this form.
     pub version: u16,
     /// The conversation that it belongs to.
     pub conversation: String,
@@ -47,7 +44,6 @@ pub struct StoredGraph {
     pub graph: Graph,
     /// Its nodes without actions, inputs and outputs.
     pub nodes: Vec<StoredNode>,
-    /// Outputs by action.
     pub outputs: BTreeMap<ActionId, StoredOutput>,
     /// Keys of inputs and items by action.
     pub inputs: BTreeMap<ActionId, String>,
@@ -56,9 +52,7 @@ pub struct StoredGraph {
 /// A stored node: its id, and its members that differ from those of a new node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredNode {
-    /// The action.
     pub id: ActionId,
-    /// The members.
     #[serde(flatten)]
     pub members: Map<String, Value>,
 }
@@ -81,7 +75,6 @@ pub struct StoredOutput {
 pub struct RecordBody {
     /// Its key below the graph's prefix.
     pub key: String,
-    /// Its content.
     pub content: Value,
 }
 
@@ -97,7 +90,6 @@ pub enum RestoreError {
     /// A body is gone or damaged.
     #[error("body `{0}` is missing or damaged: close the graph and tell the user")]
     Body(String),
-    /// The head is too large.
     #[error("the head has {0} bytes, at most 188416 are stored: declare smaller graphs")]
     TooLarge(usize),
 }

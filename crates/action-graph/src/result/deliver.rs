@@ -38,7 +38,6 @@ pub struct Delivered {
 pub struct Shown {
     /// The text for the model; may be empty.
     pub text: String,
-    /// Its delivery.
     pub delivered: Delivered,
 }
 

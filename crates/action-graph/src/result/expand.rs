@@ -13,7 +13,6 @@ const LINES: usize = 3;
 /// One answered request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expanded {
-    /// The reference.
     pub reference: String,
     /// The text; empty where the result is gone or the request is used up.
     pub text: String,

@@ -33,20 +33,12 @@ pub fn count_long(text: &str, count: TokenCounter<'_>) -> usize {
 
 /// The first `most` bytes at most, at a character.
 pub(crate) fn head_bytes(text: &str, max_bytes: usize) -> &str {
-    let mut end = text.len().min(max_bytes);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    &text[..end]
+    &text[..text.floor_char_boundary(max_bytes)]
 }
 
 /// The last `most` bytes at most, at a character.
 pub(crate) fn tail_bytes(text: &str, max_bytes: usize) -> &str {
-    let mut begin = text.len().saturating_sub(max_bytes);
-    while !text.is_char_boundary(begin) {
-        begin += 1;
-    }
-    &text[begin..]
+    &text[text.ceil_char_boundary(text.len().saturating_sub(max_bytes))..]
 }
 
 /// The longest beginning within `most` tokens, at a line where one ends early enough.

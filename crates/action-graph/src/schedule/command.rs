@@ -6,6 +6,7 @@ use serde_json::Value;
 use crate::action::Effect;
 use crate::graph::{Millis, Transition};
 use crate::ids::ActionId;
+use crate::node::Node;
 
 /// A request to the service. Commands are carried out in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -17,9 +18,7 @@ pub enum Command {
     Persist(PersistLevel),
     /// Ask the executor to end an attempt.
     Abort {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
         /// Time to confirm, in milliseconds.
         grace_ms: u32,
@@ -34,20 +33,12 @@ pub enum Command {
     AskApproval(Vec<ApprovalRequest>),
     /// Call [`GraphEvent::TimerFired`](crate::schedule::GraphEvent::TimerFired) at this time.
     SetTimer {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
-        /// Due time.
         at: Millis,
     },
     /// Continue a suspended attempt whose timer is due.
-    Resume {
-        /// The action.
-        id: ActionId,
-        /// The attempt.
-        attempt: u32,
-    },
+    Resume { id: ActionId, attempt: u32 },
     /// Count something that changed nothing.
     Count(IgnoredEvent),
     /// Nothing moves without the outside: observe and report.
@@ -57,9 +48,7 @@ pub enum Command {
 /// One attempt to carry out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Execute {
-    /// The action.
     pub id: ActionId,
-    /// The attempt.
     pub attempt: u32,
     /// Name of the executor.
     pub target: String,
@@ -74,18 +63,30 @@ pub struct Execute {
 /// One requested approval.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ApprovalRequest {
-    /// The action.
     pub id: ActionId,
-    /// Its label.
     pub title: String,
     /// Name of the executor.
     pub target: String,
     /// Bound arguments.
     pub input: Value,
-    /// Its effects.
     pub effects: Vec<Effect>,
     /// Hash over executor, arguments and effects: the approval covers exactly these.
     pub hash: String,
+}
+
+impl ApprovalRequest {
+    /// The request of an action that waits for its approval.
+    pub fn of(node: &Node) -> Option<Self> {
+        let resolved = node.action.resolved.as_ref()?;
+        Some(Self {
+            id: node.action.id.clone(),
+            title: node.action.title.clone(),
+            target: resolved.target.clone(),
+            input: node.input.clone()?,
+            effects: resolved.effects.iter().copied().collect(),
+            hash: node.approval.clone()?,
+        })
+    }
 }
 
 /// Reason to store a graph.

@@ -1,12 +1,16 @@
-//! Rules 17 to 19: decisions about uncertain, failed and blocked actions.
+//! Rules 17 to 20: decisions about uncertain, failed and blocked actions, and revisions.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
+use crate::action::Action;
 use crate::code::Code;
 use crate::declaration::{DecisionChoice, GraphDecision};
-use crate::graph::StopReason;
-use crate::node::{ActionOutput, NodeState};
-use crate::schedule::{Actor, DecisionEvents, IgnoredEvent, StepState};
+use crate::graph::{StopReason, Transition};
+use crate::node::{ActionError, ActionOutput, Node, NodeState};
+use crate::reference::Reference;
+use crate::schedule::{Actor, Command, DecisionEvents, IgnoredEvent, StepState};
 
 impl DecisionEvents<'_, '_> {
     pub(super) fn decide(&mut self, decision: &GraphDecision, by: Actor) {
@@ -90,8 +94,7 @@ impl DecisionEvents<'_, '_> {
                 let error = node.error.take();
                 let code = Code::UncertainEffect;
                 let message = error.map_or_else(String::new, |error| error.message);
-                self.step
-                    .fail(position, crate::node::ActionError { code, message });
+                self.step.fail(position, ActionError { code, message });
             }
             DecisionChoice::Retry if !stopped => {
                 node.decisions = node.decisions.saturating_add(1);
@@ -139,6 +142,55 @@ impl DecisionEvents<'_, '_> {
         }
         // Actions that the failure has blocked may become ready.
         self.step.unblock(None);
+    }
+
+    /// Rule 20: new actions instead of those that have not started.
+    pub(super) fn revise(&mut self, actions: Vec<Action>, constants: BTreeMap<Reference, Value>) {
+        let must_stay = |node: &Node| {
+            node.waived || !matches!(node.state, NodeState::Pending | NodeState::Blocked(_))
+        };
+        let immutable = |action: &Action| {
+            let node = self.step.graph.node(&action.id);
+            node.is_some_and(|node| must_stay(node) || node.parent.is_some())
+        };
+        // Validation has checked this; the graph may have moved in the meantime.
+        if self.step.graph.stop.is_some() || actions.iter().any(immutable) {
+            return self.step.count(IgnoredEvent::Refused);
+        }
+        let old = std::mem::take(&mut self.step.graph.nodes);
+        // Instances stay with their fan-out, which has started.
+        let (remaining, replaced): (Vec<_>, Vec<_>) = old
+            .into_iter()
+            .partition(|node| must_stay(node) || node.parent.is_some());
+        let names = actions.iter().map(|action| action.id.clone());
+        let names: BTreeSet<_> = names.collect();
+        // Only removed actions are reported: a replaced one keeps its id.
+        for node in replaced
+            .iter()
+            .filter(|node| !names.contains(&node.action.id))
+        {
+            self.step.graph.seq += 1;
+            let transition = Transition {
+                seq: self.step.graph.seq,
+                at: self.step.now,
+                id: node.action.id.clone(),
+                attempt: node.attempt,
+                from: node.state,
+                to: NodeState::Canceled,
+                why: Some(Code::Canceled),
+            };
+            self.step.notes.push(Command::Note(transition));
+        }
+        self.step.graph.nodes = remaining;
+        self.step
+            .graph
+            .nodes
+            .extend(actions.into_iter().map(Node::new));
+        self.step.graph.constants.extend(constants);
+        self.step.graph.generation += 1;
+        // Before any rule runs: positions have changed.
+        self.step.graph.relink();
+        self.step.changed = true;
     }
 }
 

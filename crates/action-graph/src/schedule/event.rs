@@ -21,41 +21,29 @@ pub enum GraphEvent {
     Begin,
     /// The executor took the attempt.
     Started {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
     },
     /// The attempt ended.
     Finished {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
-        /// Its end.
         outcome: ActionOutcome,
     },
     /// The attempt continues without the runner's help.
     Suspended {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
-        /// The wait.
         on: Suspension,
     },
     /// The runner works on a suspended attempt again.
     Woken {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
     },
     /// A timer of [`Command::SetTimer`](crate::schedule::Command::SetTimer) is due.
     TimerFired {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
     },
     /// The user approved bound arguments.
@@ -65,16 +53,11 @@ pub enum GraphEvent {
     },
     /// An approval did not come.
     Denied {
-        /// The actions.
         ids: Vec<ActionId>,
-        /// Reason of the denial.
         why: Denial,
     },
-    /// A decision.
     Decide {
-        /// The decision.
         decision: GraphDecision,
-        /// Its source.
         by: Actor,
     },
     /// New actions instead of those that have not started; validated together before.
@@ -88,16 +71,12 @@ pub enum GraphEvent {
     Cancel,
     /// End one action.
     CancelAction {
-        /// The action.
         id: ActionId,
     },
     /// Finding of a take-over about an attempt.
     Recovered {
-        /// The action.
         id: ActionId,
-        /// The attempt.
         attempt: u32,
-        /// The finding.
         found: RecoveredAttempt,
     },
     /// The time of the graph is over.
@@ -112,13 +91,24 @@ pub enum GraphEvent {
 pub enum ActionOutcome {
     /// It has an output.
     Ok {
-        /// The output.
         output: ActionOutput,
         /// True if the work was done.
         satisfying: bool,
     },
-    /// It failed.
     Err(ActionFailure),
+}
+
+impl ActionOutcome {
+    /// The end of work that was done.
+    pub fn done(output: ActionOutput) -> Self {
+        let satisfying = true;
+        Self::Ok { output, satisfying }
+    }
+
+    /// A failure that is not tried again.
+    pub fn failed(code: Code, message: &str, sent: Sent) -> Self {
+        Self::Err(ActionFailure::new(code, message, sent))
+    }
 }
 
 /// Failure of an attempt.
@@ -156,11 +146,8 @@ impl ActionFailure {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Suspension {
-    /// An answer of the user.
     User,
-    /// A child run.
     Child {
-        /// Its id.
         run: String,
     },
     /// Something outside that will report.
@@ -176,9 +163,7 @@ pub enum Suspension {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Denial {
-    /// The user refused.
     Refused,
-    /// The question expired.
     Expired,
     /// No surface can ask.
     Unavailable,
@@ -192,7 +177,6 @@ pub enum Denial {
 pub enum Actor {
     /// The model.
     Model,
-    /// The user.
     Human,
     /// A status tool that the operator configured.
     StatusTool,

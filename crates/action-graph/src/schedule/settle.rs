@@ -116,21 +116,14 @@ impl ReadyRules<'_, '_> {
             node.decisions,
             call
         ]);
-        let request = ApprovalRequest {
-            id: node.action.id.clone(),
-            title: node.action.title.clone(),
-            target: resolved.target.clone(),
-            input: input.clone(),
-            effects: resolved.effects.iter().copied().collect(),
-            hash: sha256_hex(canonical(&covered)),
-        };
-        self.step.graph.nodes[position].approval = Some(request.hash.clone());
+        let hash = sha256_hex(canonical(&covered));
+        self.step.graph.nodes[position].approval = Some(hash);
         self.step.go(
             position,
             NodeState::Waiting(Wait::Approval),
             Some(Code::ApprovalRequired),
         );
-        Some(request)
+        ApprovalRequest::of(&self.step.graph.nodes[position])
     }
 
     /// Rule 6: one instance for each item, after the action. `left`: items after the slice.

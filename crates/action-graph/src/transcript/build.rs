@@ -2,16 +2,15 @@
 
 use std::fmt::Write as _;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::accept::Repair;
-use crate::action::{ActionEnding, Condition, Test};
+use crate::action::{Condition, Test};
 use crate::code::Code;
 use crate::graph::{Graph, GraphStatus};
 use crate::json::{canonical, pretty, size_of};
 use crate::node::{BlockReason, Node, NodeState, Wait};
 use crate::policy::{Return, Visibility};
-use crate::print::condition_json;
 use crate::result::deliver::Shown;
 use crate::result::expand::Expanded;
 use crate::result::observe::{ObservationBudget, observe};
@@ -294,28 +293,28 @@ fn item_lines(graph: &Graph, node: &Node) -> String {
 }
 
 fn condition_line(condition: &Condition) -> String {
-    match condition {
-        Condition::Ending { action, is } => {
-            let word = match is {
-                ActionEnding::Completed => "completed",
-                ActionEnding::Failed => "failed",
-                ActionEnding::Skipped => "skipped",
-                ActionEnding::Blocked => "blocked",
-            };
-            format!("{action} is {word}")
-        }
+    let (reference, test, negate) = match condition {
+        Condition::Ending { action, is } => return format!("{action} is {}", is.as_str()),
         Condition::Value {
             reference,
-            test: Test::Exists,
+            test,
             negate,
-        } => {
-            format!(
-                "{reference} {}",
-                if *negate { "is absent" } else { "exists" }
-            )
-        }
-        Condition::Value { .. } => canonical(&condition_json(condition)),
+        } => (reference, test, *negate),
+    };
+    let (name, value) = match test {
+        Test::Exists if negate => return format!("{reference} is absent"),
+        Test::Exists => return format!("{reference} exists"),
+        Test::Equals(value) => ("equals", value.clone()),
+        Test::In(values) => ("in", values.clone().into()),
+        Test::Less(number) => ("less", (*number).into()),
+        Test::More(number) => ("more", (*number).into()),
+    };
+    // The form in which declarations have it.
+    let mut line = json!({"ref": reference, name: value});
+    if negate {
+        line["negate"] = true.into();
     }
+    canonical(&line)
 }
 
 /// The answer to a request for more of stored results.
@@ -326,7 +325,7 @@ pub fn expansion_turn(run_id: &str, answers: &[Expanded]) -> ProtocolTurn {
             id: format!("expand_{}", index + 1),
             kind: "Runtime".to_owned(),
             target: "expand".to_owned(),
-            arguments: pretty(&serde_json::json!({"ref": answer.reference})),
+            arguments: pretty(&json!({"ref": answer.reference})),
             status: if is_missing { "failed" } else { "completed" }.to_owned(),
             reason: is_missing.then(|| {
                 (

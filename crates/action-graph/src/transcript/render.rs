@@ -3,15 +3,13 @@
 use std::fmt::Write as _;
 
 use crate::rules::CarrierMode;
-use crate::transcript::text::{clean, fence_of, name, one_line};
 use crate::transcript::{Attachment, CallTurn, Notice, ProtocolTurn, TranscriptTurn};
 
-pub(super) const USER: &str = "## User request";
-pub(super) const ANSWER: &str = "## Assistant answer";
-pub(super) const NOTICE: &str = "## Runtime notice";
-pub(super) const PROTOCOL: &str = "## Assistant protocol request and runtime observations";
-pub(super) const ATTACHMENT: &str = "Attachment: ";
-pub(super) const NO_STATUS: &str = "Status: ";
+const USER: &str = "## User request";
+const ANSWER: &str = "## Assistant answer";
+const NOTICE: &str = "## Runtime notice";
+const PROTOCOL: &str = "## Assistant protocol request and runtime observations";
+const ATTACHMENT: &str = "Attachment: ";
 
 /// All turns, numbered from 1.
 pub fn render(turns: &[TranscriptTurn]) -> String {
@@ -58,7 +56,7 @@ fn attachment_line(one: &Attachment) -> String {
 }
 
 /// A request's text; its own lines never look like attachments.
-pub(super) fn request_text(text: &str) -> String {
+fn request_text(text: &str) -> String {
     let text = clean(text);
     // Cheap test first: requests rarely have such lines.
     if !text.contains(ATTACHMENT) {
@@ -134,7 +132,7 @@ fn print_result(call: &CallTurn, is_exact: bool, text: &mut String) {
     if !is_exact {
         print_does(call, text);
     }
-    let _ = writeln!(text, "{NO_STATUS}{}", one_line(&call.status));
+    let _ = writeln!(text, "Status: {}", one_line(&call.status));
     if let Some((code, line)) = &call.reason {
         let line = one_line(line);
         let comma = if line.is_empty() { "" } else { ", " };
@@ -169,7 +167,7 @@ pub fn instruction(
 ) -> String {
     let mut text = "Decide the next step from all turns above.\n".to_owned();
     text.push_str(match carrier {
-        CarrierMode::Flat | CarrierMode::Strict => "Reply with one AgentProtocolOutput call.\n",
+        CarrierMode::Flat => "Reply with one AgentProtocolOutput call.\n",
         CarrierMode::Fenced => {
             "Reply with one fenced `json agent-protocol` block, or with the answer as text.\n"
         }
@@ -181,4 +179,55 @@ pub fn instruction(
         let _ = writeln!(text, "Limits: {left} declarations left");
     }
     text
+}
+
+// --- foreign text: it can neither end a turn nor reorder characters ---
+
+/// Direction marks, which make text look like something else.
+fn is_bidi(letter: char) -> bool {
+    matches!(letter, '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// Text without carriage returns, NUL and direction marks; `<turn` and `</turn` are escaped.
+pub fn clean(text: &str) -> String {
+    let plain: String = text
+        .chars()
+        .filter(|&letter| letter != '\r' && letter != '\0' && !is_bidi(letter))
+        .collect();
+    // Most texts have no tag.
+    if !plain.contains('<') {
+        return plain;
+    }
+    let mut escaped = String::with_capacity(plain.len());
+    for (index, part) in plain.split('<').enumerate() {
+        if index > 0 {
+            // Without case: a model reads `</TURN>` as the same tag.
+            let name = part.strip_prefix('/').unwrap_or(part).as_bytes();
+            let is_turn = name.len() >= 4 && name[..4].eq_ignore_ascii_case(b"turn");
+            escaped.push_str(if is_turn { "&lt;" } else { "<" });
+        }
+        escaped.push_str(part);
+    }
+    escaped
+}
+
+/// Clean text in one line, trimmed.
+pub fn one_line(text: &str) -> String {
+    let text = clean(text);
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// One line for a position between back-ticks.
+fn name(text: &str) -> String {
+    one_line(text).replace('`', "'")
+}
+
+/// A fence that no text inside can close: longer than its longest run of back-ticks.
+fn fence_of(text: &str) -> String {
+    let (mut longest, mut run) = (0, 0);
+    for byte in text.bytes() {
+        run = if byte == b'`' { run + 1 } else { 0 };
+        longest = longest.max(run);
+    }
+    "`".repeat((longest + 1).max(3))
 }

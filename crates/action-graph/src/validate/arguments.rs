@@ -9,7 +9,7 @@ use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::json;
 use crate::schema;
-use crate::validate::{Context, fields};
+use crate::validate::context::{Context, fields};
 
 pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagnostics) {
     let fields = fields(draft.source.origin);
@@ -18,11 +18,8 @@ pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagn
         let input = Value::Object(action.input.clone());
         let max = context.rules.limits.args_bytes;
         if json::size_of(&action.input) > max {
-            found.add(
-                Code::ArgsTooLarge,
-                at.clone(),
-                format!("the arguments exceed {max} bytes"),
-            );
+            let message = format!("the arguments exceed {max} bytes");
+            found.add(Code::ArgsTooLarge, at.clone(), message);
         }
         for violation in violations(action, &input, context.catalog, true) {
             let at = format!("{at}{}", violation.pointer);

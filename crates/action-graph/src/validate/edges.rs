@@ -7,7 +7,7 @@ use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::ids::ActionId;
-use crate::validate::{Context, fields, started_actions};
+use crate::validate::context::{Context, fields, started_actions};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     settle_names(draft, context, found);
@@ -79,11 +79,8 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
         // Reported dependencies are dropped, so that later gates see only valid edges.
         action.depends_on.retain(|id| {
             if *id == own {
-                found.add(
-                    Code::SelfDependency,
-                    at.clone(),
-                    format!("`{id}` depends on itself"),
-                );
+                let message = format!("`{id}` depends on itself");
+                found.add(Code::SelfDependency, at.clone(), message);
                 return false;
             }
             if local.contains(id) {
@@ -91,11 +88,8 @@ fn settle_names(draft: &mut Declaration, context: Context<'_>, found: &mut Diagn
             }
             // Answers are no actions, so there is nothing to wait for.
             if context.known.answers.contains(id.as_str()) {
-                found.add(
-                    Code::Repaired,
-                    at.clone(),
-                    format!("`{id}` is an answer, nothing to wait for"),
-                );
+                let message = format!("`{id}` is an answer, nothing to wait for");
+                found.add(Code::Repaired, at.clone(), message);
                 return false;
             }
             match context.known.action(id) {
@@ -159,11 +153,8 @@ fn check_order(
             .collect();
         if let Some(&first) = cycle.first() {
             let at = format!("{}/{}", draft.actions()[first].pointer, fields.depends);
-            found.add(
-                Code::DependencyCycle,
-                at,
-                format!("cycle: {}", names.join(" → ")),
-            );
+            let message = format!("cycle: {}", names.join(" → "));
+            found.add(Code::DependencyCycle, at, message);
         }
         return;
     }

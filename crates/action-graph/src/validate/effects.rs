@@ -4,13 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::action::{Action, Class, Effect, ExecutorKind, Idempotency, Resolved};
+use crate::action::{AUTHORITY, Action, Class, Effect, ExecutorKind, Idempotency, Resolved};
 use crate::code::Code;
 use crate::declaration::Declaration;
-use crate::delegate::AUTHORITY;
 use crate::diagnostic::Diagnostics;
 use crate::rules::Conflicts;
-use crate::validate::{Context, fields};
+use crate::validate::context::{Context, fields};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     let input = fields(draft.source.origin).input;

@@ -8,7 +8,8 @@ use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::near::nearest;
-use crate::validate::{Context, edges, fields};
+use crate::validate::context::{Context, fields};
+use crate::validate::edges;
 
 /// Time that a wait leaves before the run's deadline, in milliseconds.
 const WAIT_MARGIN: u64 = 10_000;
@@ -236,37 +237,25 @@ fn check_entry(
     if !entry.granted {
         found.add(Code::NotGranted, at, format!("`{name}` is not granted"));
     } else if !entry.available {
-        found.add(
-            Code::Unavailable,
-            at,
-            format!("`{name}` is not available now"),
-        );
+        let message = format!("`{name}` is not available now");
+        found.add(Code::Unavailable, at, message);
     }
     match entry.kind {
         ExecutorKind::Agent => {
             if !entry.can_execute {
-                found.add(
-                    Code::AgentNotDelegable,
-                    at,
-                    format!("`{name}` takes no work"),
-                );
+                let message = format!("`{name}` takes no work");
+                found.add(Code::AgentNotDelegable, at, message);
             }
             let max = context.rules.limits.agent_depth;
             if context.known.depth >= max {
-                found.add(
-                    Code::DepthExceeded,
-                    at,
-                    format!("delegation is {max} deep at most"),
-                );
+                let message = format!("delegation is {max} deep at most");
+                found.add(Code::DepthExceeded, at, message);
             }
         }
         ExecutorKind::Human => {
             if !context.known.can_ask {
-                found.add(
-                    Code::InteractionUnavailable,
-                    at,
-                    "this surface cannot ask a user",
-                );
+                let message = "this surface cannot ask a user";
+                found.add(Code::InteractionUnavailable, at, message);
             // The run ends before the user answers.
             } else if !context.known.can_persist {
                 let message = "a question outlives the run, and nothing can be stored here";
@@ -303,11 +292,8 @@ fn check_form(action: &Action, input: &str, found: &mut Diagnostics) {
         let is_secret = SECRETS.iter().any(|word| name.contains(word));
         if is_secret || text("format") == "password" {
             let at = format!("{}/{input}/fields/{index}", action.pointer);
-            found.add(
-                Code::SecretInForm,
-                at,
-                format!("`{name}` asks for a secret"),
-            );
+            let message = format!("`{name}` asks for a secret");
+            found.add(Code::SecretInForm, at, message);
         }
     }
 }

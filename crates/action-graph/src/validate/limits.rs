@@ -5,7 +5,7 @@ use crate::code::Code;
 use crate::declaration::{Declaration, Durability, Intent, Payload};
 use crate::diagnostic::Diagnostics;
 use crate::ids::GraphId;
-use crate::validate::{Context, fields};
+use crate::validate::context::{Context, fields};
 
 /// Actions above which a note for the user is expected.
 const MANY: usize = 5;
@@ -25,19 +25,13 @@ pub(super) fn check(
         return None;
     }
     if facts.budget_gone {
-        found.add(
-            Code::BudgetExhausted,
-            "",
-            "the budget of this run is used up",
-        );
+        let message = "the budget of this run is used up";
+        found.add(Code::BudgetExhausted, "", message);
     }
     if facts.declarations >= limits.declarations {
         let max = limits.declarations;
-        found.add(
-            Code::TurnLimit,
-            "",
-            format!("{max} declarations were made in this run"),
-        );
+        let message = format!("{max} declarations were made in this run");
+        found.add(Code::TurnLimit, "", message);
     }
     let open = facts.graphs.iter().filter(|graph| graph.open).count();
     if open >= limits.open_graphs {
@@ -89,11 +83,8 @@ fn forces_persist(action: &Action, remaining_ms: u64) -> bool {
 fn check_persist(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     let is_requested = draft.persist == Some(true) || draft.execution.mode == Durability::Durable;
     if is_requested && !context.known.can_persist {
-        found.add(
-            Code::PersistUnavailable,
-            "/persist",
-            "nothing can be stored here",
-        );
+        let message = "nothing can be stored here";
+        found.add(Code::PersistUnavailable, "/persist", message);
     }
     for action in draft.actions() {
         if action.persist == Some(true) && !context.known.can_persist {
@@ -133,11 +124,8 @@ fn check_note(draft: &Declaration, found: &mut Diagnostics) {
     };
     let is_long = actions.len() > MANY || draft.execution.mode == Durability::Durable;
     if draft.note.trim().is_empty() && (is_long || actions.iter().any(is_risky)) {
-        found.add(
-            Code::NoteMissing,
-            "/message",
-            "the user sees no word about this work",
-        );
+        let message = "the user sees no word about this work";
+        found.add(Code::NoteMissing, "/message", message);
     }
     // Signs of protocol text in a note for the user.
     let marks = [
@@ -149,10 +137,7 @@ fn check_note(draft: &Declaration, found: &mut Diagnostics) {
         "depends_on",
     ];
     if marks.iter().any(|mark| draft.note.contains(mark)) {
-        found.add(
-            Code::NoteRepeatsDsl,
-            "/message",
-            "the message repeats the declaration",
-        );
+        let message = "the message repeats the declaration";
+        found.add(Code::NoteRepeatsDsl, "/message", message);
     }
 }

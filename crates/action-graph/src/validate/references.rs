@@ -13,7 +13,7 @@ use crate::ids::ActionId;
 use crate::reference::{Reference, ResultPart};
 use crate::rules::KnownAction;
 use crate::sections::USER_VISIBLE;
-use crate::validate::{Context, fields, started_actions};
+use crate::validate::context::{Context, fields, started_actions};
 
 /// The place of a reference decides which kinds it may have.
 #[derive(Clone, Copy, PartialEq)]
@@ -70,11 +70,8 @@ pub(super) fn check(
         .keys()
         .filter(|id| !gate.used_sections.contains(*id));
     for id in unused {
-        gate.found.add(
-            Code::SectionUnused,
-            "",
-            format!("section `{id}` is not referred to"),
-        );
+        let message = format!("section `{id}` is not referred to");
+        gate.found.add(Code::SectionUnused, "", message);
     }
     for (action, edges) in draft.actions_mut().iter_mut().zip(edges) {
         add_edges(action, edges, found);
@@ -112,11 +109,8 @@ impl ReferenceGate<'_> {
                 self.found.add(Code::BadReference, at, message);
             }
             BindingToken::Interpolated => {
-                self.found.add(
-                    Code::StringInterpolation,
-                    at,
-                    "a reference is inside a text",
-                );
+                let message = "a reference is inside a text";
+                self.found.add(Code::StringInterpolation, at, message);
             }
         });
         for (index, reference) in action.context_refs.iter().enumerate() {
@@ -236,19 +230,13 @@ impl ReferenceGate<'_> {
             Reference::Artifact(_) => {}
             Reference::Item(_) if position == Use::Input { has_items: true } => {}
             Reference::Item(_) => {
-                self.found.add(
-                    Code::BadReference,
-                    at,
-                    "`item` has a value only inside the input of for_each",
-                );
+                let message = "`item` has a value only inside the input of for_each";
+                self.found.add(Code::BadReference, at, message);
             }
             Reference::Own(_) if position == Use::Until => {}
             Reference::Own(_) => {
-                self.found.add(
-                    Code::BadReference,
-                    at,
-                    "`own` has a value only in repeat.until",
-                );
+                let message = "`own` has a value only in repeat.until";
+                self.found.add(Code::BadReference, at, message);
             }
         }
     }
@@ -311,11 +299,8 @@ impl ReferenceGate<'_> {
             return self.found.add(Code::RefForbidden, at, message);
         };
         if graph.expired {
-            return self.found.add(
-                Code::RefExpired,
-                at,
-                format!("results of `{}` are gone", graph.id),
-            );
+            let message = format!("results of `{}` are gone", graph.id);
+            return self.found.add(Code::RefExpired, at, message);
         }
         let Some(id) = action else {
             let lines = graph
@@ -334,11 +319,8 @@ impl ReferenceGate<'_> {
             return;
         };
         if action.private && *part != ResultPart::Status {
-            return self.found.add(
-                Code::RefForbidden,
-                at,
-                format!("the result of `{id}` is private"),
-            );
+            let message = format!("the result of `{id}` is private");
+            return self.found.add(Code::RefForbidden, at, message);
         }
         if graph.open && action.output.is_none() && *part == ResultPart::Output {
             let message = format!("`{id}` of `{}` has no result yet", graph.id);
@@ -353,21 +335,15 @@ impl ReferenceGate<'_> {
         let max = self.context.rules.limits.reference_bytes;
         match value.pointer(pointer) {
             Some(part) if size_of(part) > max => {
-                self.found.add(
-                    Code::RefTooLarge,
-                    at,
-                    format!("the value exceeds {max} bytes"),
-                );
+                let message = format!("the value exceeds {max} bytes");
+                self.found.add(Code::RefTooLarge, at, message);
             }
             Some(part) => {
                 self.constants.insert(reference.clone(), part.clone());
             }
             None if value.is_string() => {
-                self.found.add(
-                    Code::PointerType,
-                    at,
-                    "the value is text, which has no places",
-                );
+                let message = "the value is text, which has no places";
+                self.found.add(Code::PointerType, at, message);
             }
             None => {
                 let message = format!("there is nothing at `{pointer}`");

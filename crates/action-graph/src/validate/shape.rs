@@ -6,18 +6,15 @@ use crate::code::Code;
 use crate::declaration::{Declaration, DeclarationForm, Intent, Payload};
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::policy::{ENFORCED, Policies};
-use crate::validate::{Context, started_actions};
+use crate::validate::context::{Context, started_actions};
 
 pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut Diagnostics) {
     let mut seen = BTreeSet::new();
     for action in draft.actions() {
         if !action.id.as_str().is_empty() && !seen.insert(&action.id) {
             let at = format!("{}/id", action.pointer);
-            found.add(
-                Code::DuplicateId,
-                at,
-                format!("`{}` occurs twice", action.id),
-            );
+            let message = format!("`{}` occurs twice", action.id);
+            found.add(Code::DuplicateId, at, message);
         }
     }
     let started: BTreeSet<_> = started_actions(draft, context.known).collect();
@@ -27,11 +24,8 @@ pub(super) fn check(draft: &mut Declaration, context: Context<'_>, found: &mut D
         .filter(|one| started.contains(&one.id))
     {
         let at = format!("{}/id", action.pointer);
-        found.add(
-            Code::DuplicateId,
-            at,
-            format!("`{}` has started", action.id),
-        );
+        let message = format!("`{}` has started", action.id);
+        found.add(Code::DuplicateId, at, message);
     }
     check_features(draft, context, found);
     check_base(draft, context, found);
@@ -55,11 +49,8 @@ fn check_features(draft: &Declaration, context: Context<'_>, found: &mut Diagnos
         for (name, is_used, is_on) in used {
             if is_used && !is_on {
                 let at = format!("{}/{name}", action.pointer);
-                found.add(
-                    Code::FeatureDisabled,
-                    at,
-                    format!("`{name}` is switched off"),
-                );
+                let message = format!("`{name}` is switched off");
+                found.add(Code::FeatureDisabled, at, message);
             }
         }
     }
@@ -69,11 +60,8 @@ fn check_features(draft: &Declaration, context: Context<'_>, found: &mut Diagnos
         _ => false,
     };
     if has_report && !features.report {
-        found.add(
-            Code::FeatureDisabled,
-            "/payload/report",
-            "reports are switched off",
-        );
+        let message = "reports are switched off";
+        found.add(Code::FeatureDisabled, "/payload/report", message);
     }
 }
 

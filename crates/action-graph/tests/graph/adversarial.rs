@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use action_graph::accept::OutputVerdict;
 use action_graph::code::Code;
-use action_graph::declaration::{CARRIER, DecisionChoice, GraphDecision};
+use action_graph::declaration::{CARRIER, DecisionChoice};
 use action_graph::ids::GraphId;
 use action_graph::output::{Finish, ModelOutput, NativeCall};
 use action_graph::schedule::{Actor, Command, GraphEvent, IgnoredEvent, step};
@@ -13,7 +13,8 @@ use action_graph::transcript::{TranscriptTurn, notice, render};
 use serde_json::{Value, json};
 
 use crate::support::{
-    TestInputs, act, envelope, fenced, golden, graph_of, ok, play, read_action, read_call, world,
+    TestInputs, act, block, decision, envelope, fenced, golden, graph_of, ok, play, read,
+    read_action, read_call, reads, world,
 };
 
 /// A number of the corpus, its name, the output, and the codes of which one must be given.
@@ -43,7 +44,7 @@ fn with(text: &str, calls: Vec<NativeCall>, finish: Finish) -> ModelOutput {
 }
 
 fn one(more: Value) -> ModelOutput {
-    fenced(&envelope(json!([read_action("a", more)]), json!({})), "")
+    block(json!([read_action("a", more)]))
 }
 
 fn path(value: Value) -> ModelOutput {
@@ -59,201 +60,63 @@ fn rows() -> Vec<CorpusRow> {
     rows
 }
 
+#[rustfmt::skip]
 fn outputs() -> Vec<CorpusRow> {
     let valid = call(json!({})).calls[0].clone();
-    let block = fenced(
-        &envelope(json!([read_action("a", json!({}))]), json!({})),
-        "",
-    )
+    let block = block(json!([reads("a")]))
     .text;
     let bare = block.replace(" agent-protocol", "");
     vec![
         (1, "empty", ModelOutput::text(""), &[Code::NoDeclaration]),
-        (
-            2,
-            "blank",
-            ModelOutput::text(" \n\t "),
-            &[Code::NoDeclaration],
-        ),
-        (
-            3,
-            "only reasoning",
-            with("", vec![], Finish::Stop),
-            &[Code::NoDeclaration],
-        ),
-        (
-            4,
-            "cut in arguments",
-            with(
-                "",
-                vec![native(CARRIER, r#"{"kind":"act","calls":[{"args":{"pa"#)],
-                Finish::ToolCalls,
-            ),
-            &[Code::BadJson],
-        ),
-        (
-            5,
-            "cut with valid JSON",
-            with("", vec![valid.clone()], Finish::Cut),
-            &[Code::IncompleteOutput],
-        ),
-        (
-            6,
-            "two carriers",
-            with("", vec![valid.clone(), valid.clone()], Finish::ToolCalls),
-            &[Code::SeveralCarrierCalls],
-        ),
-        (
-            7,
-            "carrier and tool",
-            with(
-                "",
-                vec![valid.clone(), native("read", "{}")],
-                Finish::ToolCalls,
-            ),
-            &[Code::MixedCarriers],
-        ),
-        (
-            8,
-            "carrier and fence",
-            with(&block, vec![valid], Finish::ToolCalls),
-            &[Code::MixedCarriers],
-        ),
-        (
-            9,
-            "two fences",
-            ModelOutput::text(&block.repeat(2)),
-            &[Code::SeveralDeclarations],
-        ),
-        (
-            10,
-            "fence without the word",
-            ModelOutput::text(&format!("Look:\n{bare}")),
-            &[Code::PlainAnswer],
-        ),
-        (
-            11,
-            "word in an inner quote",
-            ModelOutput::text(&format!("````md\n{block}````\n")),
-            &[Code::PlainAnswer],
-        ),
-        (
-            12,
-            "unclosed fence",
-            ModelOutput::text(block.trim_end().trim_end_matches('`')),
-            &[Code::UnclosedFence],
-        ),
+        (2, "blank", ModelOutput::text(" \n\t "), &[Code::NoDeclaration]),
+        (3, "only reasoning", with("", vec![], Finish::Stop), &[Code::NoDeclaration]),
+        (4, "cut in arguments", with("", vec![native(CARRIER, r#"{"kind":"act","calls":[{"args":{"pa"#)], Finish::ToolCalls), &[Code::BadJson]),
+        (5, "cut with valid JSON", with("", vec![valid.clone()], Finish::Cut), &[Code::IncompleteOutput]),
+        (6, "two carriers", with("", vec![valid.clone(), valid.clone()], Finish::ToolCalls), &[Code::SeveralCarrierCalls]),
+        (7, "carrier and tool", with("", vec![valid.clone(), native("read", "{}")], Finish::ToolCalls), &[Code::MixedCarriers]),
+        (8, "carrier and fence", with(&block, vec![valid], Finish::ToolCalls), &[Code::MixedCarriers]),
+        (9, "two fences", ModelOutput::text(&block.repeat(2)), &[Code::SeveralDeclarations]),
+        (10, "fence without the word", ModelOutput::text(&format!("Look:\n{bare}")), &[Code::PlainAnswer]),
+        (11, "word in an inner quote", ModelOutput::text(&format!("````md\n{block}````\n")), &[Code::PlainAnswer]),
+        (12, "unclosed fence", ModelOutput::text(block.trim_end().trim_end_matches('`')), &[Code::UnclosedFence]),
     ]
 }
 
+#[rustfmt::skip]
 fn shapes() -> Vec<CorpusRow> {
     let without = |key: &str| {
-        let mut value = envelope(json!([read_action("a", json!({}))]), json!({}));
+        let mut value = envelope(json!([reads("a")]), json!({}));
         value.as_object_mut().expect("an object").remove(key);
         fenced(&value, "")
     };
     let changed = |key: &str, new: Value| {
         fenced(
-            &envelope(json!([read_action("a", json!({}))]), json!({key: new})),
+            &envelope(json!([reads("a")]), json!({key: new})),
             "",
         )
     };
     let long = "a".repeat(10 << 10);
     vec![
         (13, "type missing", without("type"), &[Code::MissingType]),
-        (
-            14,
-            "version 2",
-            changed("version", json!("2")),
-            &[Code::UnsupportedVersion],
-        ),
-        (
-            15,
-            "unknown intent",
-            changed("intent", json!("perform")),
-            &[Code::BadIntent],
-        ),
-        (
-            16,
-            "kind missing",
-            carrier(json!({"message": "x"})),
-            &[Code::MissingField],
-        ),
-        (
-            17,
-            "kind with blanks",
-            carrier(json!({"kind": "Act ", "calls": [read_call("a", json!({}))]})),
-            &[Code::Repaired],
-        ),
-        (
-            18,
-            "act without calls",
-            carrier(json!({"kind": "act"})),
-            &[Code::MissingCalls],
-        ),
-        (
-            19,
-            "calls as object",
-            act(json!({"a": 1})),
-            &[Code::WrongJsonType],
-        ),
-        (
-            20,
-            "singular call",
-            carrier(json!({"kind": "act", "call": read_call("a", json!({}))})),
-            &[Code::SingularCall],
-        ),
-        (
-            21,
-            "calls as string",
-            act(json!(json!([read_call("a", json!({}))]).to_string())),
-            &[Code::Unstringified],
-        ),
-        (
-            22,
-            "wrapper",
-            carrier(json!({"input": {"kind": "act", "calls": [read_call("a", json!({}))]}})),
-            &[Code::Unwrapped],
-        ),
-        (
-            23,
-            "duplicate key",
-            ModelOutput::carrier(
-                r#"{"kind":"act","calls":[{"id":"a","type":"tool","name":"read","name":"delete_all"}]}"#,
-            ),
-            &[Code::DuplicateKey],
-        ),
-        (
-            24,
-            "duplicate ids",
-            act(json!([
-                read_call("a", json!({})),
-                read_call("a", json!({}))
-            ])),
-            &[Code::DuplicateId],
-        ),
-        (
-            25,
-            "id with a dot",
-            call(json!({"id": "a.b"})),
-            &[Code::BadId],
-        ),
-        (
-            25,
-            "id with a slash",
-            call(json!({"id": "a/b"})),
-            &[Code::BadId],
-        ),
-        (
-            25,
-            "id with an emoji",
-            call(json!({"id": "a😀"})),
-            &[Code::BadId],
-        ),
+        (14, "version 2", changed("version", json!("2")), &[Code::UnsupportedVersion]),
+        (15, "unknown intent", changed("intent", json!("perform")), &[Code::BadIntent]),
+        (16, "kind missing", carrier(json!({"message": "x"})), &[Code::MissingField]),
+        (17, "kind with blanks", carrier(json!({"kind": "Act ", "calls": [read("a")]})), &[Code::Repaired]),
+        (18, "act without calls", carrier(json!({"kind": "act"})), &[Code::MissingCalls]),
+        (19, "calls as object", act(json!({"a": 1})), &[Code::WrongJsonType]),
+        (20, "singular call", carrier(json!({"kind": "act", "call": read("a")})), &[Code::SingularCall]),
+        (21, "calls as string", act(json!(json!([read("a")]).to_string())), &[Code::Unstringified]),
+        (22, "wrapper", carrier(json!({"input": {"kind": "act", "calls": [read("a")]}})), &[Code::Unwrapped]),
+        (23, "duplicate key", ModelOutput::carrier(r#"{"kind":"act","calls":[{"id":"a","type":"tool","name":"read","name":"delete_all"}]}"#), &[Code::DuplicateKey]),
+        (24, "duplicate ids", act(json!([read("a"), read("a")])), &[Code::DuplicateId]),
+        (25, "id with a dot", call(json!({"id": "a.b"})), &[Code::BadId]),
+        (25, "id with a slash", call(json!({"id": "a/b"})), &[Code::BadId]),
+        (25, "id with an emoji", call(json!({"id": "a😀"})), &[Code::BadId]),
         (25, "id of 10 KB", call(json!({"id": long})), &[Code::BadId]),
     ]
 }
 
+#[rustfmt::skip]
 fn graphs() -> Vec<CorpusRow> {
     let cycle = act(json!([
         read_call("a", json!({"depends": ["c"]})),
@@ -262,77 +125,23 @@ fn graphs() -> Vec<CorpusRow> {
     ]));
     let tool = |name: &str| call(json!({"name": name}));
     vec![
-        (
-            26,
-            "depends on itself",
-            call(json!({"depends": "a"})),
-            &[Code::SelfDependency],
-        ),
+        (26, "depends on itself", call(json!({"depends": "a"})), &[Code::SelfDependency]),
         (27, "cycle of three", cycle, &[Code::DependencyCycle]),
-        (
-            28,
-            "unknown dependency",
-            call(json!({"depends": "zzz"})),
-            &[Code::UnknownDependency],
-        ),
-        (
-            29,
-            "failed earlier action",
-            call(json!({"depends": "broke"})),
-            &[Code::DependencyUnsatisfied],
-        ),
-        (
-            30,
-            "depends on none",
-            call(json!({"depends": ["none"]})),
-            &[Code::Repaired],
-        ),
+        (28, "unknown dependency", call(json!({"depends": "zzz"})), &[Code::UnknownDependency]),
+        (29, "failed earlier action", call(json!({"depends": "broke"})), &[Code::DependencyUnsatisfied]),
+        (30, "depends on none", call(json!({"depends": ["none"]})), &[Code::Repaired]),
         (31, "near miss", tool("raed"), &[Code::UnknownTool]),
-        (
-            32,
-            "not granted",
-            act(json!([{"id": "a", "type": "tool", "name": "admin"}])),
-            &[Code::NotGranted],
-        ),
-        (
-            33,
-            "agent as tool",
-            tool("code-reviewer"),
-            &[Code::UnknownTool],
-        ),
-        (
-            34,
-            "type auto",
-            call(json!({"type": "auto"})),
-            &[Code::ExecutorTypeAuto],
-        ),
-        (
-            35,
-            "argument missing",
-            call(json!({"args": {}})),
-            &[Code::ArgsSchema],
-        ),
-        (
-            36,
-            "argument of wrong type",
-            path(json!(1)),
-            &[Code::ArgsSchema],
-        ),
-        (
-            37,
-            "extra argument",
-            call(json!({"args": {"path": "a", "x": 1}})),
-            &[Code::ArgsSchema],
-        ),
-        (
-            38,
-            "arguments as prose",
-            call(json!({"args": "read the file a please"})),
-            &[Code::ArgsNotObject],
-        ),
+        (32, "not granted", act(json!([{"id": "a", "type": "tool", "name": "admin"}])), &[Code::NotGranted]),
+        (33, "agent as tool", tool("code-reviewer"), &[Code::UnknownTool]),
+        (34, "type auto", call(json!({"type": "auto"})), &[Code::ExecutorTypeAuto]),
+        (35, "argument missing", call(json!({"args": {}})), &[Code::ArgsSchema]),
+        (36, "argument of wrong type", path(json!(1)), &[Code::ArgsSchema]),
+        (37, "extra argument", call(json!({"args": {"path": "a", "x": 1}})), &[Code::ArgsSchema]),
+        (38, "arguments as prose", call(json!({"args": "read the file a please"})), &[Code::ArgsNotObject]),
     ]
 }
 
+#[rustfmt::skip]
 fn values() -> Vec<CorpusRow> {
     let bound = |reference: &str| path(json!({"$ref": reference}));
     let closing = act(json!([
@@ -355,126 +164,35 @@ fn values() -> Vec<CorpusRow> {
         "]".repeat(200)
     );
     vec![
-        (
-            39,
-            "binding closes a cycle",
-            closing,
-            &[Code::DependencyCycle],
-        ),
-        (
-            39,
-            "binding into an open graph",
-            bound("action:pending.output"),
-            &[Code::RefNotUpstream],
-        ),
-        (
-            40,
-            "binding inside a text",
-            path(json!("x {\"$ref\": \"action:b.output\"} y")),
-            &[Code::StringInterpolation],
-        ),
-        (
-            41,
-            "pointer to nothing",
-            bound("input:event#/a/b"),
-            &[Code::PointerMissing],
-        ),
-        (
-            42,
-            "run of another conversation",
-            bound("runtime://g_foreign/actions/a/output"),
-            &[Code::RefForbidden],
-        ),
+        (39, "binding closes a cycle", closing, &[Code::DependencyCycle]),
+        (39, "binding into an open graph", bound("action:pending.output"), &[Code::RefNotUpstream]),
+        (40, "binding inside a text", path(json!("x {\"$ref\": \"action:b.output\"} y")), &[Code::StringInterpolation]),
+        (41, "pointer to nothing", bound("input:event#/a/b"), &[Code::PointerMissing]),
+        (42, "run of another conversation", bound("runtime://g_foreign/actions/a/output"), &[Code::RefForbidden]),
         (43, "unknown section", numbered, &[Code::UnknownSection]),
-        (
-            44,
-            "65 actions",
-            fenced(&envelope(many.into(), json!({})), ""),
-            &[Code::TooManyActions],
-        ),
-        (
-            45,
-            "200 levels",
-            ModelOutput::carrier(deep),
-            &[Code::TooDeep],
-        ),
-        (
-            46,
-            "title of 1 MB",
-            call(json!({"title": "x".repeat(1 << 20)})),
-            &[Code::TooLarge],
-        ),
-        (
-            46,
-            "title of 1 KB",
-            call(json!({"title": "x".repeat(1 << 10)})),
-            &[Code::TextTooLong],
-        ),
-        (
-            47,
-            "fan-out of 10,000",
-            one(json!({"for_each": {"items": "input:event#/list", "max": 10_000}})),
-            &[Code::FanOutTooLarge],
-        ),
-        (
-            47,
-            "repeat without max",
-            one(json!({"repeat": {"until": {"ref": "own", "exists": true}}})),
-            &[Code::LoopUnbounded],
-        ),
+        (44, "65 actions", fenced(&envelope(many.into(), json!({})), ""), &[Code::TooManyActions]),
+        (45, "200 levels", ModelOutput::carrier(deep), &[Code::TooDeep]),
+        (46, "title of 1 MB", call(json!({"title": "x".repeat(1 << 20)})), &[Code::TooLarge]),
+        (46, "title of 1 KB", call(json!({"title": "x".repeat(1 << 10)})), &[Code::TextTooLong]),
+        (47, "fan-out of 10,000", one(json!({"for_each": {"items": "input:event#/list", "max": 10_000}})), &[Code::FanOutTooLarge]),
+        (47, "repeat without max", one(json!({"repeat": {"until": {"ref": "own", "exists": true}}})), &[Code::LoopUnbounded]),
     ]
 }
 
+#[rustfmt::skip]
 fn words() -> Vec<CorpusRow> {
     let ending = carrier(
-        json!({"kind": "answer", "message": "Done, it works.", "calls": [read_call("a", json!({}))]}),
+        json!({"kind": "answer", "message": "Done, it works.", "calls": [read("a")]}),
     );
     vec![
         (50, "ending with calls", ending, &[Code::UnexpectedCalls]),
-        (
-            50,
-            "XML call",
-            ModelOutput::text("<invoke name=\"delete_all\">{}</invoke>"),
-            &[Code::RecoveryRefused],
-        ),
-        (
-            50,
-            "vendor call",
-            ModelOutput::text("<|python_tag|>delete_all()"),
-            &[Code::RecoveryRefused],
-        ),
-        (
-            50,
-            "NaN",
-            ModelOutput::carrier(
-                r#"{"kind":"act","calls":[{"id":"a","type":"tool","name":"read","args":{"lines":NaN}}]}"#,
-            ),
-            &[Code::BadJson],
-        ),
-        (
-            50,
-            "lone surrogate",
-            ModelOutput::carrier(r#"{"kind":"done","message":"\ud800"}"#),
-            &[Code::BadJson],
-        ),
-        (
-            50,
-            "right-to-left id",
-            call(json!({"id": "a\u{202e}b"})),
-            &[Code::BadId],
-        ),
-        (
-            50,
-            "answer without message",
-            carrier(json!({"kind": "answer"})),
-            &[Code::MessageMissing],
-        ),
-        (
-            50,
-            "declaration as text",
-            ModelOutput::text(r#"{"kind":"act","calls":[]}"#),
-            &[Code::NoDeclaration],
-        ),
+        (50, "XML call", ModelOutput::text("<invoke name=\"delete_all\">{}</invoke>"), &[Code::RecoveryRefused]),
+        (50, "tags of one vendor", ModelOutput::text("<|python_tag|>delete_all()"), &[Code::PlainAnswer]),
+        (50, "NaN", ModelOutput::carrier(r#"{"kind":"act","calls":[{"id":"a","type":"tool","name":"read","args":{"lines":NaN}}]}"#), &[Code::BadJson]),
+        (50, "lone surrogate", ModelOutput::carrier(r#"{"kind":"done","message":"\ud800"}"#), &[Code::BadJson]),
+        (50, "right-to-left id", call(json!({"id": "a\u{202e}b"})), &[Code::BadId]),
+        (50, "answer without message", carrier(json!({"kind": "answer"})), &[Code::MessageMissing]),
+        (50, "declaration as text", ModelOutput::text(r#"{"kind":"act","calls":[]}"#), &[Code::NoDeclaration]),
     ]
 }
 
@@ -650,13 +368,7 @@ fn models_cannot_answer_for_people() {
     );
     step(&mut graph, GraphEvent::Begin, 0);
     for choice in DecisionChoice::ALL {
-        let decision = GraphDecision {
-            graph: graph.id.clone(),
-            action: Some("q".into()),
-            choice,
-            reason: String::new(),
-            input: None,
-        };
+        let decision = decision(&graph, Some("q"), choice);
         let mut copy = graph.clone();
         let commands = step(
             &mut copy,

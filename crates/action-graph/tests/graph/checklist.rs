@@ -7,7 +7,7 @@ use action_graph::rules::CarrierMode;
 use action_graph::transcript::Replay;
 use serde_json::{Value, json};
 
-use crate::support::{envelope, fenced, read_action, world};
+use crate::support::{block, envelope, fenced, read_action, world};
 
 #[test]
 fn minimum_boundary_is_accepted() {
@@ -46,7 +46,7 @@ fn minimum_boundary_is_accepted() {
 
 #[test]
 fn outer_features_are_refused() {
-    let one = |more: Value| fenced(&envelope(json!([read_action("a", more)]), json!({})), "");
+    let one = |more: Value| block(json!([read_action("a", more)]));
     let unbounded = one(json!({"repeat": {"until": {"ref": "own", "exists": true}}}));
     assert!(
         world()

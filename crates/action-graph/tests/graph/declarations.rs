@@ -7,16 +7,17 @@ use action_graph::action::{
 use action_graph::catalog::{Catalog, CatalogEntry, Cost};
 use action_graph::code::Code;
 use action_graph::declaration::{
-    CARRIER, DeclarationForm, Durability, Intent, Payload, ReplyOutcome, Strategy,
+    CARRIER, Declaration, DeclarationForm, Durability, Intent, Payload, ReplyOutcome, Strategy,
 };
 use action_graph::output::{Finish, ModelOutput, NativeCall};
 use action_graph::policy::{POLICY_NAMES, Return, Visibility};
-use action_graph::print::print;
 use action_graph::reference::Reference;
 use action_graph::rules::PlainText;
 use serde_json::{Value, json};
 
-use crate::support::{act, entries, envelope, fenced, read_action, read_call, world};
+use crate::support::{
+    act, block, entries, envelope, fenced, read, read_action, read_call, reads, resolved, world,
+};
 
 fn carrier(value: Value) -> ModelOutput {
     ModelOutput::carrier(value.to_string())
@@ -72,10 +73,7 @@ fn answer_responds_and_done_stops() {
 #[test]
 fn both_carriers_make_the_same_action() {
     let flat = world().accepted(&act(json!([read_call("a", json!({"title": "a"}))])));
-    let full = world().accepted(&fenced(
-        &envelope(json!([read_action("a", json!({}))]), json!({})),
-        "",
-    ));
+    let full = world().accepted(&block(json!([reads("a")])));
     let (flat, full) = (
         &flat.declaration.actions()[0],
         &full.declaration.actions()[0],
@@ -87,16 +85,13 @@ fn both_carriers_make_the_same_action() {
 #[test]
 fn disabled_agents_declare_nothing() {
     let mut world = world();
-    let output = fenced(
-        &envelope(json!([read_action("a", json!({}))]), json!({})),
-        "",
-    );
+    let output = block(json!([reads("a")]));
     world.rules.enabled = false;
     assert_eq!(
         world.accept_output(&output),
         OutputVerdict::Content(output.text.clone())
     );
-    let draft = action_graph::declaration::Declaration::new(
+    let draft = Declaration::new(
         Intent::Execute,
         Payload::ActionGraph {
             actions: Vec::new(),
@@ -141,7 +136,7 @@ fn sections_resolve_before_execution() {
 
 #[test]
 fn the_note_changes_no_action() {
-    let value = envelope(json!([read_action("a", json!({}))]), json!({}));
+    let value = envelope(json!([reads("a")]), json!({}));
     let with = world().accepted(&fenced(&value, "## user.visible\nI look."));
     let without = world().accepted(&fenced(&value, ""));
     assert_eq!(with.declaration.payload, without.declaration.payload);
@@ -154,7 +149,7 @@ fn data_edges_join_dependencies() {
             "b",
             json!({"args": {"path": {"$ref": "action:a.output#/path"}}})
         ),
-        read_call("a", json!({})),
+        read("a"),
     ])));
     assert_eq!(accepted.declaration.actions()[0].depends_on, ["a".into()]);
 }
@@ -247,7 +242,7 @@ fn conditions_loops_and_policies_parse() {
 
 #[test]
 fn thirteen_policies_and_unknown_fields_survive() {
-    let mut action = read_action("a", json!({}));
+    let mut action = reads("a");
     let mut value = envelope(json!([]), json!({"colour": "red"}));
     for name in POLICY_NAMES {
         action[name] = json!({"of": name});
@@ -259,20 +254,18 @@ fn thirteen_policies_and_unknown_fields_survive() {
     assert_eq!(declaration.policies.named.len(), 13);
     assert_eq!(declaration.actions()[0].policies.named.len(), 13);
     assert_eq!(declaration.policies.extra["colour"], "red");
-    let printed = ModelOutput::text(&print(declaration));
-    let again = world().accepted(&printed).declaration;
-    assert_eq!(again.policies, declaration.policies);
-    assert_eq!(again.payload, declaration.payload);
+    let stored = serde_json::to_string(declaration).expect("JSON");
+    assert_eq!(
+        serde_json::from_str::<Declaration>(&stored).expect("it is read"),
+        *declaration
+    );
 }
 
 #[test]
 fn auto_targets_match_capabilities() {
     let check = |executor: Value, target: &str| {
-        let accepted = world().accepted(&fenced(&envelope(json!([read_action("a", json!({"executor": executor, "input": {}, "operation": "review_code", "title": "Review code"}))]), json!({})), ""));
-        let resolved = accepted.declaration.actions()[0]
-            .resolved
-            .clone()
-            .expect("it is resolved");
+        let accepted = world().accepted(&block(json!([read_action("a", json!({"executor": executor, "input": {}, "operation": "review_code", "title": "Review code"}))])));
+        let resolved = resolved(&accepted);
         assert_eq!(
             (resolved.target.as_str(), resolved.chosen_by),
             (target, ChosenBy::Runtime)
@@ -294,7 +287,7 @@ fn auto_targets_match_capabilities() {
 fn cheaper_executor_wins_between_equal_ones() {
     let executor = json!({"type": "agent", "target": "auto", "capabilities": ["translate"]});
     let action = read_action("a", json!({"executor": executor, "input": {}}));
-    let output = fenced(&envelope(json!([action]), json!({})), "");
+    let output = block(json!([action]));
     for (first, second, target) in [
         (Cost::High, Cost::Low, "second"),
         (Cost::Low, Cost::Medium, "first"),
@@ -319,23 +312,10 @@ fn cheaper_executor_wins_between_equal_ones() {
 fn tools_match_by_unique_capabilities_alone() {
     let by = |capabilities: Value| {
         let executor = json!({"type": "tool", "target": "auto", "capabilities": capabilities});
-        fenced(
-            &envelope(
-                json!([read_action("a", json!({"executor": executor}))]),
-                json!({}),
-            ),
-            "",
-        )
+        block(json!([read_action("a", json!({"executor": executor}))]))
     };
     let accepted = world().accepted(&by(json!(["filesystem", "read"])));
-    assert_eq!(
-        accepted.declaration.actions()[0]
-            .resolved
-            .as_ref()
-            .expect("resolved")
-            .target,
-        "read"
-    );
+    assert_eq!(resolved(&accepted).target, "read");
     assert_eq!(
         world().refused(&by(json!(["filesystem"]))).diagnostics[0].code,
         Code::AutoTool
@@ -349,23 +329,14 @@ fn declared_effects_never_lower_the_class() {
             "a",
             json!({"executor": {"type": "tool", "target": "mystery"}, "effects": effects}),
         );
-        let accepted = world().accepted(&fenced(&envelope(json!([action]), json!({})), ""));
-        let resolved = accepted.declaration.actions()[0]
-            .resolved
-            .clone()
-            .expect("resolved");
+        let accepted = world().accepted(&block(json!([action])));
+        let resolved = resolved(&accepted);
         assert_eq!(resolved.class, Class::AtMostOnce);
         assert!(resolved.effects.contains(&Effect::Unknown));
     }
     let stricter = read_action("a", json!({"effects": ["delete"]}));
-    let accepted = world().accepted(&fenced(&envelope(json!([stricter]), json!({})), ""));
-    assert!(
-        accepted.declaration.actions()[0]
-            .resolved
-            .as_ref()
-            .expect("resolved")
-            .approval
-    );
+    let accepted = world().accepted(&block(json!([stricter])));
+    assert!(resolved(&accepted).approval);
 }
 
 #[test]
@@ -374,11 +345,8 @@ fn one_durable_action_makes_the_graph_durable() {
         (Value::Null, Durability::Ephemeral),
         (json!(true), Durability::Durable),
     ] {
-        let actions = json!([
-            read_action("a", json!({})),
-            read_action("b", json!({"persist": persist}))
-        ]);
-        let accepted = world().accepted(&fenced(&envelope(actions, json!({})), ""));
+        let actions = json!([reads("a"), read_action("b", json!({"persist": persist}))]);
+        let accepted = world().accepted(&block(actions));
         assert_eq!(accepted.declaration.execution.mode, mode);
     }
 }
@@ -390,7 +358,7 @@ fn visibility_takes_the_strictest_word() {
         "b",
         json!({"executor": {"type": "tool", "target": "salaries"}, "input": {}, "data_visibility": "model"}),
     );
-    let accepted = world().accepted(&fenced(&envelope(json!([action, private]), json!({})), ""));
+    let accepted = world().accepted(&block(json!([action, private])));
     let seen: Vec<_> = accepted
         .declaration
         .actions()
@@ -403,7 +371,7 @@ fn visibility_takes_the_strictest_word() {
 #[test]
 fn first_repetition_is_answered_from_results() {
     let mut world = world();
-    let output = act(json!([read_call("a", json!({}))]));
+    let output = act(json!([read("a")]));
     let first = world.accepted(&output);
     assert_eq!(first.repeats, None);
     let graph = action_graph::ids::GraphId("g_done".to_owned());
@@ -520,7 +488,7 @@ fn expansions_and_decisions_parse() {
 }
 
 #[test]
-fn printed_declarations_read_back() {
+fn every_intent_and_payload_parses() {
     let action = read_action(
         "a",
         json!({
@@ -539,34 +507,31 @@ fn printed_declarations_read_back() {
         json!({"type": "agent.protocol", "version": "1", "intent": intent, "title": "T", "payload": payload,
         "execution": {"mode": "durable", "strategy": "sequential", "max_parallel": 2}, "response_policy": {"return_to_model": "excerpt"}, "base": "g_open", "persist": true})
     };
-    let expand = json!({"refs": [{"ref": "runtime://g_done/actions/found/output", "reason": "r", "range": {"context_lines": 3, "match": "m", "from": 2, "lines": 4}}]});
+    let expand = json!({"type": "expand_ref", "refs": [{"ref": "runtime://g_done/actions/found/output", "reason": "r", "range": {"context_lines": 3, "match": "m", "from": 2, "lines": 4}}]});
     let decision = json!({"type": "decision", "graph": "g_open", "action": "pending", "choice": "retry", "reason": "r", "input": {"path": "x"}});
     let mut final_report = report.clone();
     final_report["type"] = json!("final_report_spec");
     final_report["sections"] = json!([{"heading": "I", "text": "t"}]);
-    for value in [
-        of("execute", graph.clone()),
-        of("plan", graph),
-        of("expand_ref", expand),
-        of("decide", decision),
-        of("execute", final_report),
+    let behind = "## task\n\nDo it.\n\n## user.visible\n\nI look.\n";
+    for (intent, payload) in [
+        (Intent::Execute, graph.clone()),
+        (Intent::Plan, graph),
+        (Intent::ExpandRef, expand),
+        (Intent::Decide, decision),
+        (Intent::Execute, final_report),
     ] {
-        let mut first = world()
-            .accepted(&fenced(
-                &value,
-                "## task\n\nDo it.\n\n## user.visible\n\nI look.\n",
-            ))
-            .declaration;
-        let mut again = world()
-            .accepted(&ModelOutput::text(&print(&first)))
-            .declaration;
-        for one in [&mut first, &mut again] {
-            one.source.raw_sha256.clear();
-            one.source
-                .sections
-                .values_mut()
-                .for_each(|section| section.line = 0);
-        }
-        assert_eq!(again, first);
+        let output = fenced(&of(intent.as_str(), payload.clone()), behind);
+        let declaration = world().accepted(&output).declaration;
+        assert_eq!(
+            (declaration.intent, declaration.title.as_str()),
+            (intent, "T")
+        );
+        assert!(declaration.persist == Some(true) && declaration.response_policy.is_some());
+        let stored = serde_json::to_value(&declaration).expect("JSON");
+        assert_eq!(stored["payload"]["type"], payload["type"]);
+        assert_eq!(
+            serde_json::from_value::<Declaration>(stored).expect("it is read"),
+            declaration
+        );
     }
 }

@@ -2,7 +2,6 @@
 #![expect(
     clippy::format_push_string,
     clippy::needless_pass_by_value,
-    clippy::too_many_lines,
     clippy::unnecessary_wraps,
     reason = "rows of tables are easiest to compare on one line"
 )]

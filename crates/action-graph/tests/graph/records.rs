@@ -12,17 +12,15 @@ use action_graph::json::pretty;
 use action_graph::node::ActionOutput;
 use action_graph::policy::Visibility;
 use action_graph::project::{apply, patch, project};
-use action_graph::record::{
-    GraphOwner, Metrics, RestoreError, replay, restore, result_record, store,
-};
+use action_graph::record::{GraphOwner, Metrics, RestoreError, restore, result_record, store};
 use action_graph::report::render_report;
 use action_graph::schedule::{ActionOutcome, GraphEvent, Why, step};
 use action_graph::workflow::{Workflow, WorkflowNode, from_workflow, workflow_status};
 use serde_json::{Value, json};
 
 use crate::support::{
-    act, budget, envelope, failed, fenced, golden, graph_of, ok, play, read_action, read_call,
-    world,
+    a_then_b, act, block, budget, done, envelope, failed, fenced, finish, golden, graph_of, ok,
+    play, read, read_action, read_call, reads, unsatisfying, world,
 };
 
 fn owner() -> GraphOwner {
@@ -72,20 +70,11 @@ fn projection_has_every_field() {
 
 #[test]
 fn patches_rebuild_the_projection() {
-    let mut graph = graph_of(
-        &world(),
-        &act(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({"depends": "a"}))
-        ])),
-    );
+    let mut graph = graph_of(&world(), &act(a_then_b()));
     let mut shown = project(&graph);
     let mut events = vec![GraphEvent::Begin];
     for id in ["a", "b"] {
-        let outcome = ActionOutcome::Ok {
-            output: ActionOutput::text("done"),
-            satisfying: true,
-        };
+        let outcome = done("done");
         events.push(GraphEvent::Finished {
             id: id.into(),
             attempt: 1,
@@ -106,7 +95,7 @@ fn patches_rebuild_the_projection() {
 
 #[test]
 fn untitled_projections_take_the_request() {
-    let graph = graph_of(&world(), &act(json!([read_call("a", json!({}))])));
+    let graph = graph_of(&world(), &act(json!([read("a")])));
     assert_eq!(project(&graph).title, "Fix the buttons of the toolbar.");
     assert_eq!(project(&graph).note, "I look.");
 }
@@ -155,7 +144,7 @@ fn null_items_survive_a_restart() {
     );
     let mut world = world();
     world.known.event = json!({"list": [null, 1]});
-    let mut graph = graph_of(&world, &fenced(&envelope(json!([each]), json!({})), ""));
+    let mut graph = graph_of(&world, &block(json!([each])));
     step(&mut graph, GraphEvent::Begin, 0);
     let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
     let bodies: BTreeMap<_, _> = blobs
@@ -231,7 +220,7 @@ fn stored_outputs_have_no_body_again() {
 fn repeated_actions_keep_outputs_apart() {
     let repeat = json!({"max": 3, "until": {"ref": "own#/done", "equals": true}});
     let action = read_action("a", json!({"repeat": repeat}));
-    let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
+    let mut graph = graph_of(&world(), &block(json!([action])));
     step(&mut graph, GraphEvent::Begin, 0);
     let outcome = ActionOutcome::Ok {
         output: ActionOutput::json(json!({"done": false})),
@@ -277,43 +266,24 @@ fn the_largest_graph_fits_its_head() {
 
 #[test]
 fn journals_rebuild_the_same_graph() {
-    let accepted = graph_of(
-        &world(),
-        &act(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({"depends": "a"}))
-        ])),
-    );
-    let outcome = ActionOutcome::Ok {
-        output: ActionOutput::text("done"),
-        satisfying: true,
-    };
+    let accepted = graph_of(&world(), &act(a_then_b()));
+    let outcome = done("done");
     let journal = vec![
         (1, GraphEvent::Begin),
-        (
-            2,
-            GraphEvent::Finished {
-                id: "a".into(),
-                attempt: 1,
-                outcome: outcome.clone(),
-            },
-        ),
-        (
-            3,
-            GraphEvent::Finished {
-                id: "b".into(),
-                attempt: 1,
-                outcome,
-            },
-        ),
+        (2, finish("a", 1, outcome.clone())),
+        (3, finish("b", 1, outcome)),
     ];
     let text = serde_json::to_string(&journal).expect("JSON");
-    let mut live = accepted.clone();
-    for (now, event) in journal {
-        step(&mut live, event, now);
-    }
     let read: Vec<(u64, GraphEvent)> = serde_json::from_str(&text).expect("it is read");
-    assert_eq!(replay(accepted, read), live);
+    let replayed = |events: Vec<(u64, GraphEvent)>| {
+        let mut graph = accepted.clone();
+        for (now, event) in events {
+            step(&mut graph, event, now);
+        }
+        graph
+    };
+    let live = replayed(journal);
+    assert_eq!(replayed(read), live);
     let seqs: Vec<_> = live.transitions.iter().map(|one| one.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4]);
 }
@@ -331,7 +301,7 @@ fn reports_render_without_a_model() {
         {"heading": "Intro", "text": "Facts."}, {"heading": "Files", "ref": "action:a.output#/files"},
         {"heading": "Summary", "ref": "action:a.summary"}, {"heading": "None", "ref": "action:a.output#/none", "optional": true}]});
     let build = |report: &Value| {
-        let mut value = envelope(json!([read_action("a", json!({}))]), json!({}));
+        let mut value = envelope(json!([reads("a")]), json!({}));
         value["payload"]["report"] = report.clone();
         let mut graph = graph_of(&world(), &fenced(&value, ""));
         play(&mut graph, &|_| ok(json!({"files": ["x"]})));
@@ -386,12 +356,7 @@ fn node_requests_carry_handoffs_of_agents() {
         &world(),
         &act(json!([agent("a", json!([])), agent("b", json!("a"))])),
     );
-    play(&mut graph, &|id| {
-        (id == "a").then(|| ActionOutcome::Ok {
-            output: ActionOutput::text("two <faults>"),
-            satisfying: true,
-        })
-    });
+    play(&mut graph, &|id| (id == "a").then(|| done("two <faults>")));
     let first = node_request(&graph, &"a".into()).expect("a request");
     assert!(!first.contains("<handoff>"), "{first}");
     let second = node_request(&graph, &"b".into()).expect("a request");
@@ -406,12 +371,7 @@ fn handoffs_open_no_edges() {
         &act(json!([
         {"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))])),
     );
-    play(&mut graph, &|_| {
-        Some(ActionOutcome::Ok {
-            output: ActionOutput::text("half done"),
-            satisfying: false,
-        })
-    });
+    play(&mut graph, &|_| Some(unsatisfying("half done")));
     assert!(handoff(&graph, &"a".into(), &"b".into()).is_some());
     assert_eq!(
         graph.node(&"b".into()).map(|node| node.state.status()),
@@ -483,7 +443,7 @@ fn store_full_false_keeps_the_summary_alone() {
             "a",
             json!({"executor": {"type": "tool", "target": target}, "result_policy": policy}),
         );
-        let mut graph = graph_of(&world(), &fenced(&envelope(json!([action]), json!({})), ""));
+        let mut graph = graph_of(&world(), &block(json!([action])));
         play(&mut graph, &|_| ok(json!("word\n".repeat(2_000))));
         let (_, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
         let output = blobs

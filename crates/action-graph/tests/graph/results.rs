@@ -15,7 +15,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::support::{
-    budget, cases, envelope, failed, fenced, golden, graph_of, ok, play, read_action, world,
+    block, budget, cases, envelope, failed, fenced, golden, graph_of, node, ok, play, read_action,
+    reads, world,
 };
 
 fn long() -> String {
@@ -35,10 +36,7 @@ fn long() -> String {
 fn one(policy: Value, more: Value, output: &Value) -> Graph {
     let mut more = more;
     more["result_policy"] = policy;
-    let mut graph = graph_of(
-        &world(),
-        &fenced(&envelope(json!([read_action("a", more)]), json!({})), ""),
-    );
+    let mut graph = graph_of(&world(), &block(json!([read_action("a", more)])));
     let failure = output
         .get("failure")
         .and_then(Value::as_str)
@@ -66,7 +64,7 @@ fn each_policy_for_each_kind_of_result() {
             ),
         ] {
             let graph = one(policy.clone(), more, &output);
-            let node = graph.node(&"a".into()).expect("a node");
+            let node = node(&graph, "a");
             let shown = deliver(&graph, node, 12_000, &estimate);
             let delivered = serde_json::to_string(&shown.delivered).expect("JSON");
             let lines = shown.text.lines().count();
@@ -210,9 +208,7 @@ fn binding(actions: usize, references: usize, report: Value) -> Graph {
     let input = json!({"path": "a", "all": bound});
     let list = json!({"executor": {"type": "tool", "target": "list"}, "input": input});
     let rest = (0..actions).map(|n| read_action(&format!("a{n}"), list.clone()));
-    let all: Vec<_> = std::iter::once(read_action("source", json!({})))
-        .chain(rest)
-        .collect();
+    let all: Vec<_> = std::iter::once(reads("source")).chain(rest).collect();
     let mut declared = envelope(json!(all), json!({}));
     declared["payload"]["report"] = report;
     let mut graph = graph_of(&world(), &fenced(&declared, ""));
@@ -251,7 +247,7 @@ fn reports_shorten_repeated_results() {
 
 /// The transcript of a `for_each` over 200 items with these further fields.
 fn sliced(more: Value) -> (Graph, String) {
-    let source = read_action("source", json!({}));
+    let source = reads("source");
     let mut each = json!({"items": "action:source.output", "max": 64});
     for (key, value) in more.as_object().expect("fields") {
         each[key] = value.clone();
@@ -260,10 +256,7 @@ fn sliced(more: Value) -> (Graph, String) {
         "work",
         json!({"for_each": each, "input": {"path": {"$ref": "item"}}}),
     );
-    let mut graph = graph_of(
-        &world(),
-        &fenced(&envelope(json!([source, work]), json!({})), ""),
-    );
+    let mut graph = graph_of(&world(), &block(json!([source, work])));
     let list: Vec<_> = (0..200).map(|n| format!("file {n}")).collect();
     play(&mut graph, &|id| match id {
         "source" => ok(json!(list)),

@@ -1,9 +1,9 @@
 //! One graph for each state: its turn, its projection and its record, compared with golden files.
 
 use action_graph::code::Code;
-use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::declaration::DecisionChoice;
 use action_graph::graph::Graph;
-use action_graph::json::pretty;
+use action_graph::json::canonical;
 use action_graph::node::Sent;
 use action_graph::output::ModelOutput;
 use action_graph::project::project;
@@ -13,8 +13,8 @@ use action_graph::transcript::{TranscriptTurn, protocol_turn, render};
 use serde_json::{Value, json};
 
 use crate::support::{
-    act, budget, envelope, failed, fenced, go_on, golden, graph_of, ok, play, read_action,
-    read_call, world,
+    a_then_b, act, block, budget, decision, envelope, failed, fenced, go_on, golden, graph_of, ok,
+    play, read, read_action, read_call, reads, world,
 };
 
 /// The declaration of the first transcript of the seed.
@@ -45,17 +45,11 @@ pub(crate) fn review() -> ModelOutput {
 /// A graph whose failed part was revised, and the reason why it rests.
 pub(crate) fn revised() -> (Graph, Why) {
     let value = envelope(
-        json!([
-            read_action("a", json!({})),
-            read_action("b", json!({"depends_on": ["a"]}))
-        ]),
+        json!([reads("a"), read_action("b", json!({"depends_on": ["a"]}))]),
         json!({}),
     );
     let (_, mut graph, _) = played("", &fenced(&value, ""), &|_| failed(Code::ToolError, "no"));
-    let new = fenced(
-        &envelope(json!([read_action("c", json!({}))]), json!({})),
-        "",
-    );
+    let new = block(json!([reads("c")]));
     let actions = world().accepted(&new).declaration.actions().to_vec();
     let constants = [].into();
     let event = GraphEvent::Revise { actions, constants };
@@ -98,7 +92,7 @@ fn for_each() -> ModelState {
     );
     let mut world = world();
     world.known.event = json!({"list": ["x", "y", "z"]});
-    let mut graph = graph_of(&world, &fenced(&envelope(json!([each]), json!({})), ""));
+    let mut graph = graph_of(&world, &block(json!([each])));
     let why = play(&mut graph, &|id| match id {
         "each[1]" => failed(Code::ToolError, "no such file"),
         _ => ok(json!("fine")),
@@ -107,7 +101,7 @@ fn for_each() -> ModelState {
 }
 
 fn canceled() -> ModelState {
-    let calls = json!([read_call("a", json!({})), read_call("b", json!({}))]);
+    let calls = json!([read("a"), read("b")]);
     let (name, mut graph, _) = played("canceled", &act(calls), &|_| None);
     let why = go_on(&mut graph, GraphEvent::Cancel, &|_| None);
     (name, graph, why.expect("it ends"))
@@ -115,14 +109,11 @@ fn canceled() -> ModelState {
 
 fn ended() -> Vec<ModelState> {
     let skipped = json!([
-        read_action("a", json!({})),
+        reads("a"),
         read_action("b", json!({"when": {"action": "a", "is": "failed"}}))
     ]);
-    let skipped = fenced(&envelope(skipped, json!({})), "");
-    let blocked = json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]);
+    let skipped = block(skipped);
+    let blocked = a_then_b();
     let private = json!([{"id": "s", "type": "tool", "name": "salaries"}, {"id": "l", "type": "tool", "name": "list", "args": {"of": {"$ref": "action:s.output#/sum"}}}]);
     vec![
         played("skipped", &skipped, &|_| ok(json!("fine"))),
@@ -137,20 +128,11 @@ fn ended() -> Vec<ModelState> {
 
 /// A graph that went on without its failed action.
 fn waived() -> ModelState {
-    let calls = json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]);
+    let calls = a_then_b();
     let (_, mut graph, _) = played("", &act(calls), &|_| {
         failed(Code::ToolError, "no such file")
     });
-    let decision = GraphDecision {
-        graph: graph.id.clone(),
-        action: Some("a".into()),
-        choice: DecisionChoice::Continue,
-        reason: "b reads another file".to_owned(),
-        input: None,
-    };
+    let decision = decision(&graph, Some("a"), DecisionChoice::Continue);
     let by = Actor::Model;
     let why = go_on(&mut graph, GraphEvent::Decide { decision, by }, &|_| {
         ok(json!("fine"))
@@ -183,10 +165,18 @@ fn every_state_has_a_golden_turn() {
     golden("states.md", &texts.collect::<String>());
 }
 
+/// One line for the graph and one for each action.
 fn golden_values(name: &str, value: impl Fn(&Graph) -> Value) {
-    let values = all().into_iter();
-    let texts = values.map(|(state, graph, _)| format!("== {state}\n{}\n", pretty(&value(&graph))));
-    golden(name, &texts.collect::<String>());
+    let mut text = String::new();
+    for (state, graph, _) in all() {
+        let mut value = value(&graph);
+        let actions = value["actions"].take();
+        text += &format!("== {state}\n{}\n", canonical(&value));
+        for action in actions.as_array().expect("a list") {
+            text += &format!("{}\n", canonical(action));
+        }
+    }
+    golden(name, &text);
 }
 
 #[test]

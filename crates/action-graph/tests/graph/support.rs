@@ -4,20 +4,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use action_graph::accept::{OutputVerdict, Repair, accept};
-use action_graph::action::{Effect, ExecutorKind, Idempotency};
+use action_graph::action::{Effect, ExecutorKind, Idempotency, Resolved};
 use action_graph::catalog::{Catalog, CatalogEntry, Cost};
 use action_graph::code::Code;
+use action_graph::declaration::{DecisionChoice, GraphDecision};
 use action_graph::graph::Graph;
 use action_graph::ids::GraphId;
 use action_graph::json::canonical;
-use action_graph::node::{ActionOutput, Sent};
+use action_graph::node::{ActionOutput, Node, NodeState, Sent};
 use action_graph::output::ModelOutput;
 use action_graph::policy::Visibility;
 use action_graph::result::observe::ObservationBudget;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::{AgentRules, KnownAction, KnownFacts, KnownGraph};
 use action_graph::schedule::{
-    ActionFailure, ActionOutcome, Command, GraphEvent, Suspension, Why, step,
+    ActionOutcome, Command, Denial, GraphEvent, RecoveredAttempt, Suspension, Why, step,
 };
 use action_graph::validate::{AcceptedDeclaration, Context};
 use serde_json::{Value, json};
@@ -306,29 +307,16 @@ pub(crate) fn go_on(
             match command {
                 Command::Execute(one) => {
                     let (id, attempt) = (one.id, one.attempt);
-                    if let Some(outcome) = outcome(id.as_str()) {
-                        events.push(GraphEvent::Finished {
-                            id,
-                            attempt,
-                            outcome,
-                        });
-                    }
+                    let outcome = outcome(id.as_str());
+                    events.extend(outcome.map(|outcome| finish(id.as_str(), attempt, outcome)));
                 }
                 Command::SpawnChild(one) => {
                     let (id, attempt) = (one.id, one.attempt);
-                    events.push(if let Some(outcome) = outcome(id.as_str()) {
-                        GraphEvent::Finished {
-                            id,
-                            attempt,
-                            outcome,
-                        }
-                    } else {
-                        let run = "run_child".to_owned();
-                        GraphEvent::Suspended {
-                            id,
-                            attempt,
-                            on: Suspension::Child { run },
-                        }
+                    let run = "run_child".to_owned();
+                    let on = Suspension::Child { run };
+                    events.push(match outcome(id.as_str()) {
+                        Some(outcome) => finish(id.as_str(), attempt, outcome),
+                        None => GraphEvent::Suspended { id, attempt, on },
                     });
                 }
                 Command::SetTimer { id, attempt, .. } => {
@@ -342,23 +330,106 @@ pub(crate) fn go_on(
     why
 }
 
+/// One action of the full DSL that reads.
+pub(crate) fn reads(id: &str) -> Value {
+    read_action(id, json!({}))
+}
+
+/// A block of the full DSL around these actions.
+pub(crate) fn block(actions: Value) -> ModelOutput {
+    fenced(&envelope(actions, json!({})), "")
+}
+
+/// One call of the tool `read`.
+pub(crate) fn read(id: &str) -> Value {
+    read_call(id, json!({}))
+}
+
+/// Calls of the tool `read`: `b` depends on `a`.
+pub(crate) fn a_then_b() -> Value {
+    json!([read("a"), read_call("b", json!({"depends": "a"}))])
+}
+
+/// Decisions of validation about the first action.
+#[track_caller]
+pub(crate) fn resolved(accepted: &AcceptedDeclaration) -> Resolved {
+    let first = accepted.declaration.actions()[0].resolved.clone();
+    first.expect("it is resolved")
+}
+
+#[track_caller]
+pub(crate) fn node<'a>(graph: &'a Graph, id: &str) -> &'a Node {
+    graph.node(&id.into()).expect("a node")
+}
+
+pub(crate) fn states<const N: usize>(graph: &Graph, ids: [&str; N]) -> [NodeState; N] {
+    ids.map(|id| node(graph, id).state)
+}
+
+pub(crate) fn why_of(graph: &Graph, id: &str) -> Option<Code> {
+    node(graph, id).why
+}
+
+pub(crate) fn finish(id: &str, attempt: u32, outcome: ActionOutcome) -> GraphEvent {
+    let id = id.into();
+    GraphEvent::Finished {
+        id,
+        attempt,
+        outcome,
+    }
+}
+
+pub(crate) fn timer(id: &str, attempt: u32) -> GraphEvent {
+    let id = id.into();
+    GraphEvent::TimerFired { id, attempt }
+}
+
+pub(crate) fn recovered(id: &str, attempt: u32, found: RecoveredAttempt) -> GraphEvent {
+    let id = id.into();
+    GraphEvent::Recovered { id, attempt, found }
+}
+
+pub(crate) fn denied(id: &str, why: Denial) -> GraphEvent {
+    let ids = vec![id.into()];
+    GraphEvent::Denied { ids, why }
+}
+
+pub(crate) fn decision(
+    graph: &Graph,
+    action: Option<&str>,
+    choice: DecisionChoice,
+) -> GraphDecision {
+    GraphDecision {
+        graph: graph.id.clone(),
+        action: action.map(Into::into),
+        choice,
+        reason: String::new(),
+        input: None,
+    }
+}
+
+pub(crate) fn done(text: &str) -> ActionOutcome {
+    ActionOutcome::done(ActionOutput::text(text))
+}
+
+pub(crate) fn unsatisfying(text: &str) -> ActionOutcome {
+    let output = ActionOutput::text(text);
+    ActionOutcome::Ok {
+        output,
+        satisfying: false,
+    }
+}
+
 pub(crate) fn ok(value: Value) -> Option<ActionOutcome> {
     let output = match &value {
         Value::String(text) => ActionOutput::text(text),
         _ => ActionOutput::json(value),
     };
-    Some(ActionOutcome::Ok {
-        output,
-        satisfying: true,
-    })
+    Some(ActionOutcome::done(output))
 }
 
 pub(crate) fn failed(code: Code, message: &str) -> Option<ActionOutcome> {
-    Some(ActionOutcome::Err(ActionFailure::new(
-        code,
-        message,
-        Sent::Yes,
-    )))
+    Some(ActionOutcome::failed(code, message, Sent::Yes))
 }
 
 pub(crate) fn budget() -> ObservationBudget<'static> {

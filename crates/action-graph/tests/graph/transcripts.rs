@@ -3,14 +3,14 @@
 use action_graph::card::system_message;
 use action_graph::catalog::Catalog;
 use action_graph::code::Code;
-use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::declaration::DecisionChoice;
 use action_graph::graph::{Graph, GraphStatus};
 use action_graph::output::ModelOutput;
 use action_graph::result::tokens::estimate;
 use action_graph::rules::{AgentRules, CarrierMode};
 use action_graph::schedule::{ActionOutcome, Actor, GraphEvent, Why, step};
 use action_graph::transcript::{
-    Attachment, CallTurn, Notice, ProtocolTurn, Replay, TranscriptTurn, instruction, notice, parse,
+    Attachment, CallTurn, Notice, ProtocolTurn, Replay, TranscriptTurn, instruction, notice,
     protocol_turn, render, replay,
 };
 use proptest::prelude::*;
@@ -18,7 +18,8 @@ use serde_json::json;
 
 use crate::states::{one_call, review, revised};
 use crate::support::{
-    act, budget, cases, entries, failed, go_on, golden, graph_of, ok, play, read_call, world,
+    a_then_b, act, budget, cases, decision, entries, failed, finish, go_on, golden, graph_of, ok,
+    play, read, read_call, world,
 };
 
 fn user(text: &str) -> TranscriptTurn {
@@ -126,7 +127,7 @@ fn old_failures_lose_their_detail() {
 
 #[test]
 fn superseded_work_is_folded() {
-    let output = || act(json!([read_call("a", json!({}))]));
+    let output = || act(json!([read("a")]));
     let (_, first) = turn_of(&output(), &|_| failed(Code::ToolError, "no such file"));
     let (_, second) = turn_of(&output(), &|_| ok(json!("content")));
     let text = render(&replay(&[first, second], Replay::Full, 100_000, &estimate));
@@ -213,20 +214,10 @@ fn final_answers_hide_the_protocol() {
 
 #[test]
 fn context_differs_from_the_log() {
-    let (mut graph, _) = turn_of(
-        &act(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({"depends": "a"}))
-        ])),
-        &|_| failed(Code::ToolError, "first failure"),
-    );
-    let decision = GraphDecision {
-        graph: graph.id.clone(),
-        action: Some("a".into()),
-        choice: DecisionChoice::Retry,
-        reason: String::new(),
-        input: None,
-    };
+    let (mut graph, _) = turn_of(&act(a_then_b()), &|_| {
+        failed(Code::ToolError, "first failure")
+    });
+    let decision = decision(&graph, Some("a"), DecisionChoice::Retry);
     let why = go_on(
         &mut graph,
         GraphEvent::Decide {
@@ -247,38 +238,16 @@ fn context_differs_from_the_log() {
 
 #[test]
 fn observations_appear_at_decision_points_alone() {
-    let mut graph = graph_of(
-        &world(),
-        &act(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({}))
-        ])),
-    );
+    let mut graph = graph_of(&world(), &act(json!([read("a"), read("b")])));
     let commands = step(&mut graph, GraphEvent::Begin, 0);
     let is_point = |command: &action_graph::schedule::Command| {
         matches!(command, action_graph::schedule::Command::Quiescent(_))
     };
     assert!(!commands.iter().any(is_point));
     let Some(outcome) = ok(json!(1)) else { return };
-    let commands = step(
-        &mut graph,
-        GraphEvent::Finished {
-            id: "a".into(),
-            attempt: 1,
-            outcome: outcome.clone(),
-        },
-        1,
-    );
+    let commands = step(&mut graph, finish("a", 1, outcome.clone()), 1);
     assert!(!commands.iter().any(is_point));
-    let commands = step(
-        &mut graph,
-        GraphEvent::Finished {
-            id: "b".into(),
-            attempt: 1,
-            outcome,
-        },
-        2,
-    );
+    let commands = step(&mut graph, finish("b", 1, outcome), 2);
     assert!(commands.iter().any(is_point));
 }
 
@@ -380,27 +349,61 @@ fn any_turn() -> impl Strategy<Value = TranscriptTurn> {
     ]
 }
 
-fn kinds(turns: &[TranscriptTurn]) -> Vec<(u8, usize)> {
-    let kind = |turn: &TranscriptTurn| match turn {
-        TranscriptTurn::User { attachments, .. } => (0, attachments.len()),
-        TranscriptTurn::Answer { .. } => (1, 0),
-        TranscriptTurn::Notice(notice) => (2, notice.lines.len()),
-        TranscriptTurn::Protocol(turn) => (3, turn.calls.len()),
-    };
-    turns.iter().map(kind).collect()
+/// Heading and number of results of each turn, as a reader of the tags and fences finds them. `None` for a text that does
+/// not consist of turns.
+fn turns_in(mut text: &str) -> Option<Vec<(&str, usize)>> {
+    let mut found = Vec::new();
+    while !text.is_empty() {
+        let (head, body) = text.split_once('\n')?;
+        let number = head.strip_prefix("<turn index=\"")?.strip_suffix("\">")?;
+        let (turn, after) = body.split_once("</turn>\n")?;
+        if number.parse() != Ok(found.len() + 1) || turn.contains("<turn") {
+            return None;
+        }
+        let (mut fence, mut results) = (None, 0);
+        for line in turn.lines() {
+            let ticks = line.len() - line.trim_start_matches('`').len();
+            match fence {
+                Some(open) if line.len() == open && ticks == open => fence = None,
+                None if ticks >= 3 => fence = Some(ticks),
+                None if line.starts_with("### Result for ") => results += 1,
+                _ => {}
+            }
+        }
+        found.push((turn.lines().next()?, results));
+        text = after;
+    }
+    Some(found)
+}
+
+/// The same of turns before they are rendered. Only results of protocol turns are fenced.
+fn kind(turn: &TranscriptTurn) -> (&'static str, Option<usize>) {
+    match turn {
+        TranscriptTurn::User { .. } => ("## User request", None),
+        TranscriptTurn::Answer { .. } => ("## Assistant answer", None),
+        TranscriptTurn::Notice(_) => ("## Runtime notice", None),
+        TranscriptTurn::Protocol(turn) => (
+            "## Assistant protocol request and runtime observations",
+            Some(turn.calls.len()),
+        ),
+    }
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: cases(300), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn transcripts_read_back_for_any_content(turns in prop::collection::vec(any_turn(), 0..5)) {
+    fn turns_keep_their_bounds_for_any_content(turns in prop::collection::vec(any_turn(), 0..5)) {
         let text = render(&turns);
-        let read = parse(&text);
-        prop_assert!(read.is_some(), "{}", text);
-        let read = read.unwrap_or_default();
-        prop_assert_eq!(kinds(&read), kinds(&turns));
-        prop_assert_eq!(render(&read), text);
+        let found = turns_in(&text);
+        prop_assert!(found.is_some(), "{}", text);
+        let found = found.unwrap_or_default();
+        prop_assert_eq!(found.len(), turns.len());
+        for ((heading, results), turn) in found.into_iter().zip(&turns) {
+            let (expected, calls) = kind(turn);
+            prop_assert_eq!(heading, expected);
+            prop_assert_eq!(calls.unwrap_or(results), results);
+        }
     }
 
     #[test]

@@ -14,7 +14,8 @@ use action_graph::words::{decision, expansions, merge, summarize};
 use serde_json::{Map, Value, json};
 
 use crate::support::{
-    act, envelope, failed, fenced, golden, graph_of, ok, play, read_action, read_call, world,
+    a_then_b, act, envelope, failed, fenced, golden, graph_of, ok, play, read, read_action,
+    read_call, reads, world,
 };
 
 fn object(value: Value) -> Map<String, Value> {
@@ -106,10 +107,7 @@ fn bound_arguments_are_checked_again() {
 fn revisions_rest_on_started_actions_alone() {
     let mut world = world();
     let first = envelope(
-        json!([
-            read_action("a", json!({})),
-            read_action("b", json!({"depends_on": ["a"]}))
-        ]),
+        json!([reads("a"), read_action("b", json!({"depends_on": ["a"]}))]),
         json!({}),
     );
     let mut graph = graph_of(&world, &fenced(&first, ""));
@@ -150,10 +148,7 @@ fn revisions_rest_on_started_actions_alone() {
 #[test]
 fn failed_graphs_with_blocked_actions_stay_open() {
     let world = world();
-    let calls = act(json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]));
+    let calls = act(a_then_b());
     let mut graph = graph_of(&world, &calls);
     play(&mut graph, &|_| failed(Code::ToolError, "no"));
     assert!(KnownGraph::from(&graph).open, "a revision may replace b");
@@ -164,7 +159,7 @@ fn failed_graphs_with_blocked_actions_stay_open() {
 #[test]
 fn finished_graphs_meet_later_dependencies() {
     let mut world = world();
-    let mut graph = graph_of(&world, &act(json!([read_call("first", json!({}))])));
+    let mut graph = graph_of(&world, &act(json!([read("first")])));
     play(&mut graph, &|_| ok(json!({"n": 1})));
     let stored = KnownGraph::from(&graph);
     assert!(!stored.open);
@@ -182,10 +177,7 @@ fn finished_graphs_meet_later_dependencies() {
 fn adherence_is_counted_by_kind() {
     let world = world();
     let of = |output: &ModelOutput| world.accept_output(output).adherence();
-    assert_eq!(
-        of(&act(json!([read_call("a", json!({}))]))),
-        Adherence::Declared
-    );
+    assert_eq!(of(&act(json!([read("a")]))), Adherence::Declared);
     assert_eq!(of(&ModelOutput::text("It works.")), Adherence::Plain);
     assert_eq!(
         of(&ModelOutput::text("")),

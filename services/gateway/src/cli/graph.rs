@@ -1,6 +1,5 @@
 //! `runnel graph`: action graphs of a model output, without a model; without a gateway, or live by an agent.
 
-mod builtins;
 mod execute;
 mod live;
 mod read;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use action_graph::action::Effect;
+use action_graph::json::join;
 use protocol::JsonObject;
 use protocol::message::Message;
 use serde::de::DeserializeOwned;
@@ -272,12 +273,10 @@ fn pointer_of(path: &serde_path_to_error::Path) -> String {
     for segment in path {
         let token = match segment {
             Segment::Seq { index } => index.to_string(),
-            // JSON pointers escape these characters (RFC 6901).
-            Segment::Map { key } => key.replace('~', "~0").replace('/', "~1"),
+            Segment::Map { key } => key.clone(),
             Segment::Enum { .. } | Segment::Unknown => continue,
         };
-        pointer.push('/');
-        pointer.push_str(&token);
+        pointer = join(&pointer, &token);
     }
     pointer
 }

@@ -14,10 +14,9 @@ use protocol::tool::KeyScope;
 use runner_kit::results;
 use serde_json::{Value, json};
 
-use super::failed;
 use crate::catalog::KNOWLEDGE;
 use crate::execute::tool::{ToolJob, call, search};
-use crate::execute::{AttemptReport, agent, human, remote, runtime};
+use crate::execute::{AttemptReport, agent, human, remote};
 use crate::failpoint::reach;
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
@@ -55,7 +54,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 let key = AttemptKey { graph, id, attempt };
                 self.graphs.work.finish(
                     &key,
-                    runtime::done(ActionOutput::json(json!({"waited": true}))),
+                    ActionOutcome::done(ActionOutput::json(json!({"waited": true}))),
                 );
                 Ok(())
             }
@@ -68,7 +67,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     /// Starts an attempt after a second check of its arguments.
     async fn execute(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
         let live = &self.graphs.live_graphs[position];
-        let key = key_of(live.id(), &execute);
+        let key = AttemptKey::new(live.id(), &execute);
         let Some(node) = live.graph.node(&execute.id) else {
             return Ok(());
         };
@@ -76,9 +75,10 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         let faults = check_bound(&node.action, &execute.input, &self.graphs.env.catalog);
         if let Some(fault) = faults.first() {
             let message = format!("{}: {}", fault.pointer, fault.message);
-            self.graphs
-                .work
-                .finish(&key, failed(Code::ArgsSchema, &message, Sent::No));
+            self.graphs.work.finish(
+                &key,
+                ActionOutcome::failed(Code::ArgsSchema, &message, Sent::No),
+            );
             return Ok(());
         }
         let (kind, is_durable) = (node.kind(), live.graph.is_durable());
@@ -127,7 +127,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 
     async fn spawn_child(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
         let live = &self.graphs.live_graphs[position];
-        let key = key_of(live.id(), execute);
+        let key = AttemptKey::new(live.id(), execute);
         let limit_ms = self
             .rules
             .limits
@@ -171,9 +171,10 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             _ => {
                 self.graphs.work.abort(key);
                 if is_running {
-                    self.graphs
-                        .work
-                        .finish(key, failed(Code::Canceled, "it was cancelled", Sent::Maybe));
+                    self.graphs.work.finish(
+                        key,
+                        ActionOutcome::failed(Code::Canceled, "it was cancelled", Sent::Maybe),
+                    );
                 }
             }
         }
@@ -184,7 +185,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
     /// Sends the question of an action to a person.
     async fn ask(&mut self, position: usize, execute: &Execute) -> Result<(), Halt> {
         let live = &self.live_graphs[position];
-        let key = key_of(live.id(), execute);
+        let key = AttemptKey::new(live.id(), execute);
         let waits = |node: &Node| {
             node.state == NodeState::Waiting(Wait::User) && node.attempt == execute.attempt
         };
@@ -226,7 +227,7 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         if !questions.too_long.is_empty() {
             let (ids, why) = (questions.too_long, Denial::TooLong);
             let event = GraphEvent::Denied { ids, why };
-            self.work.events.push_back((id.clone(), event));
+            self.work.push(&id, event);
         }
         for requests in questions.groups {
             let id = format!("{id}.{}.approve.{seq}", requests[0].id);
@@ -267,12 +268,8 @@ impl<H: GraphAgentHost> RunGraphs<H> {
             run: String::new(),
         };
         // Stored first: otherwise an early answer would find no action.
-        if let Err(error) = self
-            .records
-            .driven
-            .store_question(&self.live_graphs[position].graph, ask)
-            .await
-        {
+        let graph = &self.live_graphs[position].graph;
+        if let Err(error) = self.records.driven.store_question(graph, ask).await {
             return self.handle_records_error(position, error);
         }
         reach("ask.stored").await;
@@ -298,14 +295,6 @@ impl<H: GraphAgentHost> RunGraphs<H> {
         self.writer
             .send(results::typed(ResultType::ToolCallStarted, &payload))
             .await;
-    }
-}
-
-fn key_of(graph: &action_graph::ids::GraphId, execute: &Execute) -> AttemptKey {
-    AttemptKey {
-        graph: graph.clone(),
-        id: execute.id.clone(),
-        attempt: execute.attempt,
     }
 }
 

@@ -17,7 +17,6 @@ use action_graph::validate::check_input;
 use action_graph::words::{decision, expansions};
 use serde_json::{Map, Value, json};
 
-use super::failed;
 use crate::execute::{AttemptReport, runtime};
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
@@ -31,11 +30,7 @@ const MARGIN: u64 = 10_000;
 impl<H: GraphAgentHost> GraphDriver<H> {
     /// Executes a word of the runtime.
     pub(super) async fn word(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
-        let key = AttemptKey {
-            graph: self.graphs.live_graphs[position].id().clone(),
-            id: execute.id.clone(),
-            attempt: execute.attempt,
-        };
+        let key = AttemptKey::new(self.graphs.live_graphs[position].id(), &execute);
         let arguments = execute.input.as_object().cloned().unwrap_or_default();
         let outcome = match execute.target.as_str() {
             "wait" => {
@@ -55,11 +50,11 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 self.graphs.save(position).await?;
                 let is_stored = self.graphs.live_graphs[position].graph.is_durable()
                     && self.graphs.records.can_persist();
-                runtime::done(ActionOutput::json(json!({"stored": is_stored})))
+                ActionOutcome::done(ActionOutput::json(json!({"stored": is_stored})))
             }
             "expand" => self.expand_word(position, &arguments).await?,
             "decide" => self.decide_word(&arguments).await?,
-            other => failed(
+            other => ActionOutcome::failed(
                 Code::UnknownWord,
                 &format!("there is no word `{other}`"),
                 Sent::No,
@@ -76,19 +71,14 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         // Only a stored graph survives the run, so that a later run can continue the wait.
         if wait > max_wait && !self.graphs.live_graphs[position].graph.is_durable() {
             let message = format!("at most {max_wait} ms are left");
-            self.graphs
-                .work
-                .finish(key, failed(Code::WaitTooLong, &message, Sent::No));
+            self.graphs.work.finish(
+                key,
+                ActionOutcome::failed(Code::WaitTooLong, &message, Sent::No),
+            );
             return;
         }
         let at = self.graphs.env.clock.now().saturating_add(wait);
-        let (id, attempt) = (key.id.clone(), key.attempt);
-        let on = Suspension::Timer { at };
-        let event = GraphEvent::Suspended { id, attempt, on };
-        self.graphs
-            .work
-            .events
-            .push_back((key.graph.clone(), event));
+        self.graphs.work.suspend(key, Suspension::Timer { at });
     }
 
     async fn expand_word(
@@ -108,7 +98,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         let shown = Value::Array(shown.collect());
         self.extras
             .push(TranscriptTurn::Protocol(expansion_turn(&graph.0, &answers)));
-        Ok(runtime::done(ActionOutput::json(shown)))
+        Ok(ActionOutcome::done(ActionOutput::json(shown)))
     }
 
     /// Expands references to stored results within token bounds. Private results count as missing.
@@ -142,12 +132,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             Reference::Declaration(graph) => return self.declared_text(graph).await,
             _ => return Ok(None),
         };
-        let live = self
-            .graphs
-            .live_graphs
-            .iter()
-            .find(|live| live.id() == graph);
-        if let Some(live) = live {
+        if let Some(live) = self.graphs.live(graph) {
             return Ok(text_in(&live.graph, action, part, pointer));
         }
         let facts = self.graphs.records.graph_facts(&graph.0).await?;
@@ -158,13 +143,10 @@ impl<H: GraphAgentHost> GraphDriver<H> {
             return Ok(None);
         };
         Ok(match part {
-            ResultPart::Output => self
-                .graphs
-                .records
-                .archive
-                .output(graph, action)
-                .await?
-                .and_then(|value| as_text(value.pointer(pointer)?)),
+            ResultPart::Output => {
+                let output = self.graphs.records.archive.output(graph, action).await?;
+                output.and_then(|value| as_text(value.pointer(pointer)?))
+            }
             ResultPart::Summary => Some(facts.summary.clone()),
             ResultPart::Error => facts.error.clone(),
             ResultPart::Status => Some(facts.status.clone()),
@@ -173,11 +155,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
 
     /// Declaration of a graph in the model's own text.
     async fn declared_text(&mut self, graph: &GraphId) -> Result<Option<String>, Halt> {
-        let live = self
-            .graphs
-            .live_graphs
-            .iter()
-            .find(|live| live.id() == graph);
+        let live = self.graphs.live(graph);
         match live.and_then(|live| live.raw.clone()) {
             Some(raw) => Ok(Some(raw)),
             None => Ok(self.graphs.records.declaration(graph).await?),
@@ -191,8 +169,8 @@ impl<H: GraphAgentHost> GraphDriver<H> {
         };
         let choice = decision.choice.as_str();
         Ok(match self.graphs.decide(decision).await? {
-            Ok(()) => runtime::done(ActionOutput::json(json!({"decided": choice}))),
-            Err(why) => failed(Code::ToolError, &why, Sent::No),
+            Ok(()) => ActionOutcome::done(ActionOutput::json(json!({"decided": choice}))),
+            Err(why) => ActionOutcome::failed(Code::ToolError, &why, Sent::No),
         })
     }
 }
@@ -236,7 +214,7 @@ fn faulty(faults: &[Diagnostic]) -> ActionOutcome {
     let message = fault.map_or_else(String::new, |one| {
         format!("{}: {}", one.pointer, one.message)
     });
-    failed(Code::ArgsSchema, &message, Sent::No)
+    ActionOutcome::failed(Code::ArgsSchema, &message, Sent::No)
 }
 
 fn text_in(graph: &Graph, action: &ActionId, part: ResultPart, pointer: &str) -> Option<String> {

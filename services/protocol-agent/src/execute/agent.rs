@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use action_graph::action::AUTHORITY;
 use action_graph::code::Code;
-use action_graph::delegate::{AUTHORITY, node_request, task_summary};
+use action_graph::delegate::{node_request, task_summary};
 use action_graph::graph::Graph;
 use action_graph::node::{ActionOutput, Node, Sent};
 use action_graph::result::deliver::policy_of;

@@ -35,7 +35,7 @@ fn values(execute: &Execute) -> Result<Vec<Value>, ActionFailure> {
 /// `runtime.merge`: texts become sections of one text, other values a list.
 pub(crate) fn merge(execute: &Execute) -> ActionOutcome {
     match values(execute) {
-        Ok(values) => done(words::merge(&values)),
+        Ok(values) => ActionOutcome::done(words::merge(&values)),
         Err(failure) => ActionOutcome::Err(failure),
     }
 }
@@ -50,7 +50,7 @@ pub(crate) async fn summarize(
         Err(failure) => return ActionOutcome::Err(failure),
     };
     let Some(model) = &env.config.summarizer else {
-        return done(words::summarize(&values));
+        return ActionOutcome::done(words::summarize(&values));
     };
     let merged = words::merge(&values).value;
     let text = merged
@@ -62,20 +62,12 @@ pub(crate) async fn summarize(
         Ok(summary) if !summary.trim().is_empty() => {
             let mut output = ActionOutput::json(Value::String(summary.clone()));
             output.summary = Some((summary, SummarySource::Summarizer));
-            done(output)
+            ActionOutcome::done(output)
         }
-        Ok(_) => done(words::summarize(&values)),
+        Ok(_) => ActionOutcome::done(words::summarize(&values)),
         Err(error) => {
             tracing::warn!(model.id = model, "summarized mechanically: {error}");
-            done(words::summarize(&values))
+            ActionOutcome::done(words::summarize(&values))
         }
-    }
-}
-
-/// Successful outcome with this output.
-pub(crate) fn done(output: ActionOutput) -> ActionOutcome {
-    ActionOutcome::Ok {
-        output,
-        satisfying: true,
     }
 }

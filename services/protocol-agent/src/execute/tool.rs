@@ -70,15 +70,8 @@ pub(crate) async fn call(env: &ExecutorEnv<impl GraphAgentHost>, job: ToolJob) -
         Err(error) => Err(failure_of(&error)),
     };
     match output {
-        Ok(output) if job.may_summarize => {
-            let output = summarized(env, output).await;
-            let satisfying = true;
-            ActionOutcome::Ok { output, satisfying }
-        }
-        Ok(output) => ActionOutcome::Ok {
-            output,
-            satisfying: true,
-        },
+        Ok(output) if job.may_summarize => ActionOutcome::done(summarized(env, output).await),
+        Ok(output) => ActionOutcome::done(output),
         Err(failure) => ActionOutcome::Err(failure),
     }
 }
@@ -92,10 +85,7 @@ pub(crate) async fn search(
     match tokio::time::timeout(time, passages(env, input)).await {
         Err(_) => ActionOutcome::Err(timed_out(time)),
         Ok(Err(error)) => ActionOutcome::Err(failure_of(&error)),
-        Ok(Ok(passages)) => ActionOutcome::Ok {
-            output: ActionOutput::json(Value::Array(passages)),
-            satisfying: true,
-        },
+        Ok(Ok(passages)) => ActionOutcome::done(ActionOutput::json(Value::Array(passages))),
     }
 }
 

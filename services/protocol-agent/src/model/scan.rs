@@ -5,27 +5,22 @@
 #[derive(Debug, Default)]
 pub(crate) struct AnswerScan {
     depth: u32,
-    text: Option<Text>,
+    /// JSON string that is being read, with its escapes.
+    text: Option<String>,
+    is_escaped: bool,
     /// Current key at the top level.
     key: Option<String>,
     /// The next text at the top level is a value.
     is_value: bool,
     kind: Option<String>,
-    /// Text of the message before the kind is read.
+    /// Text of the message that was not returned, with its escapes.
     waiting: String,
-}
-
-/// JSON string that is being read.
-#[derive(Debug, Default)]
-struct Text {
-    read: String,
-    escape: Option<String>,
-    /// High surrogate of a pair.
-    high: Option<u32>,
 }
 
 /// Maximum stored bytes of a key or a kind.
 const SHORT: usize = 64;
+/// Bytes of the longest escape: a pair of surrogates.
+const ESCAPE: usize = 12;
 
 impl AnswerScan {
     /// Scans the next piece of the arguments and returns new text of the message.
@@ -33,32 +28,46 @@ impl AnswerScan {
         for letter in piece.chars() {
             self.letter(letter);
         }
-        match self.kind.as_deref().map(str::trim) {
-            Some(kind) if kind.eq_ignore_ascii_case("answer") => std::mem::take(&mut self.waiting),
-            // Messages of other kinds may be repaired or dropped; show none of them early.
-            Some(_) => {
-                self.waiting.clear();
-                String::new()
-            }
-            None => String::new(),
+        let Some(kind) = self.kind.as_deref() else {
+            return String::new();
+        };
+        // Messages of other kinds may be repaired or dropped; show none of them early.
+        if !kind.trim().eq_ignore_ascii_case("answer") {
+            self.waiting.clear();
+            return String::new();
         }
+        // The rest of an escape, or of a pair of surrogates, follows in the next piece.
+        let escapes = self.waiting.rmatch_indices('\\').map(|(at, _)| at);
+        let mut ends = [self.waiting.len()].into_iter().chain(escapes.take(2));
+        let shown = ends.find_map(|end| Some((end, decoded(&self.waiting[..end])?)));
+        let (end, text) = shown.unwrap_or((self.waiting.len(), String::new()));
+        self.waiting.drain(..end);
+        if self.waiting.len() > ESCAPE {
+            // This is no JSON.
+            self.waiting.clear();
+        }
+        text
     }
 
     fn letter(&mut self, letter: char) {
         if let Some(text) = &mut self.text {
             let is_message =
                 self.depth == 1 && self.is_value && self.key.as_deref() == Some("message");
-            match text.letter(letter) {
-                JsonScanState::Char(read) if is_message => self.waiting.push(read),
+            if letter == '"' && !self.is_escaped {
+                self.end_text();
+                return;
+            }
+            self.is_escaped = letter == '\\' && !self.is_escaped;
+            if is_message {
+                self.waiting.push(letter);
+            } else if text.len() < SHORT {
                 // Longer texts are neither a relevant key nor a kind.
-                JsonScanState::Char(read) if text.read.len() < SHORT => text.read.push(read),
-                JsonScanState::Char(_) | JsonScanState::Nothing => {}
-                JsonScanState::End => self.end_text(),
+                text.push(letter);
             }
             return;
         }
         match letter {
-            '"' => self.text = Some(Text::default()),
+            '"' => self.text = Some(String::new()),
             '{' | '[' => self.depth += 1,
             '}' | ']' => {
                 self.depth = self.depth.saturating_sub(1);
@@ -77,7 +86,7 @@ impl AnswerScan {
     }
 
     fn end_text(&mut self) {
-        let text = self.text.take().unwrap_or_default().read;
+        let text = decoded(&self.text.take().unwrap_or_default()).unwrap_or_default();
         if self.depth != 1 {
             return;
         }
@@ -89,56 +98,9 @@ impl AnswerScan {
     }
 }
 
-enum JsonScanState {
-    Char(char),
-    Nothing,
-    End,
-}
-
-impl Text {
-    fn letter(&mut self, letter: char) -> JsonScanState {
-        let Some(escape) = &mut self.escape else {
-            return match letter {
-                '"' => JsonScanState::End,
-                '\\' => {
-                    self.escape = Some(String::new());
-                    JsonScanState::Nothing
-                }
-                other => JsonScanState::Char(other),
-            };
-        };
-        escape.push(letter);
-        if let Some(digits) = escape.strip_prefix('u') {
-            if digits.len() < 4 {
-                return JsonScanState::Nothing;
-            }
-            let code = u32::from_str_radix(digits, 16).unwrap_or(0xfffd);
-            self.escape = None;
-            return self.code(code);
-        }
-        self.escape = None;
-        JsonScanState::Char(match letter {
-            'n' => '\n',
-            't' => '\t',
-            'r' => '\r',
-            'b' => '\u{8}',
-            'f' => '\u{c}',
-            other => other,
-        })
-    }
-
-    fn code(&mut self, code: u32) -> JsonScanState {
-        // JSON escapes characters beyond U+FFFF as a pair of surrogates.
-        if let (Some(high), 0xdc00..=0xdfff) = (self.high.take(), code) {
-            let code_point = 0x1_0000 + ((high - 0xd800) << 10) + (code - 0xdc00);
-            return JsonScanState::Char(char::from_u32(code_point).unwrap_or('\u{fffd}'));
-        }
-        if (0xd800..=0xdbff).contains(&code) {
-            self.high = Some(code);
-            return JsonScanState::Nothing;
-        }
-        JsonScanState::Char(char::from_u32(code).unwrap_or('\u{fffd}'))
-    }
+/// Text of a JSON string. `None` if an escape is incomplete.
+fn decoded(text: &str) -> Option<String> {
+    serde_json::from_str(&format!("\"{text}\"")).ok()
 }
 
 #[cfg(test)]

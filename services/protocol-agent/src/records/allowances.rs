@@ -3,15 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::action::Effect;
-use action_graph::json::canonical;
+use action_graph::json::{canonical, leaves};
 use action_graph::rules::StandingApproval;
 use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::records::RunIdentity;
-use crate::records::document::StateDocument;
-use crate::records::error::RecordsError;
+use crate::records::GraphRecords;
+use crate::records::RecordsError;
 use crate::records::host::RecordsHost;
 
 /// State key of the approvals.
@@ -56,25 +55,17 @@ impl Allowances {
     }
 }
 
-/// Approvals for the conversation.
-#[derive(Debug)]
-pub struct Approvals<H> {
-    pub(super) host: H,
-    pub(super) me: RunIdentity,
-    pub(super) document: StateDocument<Allowances>,
-}
-
-impl<H: RecordsHost> Approvals<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// All approvals for the conversation.
     pub fn standing(&self) -> Vec<StandingApproval> {
-        self.document.value.list.clone()
+        self.allowances.value.list.clone()
     }
 
     /// Allows calls of this pattern for the conversation.
     pub async fn allow(&mut self, standing: &StandingApproval) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let add = |list: &mut Allowances| list.add(standing);
-        self.document.change(&self.host, add).await
+        self.allowances.change(&self.host, add).await
     }
 
     /// Revokes an approval for the conversation; false if none has this id.
@@ -87,7 +78,7 @@ impl<H: RecordsHost> Approvals<H> {
             is_gone |= is_here;
             Ok(is_here)
         };
-        self.document.change(&self.host, remove).await?;
+        self.allowances.change(&self.host, remove).await?;
         Ok(is_gone)
     }
 }
@@ -97,7 +88,17 @@ impl<H: RecordsHost> Approvals<H> {
 pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> StandingApproval {
     let mut arguments = BTreeMap::new();
     let mut free = BTreeSet::new();
-    sort(String::new(), input, &mut arguments, &mut free);
+    for (at, value) in leaves(input) {
+        // Empty objects and lists are values of their own: an approval must not cover them filled.
+        match value {
+            Value::String(text) if text.contains('\n') || text.chars().count() > SHORT => {
+                free.insert(at);
+            }
+            other => {
+                arguments.insert(at, other.clone());
+            }
+        }
+    }
     let parts = json!([target, effects, arguments, free]);
     let hash = sha256_hex(canonical(&parts));
     StandingApproval {
@@ -106,34 +107,5 @@ pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> Stand
         effects: effects.clone(),
         arguments,
         free,
-    }
-}
-
-/// Sorts an argument and all nested ones into fixed and free arguments.
-fn sort(
-    at: String,
-    value: &Value,
-    arguments: &mut BTreeMap<String, Value>,
-    free: &mut BTreeSet<String>,
-) {
-    let below = |name: &str| format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"));
-    match value {
-        // Empty objects and lists are values of their own: an approval must not cover them filled.
-        Value::Object(members) if at.is_empty() || !members.is_empty() => {
-            for (name, value) in members {
-                sort(below(name), value, arguments, free);
-            }
-        }
-        Value::Array(items) if !items.is_empty() => {
-            for (index, value) in items.iter().enumerate() {
-                sort(below(&index.to_string()), value, arguments, free);
-            }
-        }
-        Value::String(text) if text.contains('\n') || text.chars().count() > SHORT => {
-            free.insert(at);
-        }
-        other => {
-            arguments.insert(at, other.clone());
-        }
     }
 }

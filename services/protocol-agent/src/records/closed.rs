@@ -6,10 +6,8 @@ use action_graph::Graph;
 use action_graph::graph::{GraphStatus, Millis};
 use action_graph::ids::{ActionId, GraphId};
 use action_graph::json::canonical;
-use action_graph::node::{ActionOutput, NodeState};
-use action_graph::policy::Visibility;
+use action_graph::node::ActionOutput;
 use action_graph::record::{RecordBody, ResultRecord};
-use action_graph::result::summary::summary_of;
 use action_graph::rules::{KnownAction, KnownGraph};
 use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
@@ -17,9 +15,9 @@ use serde_json::Value;
 
 use crate::failpoint::reach;
 use crate::records::GraphRecords;
+use crate::records::RecordsError;
 use crate::records::bodies::Bodies;
 use crate::records::document::StateDocument;
-use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
 use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{ClosedEntry, Index};
@@ -43,17 +41,12 @@ pub(super) struct ClosedGraph {
 }
 
 /// Action of a closed graph.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct ClosedAction {
-    status: String,
-    satisfying: bool,
-    private: bool,
-    summary: String,
-    output: Option<Value>,
+    #[serde(flatten)]
+    facts: KnownAction,
     /// Name of the body with an output that exceeds [`INLINE`].
     body: Option<String>,
-    error: Option<String>,
 }
 
 /// The index of graphs, and closed ones.
@@ -161,10 +154,11 @@ impl<H: RecordsHost> GraphRecords<H> {
     /// Model output that declared a graph of this conversation, at most 64 KiB. `None` if it was removed.
     pub async fn declaration(&mut self, graph: &GraphId) -> Result<Option<String>, RecordsError> {
         let held = self.driven.held.get(graph);
-        let source = match held.map(|held| held.head.source.clone()) {
-            Some(source) => Some(source),
-            None => self.archive.source(graph).await?,
-        };
+        let mut source = held.map(|held| held.head.source.clone());
+        if source.is_none() {
+            let closed = self.archive.closed_by_id(graph).await?;
+            source = closed.map(|closed| closed.source);
+        }
         let Some(source) = source else {
             return Ok(None);
         };
@@ -198,11 +192,11 @@ impl<H: RecordsHost> GraphArchive<H> {
             let mut actions = BTreeMap::new();
             for (id, action) in graph.iter().flat_map(|graph| &graph.actions) {
                 // Large outputs are loaded for named graphs only: each takes a request.
-                let loaded = match &action.body {
-                    Some(body) if is_named => self.value(&entry.id, body).await?,
-                    _ => action.output.clone(),
-                };
-                actions.insert(id.clone(), action.facts(loaded));
+                let mut facts = action.facts.clone();
+                if let (Some(body), true) = (&action.body, is_named) {
+                    facts.output = self.value(&entry.id, body).await?;
+                }
+                actions.insert(id.clone(), facts);
             }
             list.push(KnownGraph {
                 id: entry.id.clone(),
@@ -221,28 +215,22 @@ impl<H: RecordsHost> GraphArchive<H> {
         graph: &GraphId,
         action: &ActionId,
     ) -> Result<Option<Value>, RecordsError> {
-        let mut closed = self.index.value.closed.iter();
-        let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
-            return Ok(None);
-        };
-        let closed = self.closed_graph(&entry).await?;
+        let closed = self.closed_by_id(graph).await?;
         let Some(action) = closed.and_then(|mut closed| closed.actions.remove(action)) else {
             return Ok(None);
         };
         match &action.body {
             Some(body) => self.value(graph, body).await,
-            None => Ok(action.output),
+            None => Ok(action.facts.output),
         }
     }
 
-    /// Name of the body with the model's output that declared a closed graph.
-    async fn source(&mut self, graph: &GraphId) -> Result<Option<String>, RecordsError> {
+    async fn closed_by_id(&mut self, id: &GraphId) -> Result<Option<ClosedGraph>, RecordsError> {
         let mut closed = self.index.value.closed.iter();
-        let Some(entry) = closed.find(|one| one.id == *graph).cloned() else {
-            return Ok(None);
-        };
-        let closed = self.closed_graph(&entry).await?;
-        Ok(closed.map(|closed| closed.source))
+        match closed.find(|one| one.id == *id).cloned() {
+            Some(entry) => self.closed_graph(&entry).await,
+            None => Ok(None),
+        }
     }
 
     async fn value(&self, graph: &GraphId, body: &str) -> Result<Option<Value>, RecordsError> {
@@ -291,41 +279,13 @@ impl<H: RecordsHost> GraphArchive<H> {
     }
 }
 
-impl ClosedAction {
-    fn facts(&self, output: Option<Value>) -> KnownAction {
-        KnownAction {
-            status: self.status.clone(),
-            satisfying: self.satisfying,
-            private: self.private,
-            summary: self.summary.clone(),
-            output,
-            error: self.error.clone(),
-        }
-    }
-}
-
 fn closed_graph(graph: &Graph, record: &ResultRecord, head: &GraphHead) -> ClosedGraph {
-    let actions = graph.nodes.iter().map(|node| {
-        let output = node.output.as_ref();
-        let output = output.filter(|_| node.state == NodeState::Completed);
-        let is_small = |output: &&ActionOutput| canonical(&output.value).len() <= INLINE;
-        let inline = output.filter(is_small).map(|output| output.value.clone());
-        let body = match (output, &inline) {
-            (Some(_), None) => head.stored.outputs.get(&node.action.id),
-            _ => None,
-        };
-        let action = ClosedAction {
-            status: node.state.status().as_str().to_owned(),
-            satisfying: node.satisfying,
-            private: node.visibility() > Visibility::Model,
-            summary: output
-                .map(|output| summary_of(output).0)
-                .unwrap_or_default(),
-            output: inline,
-            body: body.map(|stored| stored.key.clone()),
-            error: node.error.as_ref().map(|error| error.message.clone()),
-        };
-        (node.action.id.clone(), action)
+    let facts = KnownGraph::from(graph).actions.into_iter();
+    let actions = facts.map(|(id, mut facts)| {
+        let is_large = |value: &mut Value| canonical(value).len() > INLINE;
+        let large = facts.output.take_if(is_large);
+        let body = large.and_then(|_| Some(head.stored.outputs.get(&id)?.key.clone()));
+        (id, ClosedAction { facts, body })
     });
     ClosedGraph {
         record: serde_json::to_value(record).unwrap_or_default(),

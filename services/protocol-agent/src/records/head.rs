@@ -9,7 +9,7 @@ use action_graph::record::{GraphOwner, RecordBody, RestoreError, StoredGraph, st
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::records::error::RecordsError;
+use crate::records::RecordsError;
 
 /// Maximum bytes of a head.
 pub(super) const HEAD_BYTES: usize = 200 << 10;
@@ -52,7 +52,6 @@ pub struct QuestionSubject {
 pub(super) struct Observation {
     /// Last transition in the observation.
     pub(super) seq: u64,
-    /// Generation of the graph.
     pub(super) generation: u32,
     /// Run that made the observation.
     pub(super) run: String,

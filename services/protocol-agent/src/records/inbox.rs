@@ -5,9 +5,9 @@ use protocol::JsonObject;
 use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 
-use crate::records::RunIdentity;
+use crate::records::GraphRecords;
+use crate::records::RecordsError;
 use crate::records::document::{StoredRecord, named, read};
-use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
 /// Key prefix of answers.
@@ -30,17 +30,9 @@ pub struct Submission {
     pub at: Millis,
 }
 
-/// Answers for graphs that other runs drive.
-#[derive(Debug)]
-pub struct AnswerInbox<H> {
-    pub(super) host: H,
-    pub(super) me: RunIdentity,
-    pub(super) now: Millis,
-}
-
-impl<H: RecordsHost> AnswerInbox<H> {
+impl<H: RecordsHost> GraphRecords<H> {
     /// Stores an answer for the next run, because a live run drives the graph.
-    pub async fn leave(&self, submission: &Submission) -> Result<(), RecordsError> {
+    pub async fn leave_answer(&self, submission: &Submission) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let value = named(&self.me.conversation(), submission);
         if value.to_string().len() > BYTES {
@@ -56,7 +48,7 @@ impl<H: RecordsHost> AnswerInbox<H> {
     }
 
     /// Removes a delivered answer. Call it after its graph is stored.
-    pub async fn taken(&self, interaction: &str) -> Result<(), RecordsError> {
+    pub async fn forget_answer(&self, interaction: &str) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let key = key(interaction);
         with_retries(|| self.host.state_delete(&key)).await?;
@@ -64,7 +56,10 @@ impl<H: RecordsHost> AnswerInbox<H> {
     }
 
     /// Reads the answers under these keys. Removes expired ones.
-    pub(super) async fn read(&self, keys: &[String]) -> Result<Vec<Submission>, RecordsError> {
+    pub(super) async fn read_inbox(
+        &self,
+        keys: &[String],
+    ) -> Result<Vec<Submission>, RecordsError> {
         let mut found = Vec::new();
         for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
             let Some(entry) = with_retries(|| self.host.state_get(key)).await? else {

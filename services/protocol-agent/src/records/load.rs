@@ -14,20 +14,17 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 
 use crate::failpoint::reach;
+use crate::records::RecordsError;
 use crate::records::allowances::{self, Allowances};
 use crate::records::bodies::Bodies;
 use crate::records::digests::{self, DigestList};
 use crate::records::document::{StateDocument, StoredRecord, is_version_conflict, named, read};
-use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
 use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{self, Index, OpenEntry};
-use crate::records::reconcile::{RecoveryFacts, findings};
+use crate::records::reconcile::{RecoveryFacts, RecoveryFindings};
 use crate::records::save::{DrivenGraph, DrivenGraphs, HEADS, head_key};
-use crate::records::{
-    Adoption, AnswerInbox, Approvals, GraphArchive, GraphRecords, LoadedRecords, Resumed,
-    RunIdentity,
-};
+use crate::records::{Adoption, GraphArchive, GraphRecords, LoadedRecords, Resumed, RunIdentity};
 
 /// Maximum heads of a conversation that are examined.
 const MAX_HEADS: u32 = 32;
@@ -58,11 +55,7 @@ impl<H: RecordsHost> GraphRecords<H> {
             digests: StateDocument::absent(digests::KEY),
             others: BTreeMap::new(),
             now,
-            approvals: Approvals {
-                host: host.clone(),
-                me: me.clone(),
-                document: StateDocument::absent(allowances::KEY),
-            },
+            allowances: StateDocument::absent(allowances::KEY),
             archive: GraphArchive {
                 host: host.clone(),
                 bodies: bodies.clone(),
@@ -75,11 +68,6 @@ impl<H: RecordsHost> GraphRecords<H> {
                 me: me.clone(),
                 bodies,
                 held: BTreeMap::new(),
-            },
-            inbox: AnswerInbox {
-                host: host.clone(),
-                me: me.clone(),
-                now,
             },
             host,
             me,
@@ -102,11 +90,11 @@ impl<H: RecordsHost> GraphRecords<H> {
         loaded.digests.clone_from(&digests.value.digests);
         records.digests = digests;
         records.archive.index = index;
-        records.approvals.document = allowances;
+        records.allowances = allowances;
         if records.can_persist() {
             records.load_graphs(&keys, &mut loaded).await?;
         }
-        loaded.inbox = records.inbox.read(&keys).await?;
+        loaded.inbox = records.read_inbox(&keys).await?;
         Ok((records, loaded))
     }
 
@@ -253,7 +241,7 @@ impl<H: RecordsHost> GraphRecords<H> {
                 return Ok(Adoption::Lost(error.to_string()));
             }
         };
-        graph.settings.standing = self.approvals.standing();
+        graph.settings.standing = self.standing();
         let outputs = outputs_of_running(&self.driven.bodies, &graph).await?;
         let ended = runs_that_ended(&self.host, &held.head, before).await?;
         let mut facts = RecoveryFacts {
@@ -262,9 +250,9 @@ impl<H: RecordsHost> GraphRecords<H> {
             ended: &ended,
             now: self.now,
         };
-        let mut findings = findings(&graph, &mut facts);
+        let mut found = RecoveryFindings::of(&graph, &mut facts);
         if self.now.saturating_sub(held.head.opened) > LONGEST {
-            findings.events.push(GraphEvent::Deadline);
+            found.events.push(GraphEvent::Deadline);
         }
         let observations = self.observations(id, &held.head, graph.seq).await?;
         let diagnostics = diagnostics(&self.driven.bodies, id, &held.head.source).await?;
@@ -273,11 +261,7 @@ impl<H: RecordsHost> GraphRecords<H> {
             graph,
             diagnostics,
             observations,
-            events: findings.events,
-            children: findings.children,
-            timers: findings.timers,
-            asks: findings.asks,
-            unsent: findings.unsent,
+            found,
         })))
     }
 

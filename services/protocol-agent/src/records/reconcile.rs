@@ -7,7 +7,7 @@ use action_graph::graph::{Graph, Millis};
 use action_graph::ids::ActionId;
 use action_graph::node::{ActionOutput, Node, NodeState, Sent, Wait};
 use action_graph::schedule::{
-    ActionFailure, ActionOutcome, ApprovalRequest, Denial, GraphEvent, RecoveredAttempt,
+    ActionOutcome, ApprovalRequest, Denial, GraphEvent, RecoveredAttempt,
 };
 use serde_json::Value;
 
@@ -25,45 +25,41 @@ pub(super) struct RecoveryFacts<'a> {
     pub(super) now: Millis,
 }
 
-/// Consequences for the graph.
+/// Consequences of a take-over for a graph.
 #[derive(Debug, Default, PartialEq)]
-pub(super) struct RecoveryFindings {
+pub struct RecoveryFindings {
     /// Events for the scheduler, in this order.
-    pub(super) events: Vec<GraphEvent>,
-    /// Child runs to query: action, attempt, run.
-    pub(super) children: Vec<(ActionId, u32, String)>,
+    pub events: Vec<GraphEvent>,
+    /// Child runs to query: action, attempt, run. Apply `Recovered` for each.
+    pub children: Vec<(ActionId, u32, String)>,
     /// Timers to set: action, attempt, time.
-    pub(super) timers: Vec<(ActionId, u32, Millis)>,
+    pub timers: Vec<(ActionId, u32, Millis)>,
     /// Questions that were sent and have not expired.
-    pub(super) asks: Vec<PendingQuestion>,
-    /// Approvals whose question has to be sent again.
-    pub(super) unsent: Vec<ApprovalRequest>,
-}
-
-/// Derives the findings for each action of a graph at its take-over.
-pub(super) fn findings(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> RecoveryFindings {
-    let mut found = RecoveryFindings::default();
-    for node in &graph.nodes {
-        found.add_findings(node, facts);
-    }
-    found
+    pub asks: Vec<PendingQuestion>,
+    /// Approvals whose question may never have been sent: ask again.
+    pub unsent: Vec<ApprovalRequest>,
 }
 
 impl RecoveryFindings {
-    fn add_findings(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
+    /// Derives the findings for each action of a graph at its take-over.
+    pub(super) fn of(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> Self {
+        let mut found = Self::default();
+        for node in &graph.nodes {
+            found.add(node, facts);
+        }
+        found
+    }
+
+    fn add(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
             NodeState::Running => {
                 // Outputs are stored before the head: a stored one proves the end of the attempt.
                 let found = match facts.outputs.remove(&(id.clone(), attempt)) {
-                    Some(output) => RecoveredAttempt::Ended(ActionOutcome::Ok {
-                        output,
-                        satisfying: true,
-                    }),
+                    Some(output) => RecoveredAttempt::Ended(ActionOutcome::done(output)),
                     None => RecoveredAttempt::Nothing,
                 };
-                self.events
-                    .push(GraphEvent::Recovered { id, attempt, found });
+                self.recovered(node, found);
             }
             NodeState::Waiting(Wait::Child) => match &node.child {
                 Some(run) => self.children.push((id, attempt, run.clone())),
@@ -121,8 +117,7 @@ impl RecoveryFindings {
             }),
             NodeState::Waiting(Wait::User) => {
                 let message = "the user did not answer in time";
-                let failure = ActionFailure::new(Code::InteractionExpired, message, Sent::Yes);
-                let outcome = ActionOutcome::Err(failure);
+                let outcome = ActionOutcome::failed(Code::InteractionExpired, message, Sent::Yes);
                 self.events.push(GraphEvent::Finished {
                     id,
                     attempt,
@@ -136,24 +131,11 @@ impl RecoveryFindings {
 
     fn unsent(&mut self, node: &Node) {
         match node.state {
-            NodeState::Waiting(Wait::Approval) => self.unsent.extend(request(node)),
+            NodeState::Waiting(Wait::Approval) => self.unsent.extend(ApprovalRequest::of(node)),
             NodeState::Waiting(Wait::User) => self.recovered(node, RecoveredAttempt::Unknown),
             _ => {}
         }
     }
-}
-
-/// Approval request of a waiting action.
-fn request(node: &Node) -> Option<ApprovalRequest> {
-    let resolved = node.action.resolved.as_ref()?;
-    Some(ApprovalRequest {
-        id: node.action.id.clone(),
-        title: node.action.title.clone(),
-        target: resolved.target.clone(),
-        input: node.input.clone()?,
-        effects: resolved.effects.iter().copied().collect(),
-        hash: node.approval.clone()?,
-    })
 }
 
 /// End of a wait: `ms` of its arguments after the start of its attempt.

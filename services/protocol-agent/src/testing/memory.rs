@@ -88,7 +88,12 @@ impl Memory {
 
     /// Ends this run.
     pub(crate) fn end(&self, status: RunStatus) {
-        self.world().runs.insert(self.run.clone(), status);
+        self.set(&self.run, status);
+    }
+
+    /// Sets the status of a run.
+    pub(crate) fn set(&self, run: &str, status: RunStatus) {
+        self.world().runs.insert(run.to_owned(), status);
     }
 
     /// The same, for a run that dies at the failpoint of the test.
@@ -217,10 +222,10 @@ pub(crate) fn error(code: &str) -> HostError {
 /// Passes both failpoints around a call.
 macro_rules! call {
     ($host:ident, $call:expr) => {{
-        $host.pass("host.before").await;
+        $host.memory().pass("host.before").await;
         let answer = $call;
-        let is_lost = answer.is_ok() && $host.loses();
-        $host.pass("host.after").await;
+        let is_lost = answer.is_ok() && $host.memory().loses();
+        $host.memory().pass("host.after").await;
         if is_lost {
             return Err(error("callback.timeout"));
         }
@@ -228,11 +233,22 @@ macro_rules! call {
     }};
 }
 
-impl RecordsHost for Memory {
+/// A host whose records are those of a gateway in memory.
+pub(crate) trait InMemory: Clone + Send + Sync + 'static {
+    fn memory(&self) -> &Memory;
+}
+
+impl InMemory for Memory {
+    fn memory(&self) -> &Memory {
+        self
+    }
+}
+
+impl<T: InMemory> RecordsHost for T {
     async fn state_get(&self, key: &str) -> HostResult<Option<StateValue>> {
         call!(
             self,
-            self.admit("state_get", key).map(|world| {
+            self.memory().admit("state_get", key).map(|world| {
                 let entry = world.state.get(key).cloned();
                 entry.map(|(value, version)| StateValue { value, version })
             })
@@ -240,13 +256,14 @@ impl RecordsHost for Memory {
     }
 
     async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
-        call!(self, self.put(key, value, version))
+        call!(self, self.memory().put(key, value, version))
     }
 
     async fn state_delete(&self, key: &str) -> HostResult<bool> {
         call!(
             self,
-            self.admit("state_delete", key)
+            self.memory()
+                .admit("state_delete", key)
                 .map(|mut world| world.state.remove(key).is_some())
         )
     }
@@ -254,7 +271,7 @@ impl RecordsHost for Memory {
     async fn state_list(&self, prefix: &str, limit: u32) -> HostResult<StateKeys> {
         call!(
             self,
-            self.admit("state_list", prefix).map(|world| {
+            self.memory().admit("state_list", prefix).map(|world| {
                 let keys = world.state.keys().filter(|key| key.starts_with(prefix));
                 let limit = usize::try_from(limit).unwrap().min(PAGE);
                 StateKeys {
@@ -268,7 +285,8 @@ impl RecordsHost for Memory {
     async fn blob_get(&self, key: &str) -> HostResult<Option<Vec<u8>>> {
         call!(
             self,
-            self.admit("blob_get", key)
+            self.memory()
+                .admit("blob_get", key)
                 .map(|world| world.blobs.get(key).cloned())
         )
     }
@@ -276,7 +294,7 @@ impl RecordsHost for Memory {
     async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> HostResult<()> {
         call!(
             self,
-            self.admit("blob_put", key).map(|mut world| {
+            self.memory().admit("blob_put", key).map(|mut world| {
                 let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
                 assert!(key.len() <= 255 && key.bytes().all(legal), "{key}");
                 assert!(bytes.len() <= BLOB_BYTES, "{key}");
@@ -288,7 +306,8 @@ impl RecordsHost for Memory {
     async fn blob_delete(&self, key: &str) -> HostResult<bool> {
         call!(
             self,
-            self.admit("blob_delete", key)
+            self.memory()
+                .admit("blob_delete", key)
                 .map(|mut world| world.blobs.remove(key).is_some())
         )
     }
@@ -296,7 +315,7 @@ impl RecordsHost for Memory {
     async fn blob_list(&self, prefix: &str, after: Option<String>) -> HostResult<StorageKeys> {
         call!(
             self,
-            self.admit("blob_list", prefix).map(|world| {
+            self.memory().admit("blob_list", prefix).map(|world| {
                 let keys = world.blobs.keys().filter(|key| key.starts_with(prefix));
                 let keys = keys.filter(|key| after.as_ref().is_none_or(|after| *key > after));
                 let mut keys: Vec<_> = keys.take(PAGE + 1).cloned().collect();
@@ -314,7 +333,8 @@ impl RecordsHost for Memory {
     async fn run_status(&self, id: &str) -> HostResult<Option<RunStatus>> {
         call!(
             self,
-            self.admit("run_status", id)
+            self.memory()
+                .admit("run_status", id)
                 .map(|world| world.runs.get(id).copied())
         )
     }

@@ -1,7 +1,5 @@
 //! A host whose models and tools answer from a script, on a gateway in memory.
 
-mod records;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -23,7 +21,7 @@ use serde_json::{Value, json};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
-use super::memory::{Memory, error};
+use super::memory::{InMemory, Memory, error};
 use super::outputs::chunks;
 use crate::host::GraphAgentHost;
 use crate::manifest::RUNNER_ID;
@@ -92,6 +90,12 @@ pub(crate) struct GraphTestHost {
     pub(crate) called: Arc<Notify>,
 }
 
+impl InMemory for GraphTestHost {
+    fn memory(&self) -> &Memory {
+        &self.memory
+    }
+}
+
 impl GraphTestHost {
     pub(crate) fn new() -> Self {
         Self {
@@ -139,6 +143,12 @@ impl GraphTestHost {
         let messages = &script.requests[position].messages;
         let texts: Vec<_> = messages.iter().map(Message::plain_text).collect();
         texts.join("\n")
+    }
+
+    /// Fails unless the model's request at this place contains the part.
+    #[track_caller]
+    pub(crate) fn sees(&self, position: usize, part: &str) {
+        super::has_parts(&self.request(position), &[part]);
     }
 
     /// Requests of the model so far.

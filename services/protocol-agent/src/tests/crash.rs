@@ -181,10 +181,7 @@ async fn stale_runs_write_nothing() {
         while host.calls().len() < 2 {
             host.called.notified().await;
         }
-        host.memory
-            .world()
-            .runs
-            .insert("r1".to_owned(), RunStatus::Failed);
+        host.memory.set("r1", RunStatus::Failed);
         let first_run = one(&host, request("r2"), None).await.unwrap();
         let before = heads(&host);
         // A third call releases the first run.
@@ -258,10 +255,7 @@ async fn answers_may_precede_the_end_of_their_run() {
     let host = case.host();
     let first_run = one(&host, request("r1"), None).await.unwrap();
     let question = questions(&first_run).remove(0);
-    host.memory
-        .world()
-        .runs
-        .insert("r1".to_owned(), RunStatus::Running);
+    host.memory.set("r1", RunStatus::Running);
     let second_run = one(&host, submit("r2", &question), None).await.unwrap();
     assert_eq!(ending(&second_run).0, "run.completed");
     assert_eq!(
@@ -269,10 +263,7 @@ async fn answers_may_precede_the_end_of_their_run() {
         0,
         "a live run drives the graph"
     );
-    host.memory
-        .world()
-        .runs
-        .insert("r1".to_owned(), RunStatus::Completed);
+    host.memory.set("r1", RunStatus::Completed);
     let later = later(&request("r3"), "r3", "e-r3");
     one(&host, later, None).await.unwrap();
     assert_eq!(host.memory.effects("send"), 1, "the answer was kept");
@@ -285,10 +276,7 @@ async fn live_runs_are_not_overtaken() {
     let host = case.host();
     let kill = Kill::at("effect.before_call");
     assert!(one(&host, request("r1"), Some(kill)).await.is_none());
-    host.memory
-        .world()
-        .runs
-        .insert("r1".to_owned(), RunStatus::Running);
+    host.memory.set("r1", RunStatus::Running);
     one(&host, later(&request("r2"), "r2", "e-r2"), None)
         .await
         .unwrap();

@@ -37,13 +37,14 @@ async fn child_that_is_done_opens_edges() {
     let (request, _) = &script.spawned[0];
     assert_eq!(request.agent_id, "a-1");
     let text = request.input.text.clone().unwrap();
-    for part in [
-        "<task>\nWrite a poem.\n</task>",
-        "Expected result: summary",
-        "You cannot ask the user",
-    ] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    has_parts(
+        &text,
+        &[
+            "<task>\nWrite a poem.\n</task>",
+            "Expected result: summary",
+            "You cannot ask the user",
+        ],
+    );
 }
 
 #[tokio::test]
@@ -53,9 +54,10 @@ async fn child_that_is_not_done_is_delivered_alone() {
     assert_eq!(final_message(&results), "Done.");
     assert_eq!(host.calls(), []);
     let request = host.request(1);
-    for part in ["The work is not done.", "No paper.", "Status: blocked"] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &["The work is not done.", "No paper.", "Status: blocked"],
+    );
 }
 
 #[tokio::test]
@@ -90,16 +92,10 @@ async fn next_run_follows_earlier_child() {
         .as_str()
         .unwrap()
         .to_owned();
-    let answer = submitted(
-        &context,
-        &Uuid::new_v4().to_string(),
-        &id,
-        "allow_once",
-        &json!({}),
-    );
+    let answer = submitted(&context, &new_run(), &id, "allow_once", &json!({}));
     let results = run(&host, answer).await;
     assert_eq!(final_message(&results), "Both done.");
-    assert!(host.request(1).contains("A poem."), "{}", host.request(1));
+    host.sees(1, "A poem.");
     assert_eq!(
         host.script().spawned.len(),
         1,
@@ -119,7 +115,7 @@ async fn run_waits_for_its_child_beside_an_older_question() {
         act("I delegate.", &[delegate()]),
         answer("A poem is there."),
     ]);
-    let message = later(&pending.0, &Uuid::new_v4().to_string(), "e-2");
+    let message = later(&pending.0, &new_run(), "e-2");
     let child_ends = async {
         let child = loop {
             let spawned = host.script().spawned.first().map(|(_, run)| *run);
@@ -148,11 +144,7 @@ async fn delegation_off_hides_agents() {
     host.says([act("x", &[delegate()]), answer("Alone.")]);
     run(&host, context("write", &json!({"delegation": "off"}))).await;
     assert!(!host.request(0).contains("# Agents"));
-    assert!(
-        host.request(1).contains("`unknown_agent`"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "`unknown_agent`");
 }
 
 #[tokio::test]
@@ -256,11 +248,9 @@ async fn approved_delegation_gives_named_tools() {
     assert_eq!(host.script().spawned, []);
     let question = &questions(&results)[0];
     let text = question["description"].as_str().unwrap();
-    for part in ["`writer` (external, unknown)", "\"send\""] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    has_parts(text, &["`writer` (external, unknown)", "\"send\""]);
     let id = question["interaction_id"].as_str().unwrap();
-    let run_id = Uuid::new_v4().to_string();
+    let run_id = new_run();
     let answer = submitted(
         &context("", &json!({})),
         &run_id,

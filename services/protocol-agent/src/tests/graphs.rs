@@ -26,14 +26,15 @@ async fn runs_independent_calls_together() {
     assert_eq!(final_message(&results), "Both seen.");
     assert_eq!(host.calls().len(), 2);
     let request = host.request(1);
-    for part in [
-        "### Result for a",
-        "### Result for b",
-        "Status: completed",
-        "seen",
-    ] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &[
+            "### Result for a",
+            "### Result for b",
+            "Status: completed",
+            "seen",
+        ],
+    );
 }
 
 #[tokio::test]
@@ -69,9 +70,10 @@ async fn failed_calls_reach_the_model() {
     let results = run(&host, context("hi", &json!({}))).await;
     assert_eq!(final_message(&results), "It failed.");
     let request = host.request(1);
-    for part in ["Reason: tool_error", "Status: blocked", "decide about a"] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &["Reason: tool_error", "Status: blocked", "decide about a"],
+    );
 }
 
 #[tokio::test]
@@ -140,14 +142,15 @@ async fn expansions_are_turns_of_their_own() {
     assert_eq!(final_message(&results), "Found.");
     assert!(!host.request(1).contains("line 2711"));
     let request = host.request(2);
-    for part in [
-        "More of stored results",
-        "line 2710",
-        "line 2711",
-        "line 2712",
-    ] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &[
+            "More of stored results",
+            "line 2710",
+            "line 2711",
+            "line 2712",
+        ],
+    );
 }
 
 #[tokio::test]
@@ -162,11 +165,7 @@ async fn plans_run_once_decided() {
     host.says([fence(&plan), fence(&decide), text("Planned and done.")]);
     let results = run(&host, context("hi", &json!({"carrier": "fenced"}))).await;
     assert_eq!(final_message(&results), "Planned and done.");
-    assert!(
-        host.request(1).contains("planned, nothing runs"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "planned, nothing runs");
     assert_eq!(host.calls().len(), 1);
 }
 
@@ -294,11 +293,7 @@ async fn searches_knowledge_by_tool() {
         answer("42."),
     ]);
     run(&host, context("hi", &json!({"knowledge-bases": ["docs"]}))).await;
-    assert!(
-        host.request(0).contains("`knowledge.search(query"),
-        "{}",
-        host.request(0)
-    );
+    host.sees(0, "`knowledge.search(query");
     assert!(host.request(1).contains("The answer is 42."));
 }
 
@@ -324,10 +319,6 @@ async fn remotes_are_called_by_host_tools() {
     ]);
     let results = run(&host, context("hi", &config)).await;
     assert_eq!(final_message(&results), "Built.");
-    assert!(
-        host.request(1).contains("`unavailable`"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "`unavailable`");
     assert_eq!(host.calls(), [("note".to_owned(), json!({"x": "fixed"}))]);
 }

@@ -36,7 +36,7 @@ pub(super) async fn answers(
     values: &Value,
 ) -> Vec<protocol::result::AgentRunResult> {
     let id = question["interaction_id"].as_str().unwrap();
-    let run_id = uuid::Uuid::new_v4().to_string();
+    let run_id = new_run();
     run(host, submitted(context, &run_id, id, button, values)).await
 }
 
@@ -46,22 +46,24 @@ async fn approval_waits_and_goes_on_once_answered() {
     let pending = asks(&host, &[send()]).await;
     assert_eq!(host.calls(), []);
     let text = pending.1["description"].as_str().unwrap();
-    for part in [
-        "`send` (external)",
-        "\"x\": \"hello\"",
-        "For this conversation means",
-    ] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    has_parts(
+        text,
+        &[
+            "`send` (external)",
+            "\"x\": \"hello\"",
+            "For this conversation means",
+        ],
+    );
     host.says([answer("Sent.")]);
     let results = answers(&host, &pending, "allow_once", &json!({})).await;
     assert_eq!(ending(&results), ("run.completed", "stop"));
     assert_eq!(final_message(&results), "Sent.");
     assert_eq!(host.calls(), [("send".to_owned(), json!({"x": "hello"}))]);
     let request = host.request(1);
-    for part in ["send it", "Status: completed", "### Result for mail"] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &["send it", "Status: completed", "### Result for mail"],
+    );
 }
 
 #[tokio::test]
@@ -131,7 +133,7 @@ async fn approvals_are_listed_and_revoked_by_command() {
     assert_eq!(host.calls().len(), 1);
     host.says([act("I send it.", &[send("other\nlines")])]);
     let mut later = context("send it", &json!({}));
-    later.run_id = uuid::Uuid::new_v4().to_string();
+    later.run_id = new_run();
     let results = run(&host, later).await;
     assert_eq!(ending(&results), ("run.completed", "waiting_user"));
 }
@@ -148,11 +150,7 @@ async fn refusal_reaches_the_model() {
     let results = answers(&host, &pending, "refuse", &json!({})).await;
     assert_eq!(final_message(&results), "I did not send it.");
     assert_eq!(host.calls(), []);
-    assert!(
-        host.request(1).contains("Reason: approval_denied"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "Reason: approval_denied");
 }
 
 #[tokio::test]
@@ -168,14 +166,10 @@ async fn unanswered_approval_expires() {
     }
     host.memory.world().state = state;
     host.says([answer("No answer came.")]);
-    let context = later(&pending.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let context = later(&pending.0, &new_run(), "e-2");
     let results = run(&host, context).await;
     assert_eq!(final_message(&results), "No answer came.");
-    assert!(
-        host.request(1).contains("Reason: interaction_expired"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "Reason: interaction_expired");
 }
 
 /// Lets every question of a stored head end long ago.
@@ -207,11 +201,7 @@ async fn no_surface_makes_approvals_unavailable() {
     let results = run(&host, context).await;
     assert_eq!(final_message(&results), "It cannot be approved here.");
     assert_eq!(host.calls(), []);
-    assert!(
-        host.request(1).contains("Reason: approval_unavailable"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "Reason: approval_unavailable");
 }
 
 #[tokio::test]
@@ -256,11 +246,7 @@ async fn declined_form_is_delivered_and_opens_nothing() {
     host.says([answer("Fine.")]);
     answers(&host, &pending, "decline", &json!({})).await;
     assert_eq!(host.calls(), []);
-    assert!(
-        host.request(1).contains("\"declined\":true"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "\"declined\":true");
 }
 
 #[tokio::test]
@@ -268,18 +254,19 @@ async fn message_while_waiting_leaves_the_question_open() {
     let host = GraphTestHost::new();
     let pending = asks(&host, &[send()]).await;
     host.says([answer("I wait for your approval.")]);
-    let mut message = later(&pending.0, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let mut message = later(&pending.0, &new_run(), "e-2");
     message.input.text = Some("how far are you?".to_owned());
     let results = run(&host, message).await;
     assert_eq!(final_message(&results), "I wait for your approval.");
     let request = host.request(1);
-    for part in [
-        "how far are you?",
-        "waits for an approval",
-        "Waiting: the user was asked",
-    ] {
-        assert!(request.contains(part), "{part} in {request}");
-    }
+    has_parts(
+        &request,
+        &[
+            "how far are you?",
+            "waits for an approval",
+            "Waiting: the user was asked",
+        ],
+    );
     host.says([answer("Sent.")]);
     let results = answers(&host, &pending, "allow_once", &json!({})).await;
     assert_eq!(final_message(&results), "Sent.");
@@ -348,9 +335,5 @@ async fn status_tool_settles_unknown_outcomes() {
     host.says([fence(&declaration), text("Billed.")]);
     let results = run(&host, context("bill", &config)).await;
     assert_eq!(final_message(&results), "Billed.");
-    assert!(
-        host.request(1).contains("\"invoice\":7"),
-        "{}",
-        host.request(1)
-    );
+    host.sees(1, "\"invoice\":7");
 }

@@ -2,7 +2,6 @@
 
 use protocol::context::AgentRunContext;
 use serde_json::{Value, json};
-use uuid::Uuid;
 
 use crate::testing::*;
 
@@ -44,7 +43,7 @@ async fn programs_run_graphs_without_a_model() {
     let declaration = full(&json!([first, second]));
     for city in ["Oslo", "Tokyo"] {
         let mut context = program(&declaration, &json!({"inputs": {"city": city}}));
-        context = later(&context, &Uuid::new_v4().to_string(), city);
+        context = later(&context, &new_run(), city);
         let results = run(&host, context).await;
         assert_eq!(ending(&results), ("run.completed", "stop"));
         assert!(
@@ -56,11 +55,7 @@ async fn programs_run_graphs_without_a_model() {
         assert_eq!(shown.last().unwrap()["projection"]["status"], "completed");
     }
     let flat = json!({"kind": "act", "message": "I look.", "calls": [call("a", "tool", "look", &json!({"x": "seen"}), &[])]});
-    let flat = later(
-        &program(&flat, &json!({})),
-        &Uuid::new_v4().to_string(),
-        "flat",
-    );
+    let flat = later(&program(&flat, &json!({})), &new_run(), "flat");
     assert!(final_message(&run(&host, flat).await).contains("seen"));
     assert_eq!(host.model_calls(), 0);
 }
@@ -80,13 +75,7 @@ async fn graphs_of_programs_wait_for_approvals() {
         .as_str()
         .unwrap()
         .to_owned();
-    let mut answer = submitted(
-        &context,
-        &Uuid::new_v4().to_string(),
-        &id,
-        "allow_once",
-        &json!({}),
-    );
+    let mut answer = submitted(&context, &new_run(), &id, "allow_once", &json!({}));
     answer.event.data.clear();
     let results = run(&host, answer).await;
     assert_eq!(
@@ -112,13 +101,14 @@ async fn failed_graphs_of_programs_list_their_actions() {
     let results = run(&host, program(&full(&actions), &json!({}))).await;
     assert_eq!(ending(&results), ("run.completed", "actions_failed"));
     let text = final_message(&results);
-    for part in [
-        "did not complete",
-        "Done:\n- first",
-        "Not done:\n- second: failed",
-    ] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
+    has_parts(
+        &text,
+        &[
+            "did not complete",
+            "Done:\n- first",
+            "Not done:\n- second: failed",
+        ],
+    );
 }
 
 #[tokio::test]
@@ -161,13 +151,7 @@ async fn answered(
         .as_str()
         .unwrap()
         .to_owned();
-    let answer = submitted(
-        context,
-        &Uuid::new_v4().to_string(),
-        &id,
-        button,
-        &json!({}),
-    );
+    let answer = submitted(context, &new_run(), &id, button, &json!({}));
     run(host, answer).await
 }
 
@@ -199,14 +183,15 @@ async fn plans_of_programs_wait_for_their_approval() {
             .as_str()
             .unwrap()
             .to_owned();
-        for part in [
-            "1. first: `look`",
-            "\"x\": \"seen\"",
-            "2. second: `look`",
-            "from action:first.output",
-        ] {
-            assert!(text.contains(part), "{part} in {text}");
-        }
+        has_parts(
+            &text,
+            &[
+                "1. first: `look`",
+                "\"x\": \"seen\"",
+                "2. second: `look`",
+                "from action:first.output",
+            ],
+        );
         let results = answered(&host, &context, &first_run, button).await;
         assert_eq!(
             (host.calls().len(), ending(&results)),

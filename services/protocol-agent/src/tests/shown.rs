@@ -96,7 +96,7 @@ async fn reasoning_is_never_replayed() {
     ]);
     let first = context("hi", &json!({}));
     let mut results = run(&host, first.clone()).await;
-    let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let mut next = later(&first, &new_run(), "e-2");
     next.input.text = Some("and now?".to_owned());
     results.extend(run(&host, next).await);
     assert_eq!(host.model_calls(), 3);
@@ -129,7 +129,7 @@ async fn details_refs_lead_to_stored_declarations() {
         ),
         answer("As declared."),
     ]);
-    let mut next = later(&first, &uuid::Uuid::new_v4().to_string(), "e-2");
+    let mut next = later(&first, &new_run(), "e-2");
     next.input.text = Some("what did you declare?".to_owned());
     assert_eq!(final_message(&run(&host, next).await), "As declared.");
     let request = host.request(3);

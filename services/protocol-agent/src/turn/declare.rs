@@ -28,11 +28,8 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         facts: &KnownFacts,
     ) -> Result<TurnStep, Halt> {
         self.declarations += 1;
-        self.driver
-            .graphs
-            .writer
-            .note(&accepted.declaration.note)
-            .await;
+        let note = &accepted.declaration.note;
+        self.driver.graphs.writer.note(note).await;
         let intent = accepted.declaration.intent;
         match (intent, accepted.declaration.payload.clone()) {
             (Intent::ExpandRef, Payload::ExpandRef { refs }) => {
@@ -80,7 +77,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             accepted,
             &self.driver.rules,
             facts,
-            self.driver.graphs.records.approvals.standing(),
+            self.driver.graphs.records.standing(),
         );
         let hash = graph.info.semantic_sha256.clone();
         // Stored before its first action: a crash must not lose a started effect.
@@ -122,10 +119,8 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
             self.transcript.push(turn);
             return Ok(());
         }
-        self.driver
-            .graphs
-            .apply(position, vec![GraphEvent::Begin])
-            .await?;
+        let begin = vec![GraphEvent::Begin];
+        self.driver.graphs.apply(position, begin).await?;
         Ok(())
     }
 
@@ -134,13 +129,7 @@ impl<H: GraphAgentHost> ProtocolSession<H> {
         let hash = accepted.declaration.source.semantic_sha256.clone();
         self.repeats.insert(hash, (graph.clone(), 2));
         let budget = budget(self.driver.graphs.env.config.budgets.window);
-        let live = self
-            .driver
-            .graphs
-            .live_graphs
-            .iter()
-            .find(|live| live.id() == graph);
-        if let Some(live) = live {
+        if let Some(live) = self.driver.graphs.live(graph) {
             let why = live.why.unwrap_or(Why::Finished);
             let turn = TranscriptTurn::Protocol(protocol_turn(&live.graph, why, budget));
             self.transcript.push(turn);

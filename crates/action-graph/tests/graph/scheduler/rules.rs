@@ -2,7 +2,7 @@
 
 use action_graph::action::{Class, Effect};
 use action_graph::code::Code;
-use action_graph::declaration::{DecisionChoice, GraphDecision};
+use action_graph::declaration::DecisionChoice;
 use action_graph::graph::{Graph, GraphStatus, StopReason};
 use action_graph::ids::ActionId;
 use action_graph::node::{ActionOutput, BlockReason, NodeState, Sent, Wait};
@@ -14,7 +14,9 @@ use action_graph::schedule::{
 use serde_json::{Value, json};
 
 use crate::support::{
-    act, envelope, failed, fenced, go_on, graph_of, ok, play, read_action, read_call, world,
+    a_then_b, act, block, decision, denied, done, envelope, failed, fenced, finish, go_on,
+    graph_of, node, ok, play, read, read_action, read_call, reads, recovered, states, timer,
+    unsatisfying, why_of, world,
 };
 
 fn full(actions: Value, more: Value) -> Graph {
@@ -29,20 +31,22 @@ fn state(graph: &Graph, id: &str) -> NodeState {
     graph.node(&id.into()).expect("a node").state
 }
 
-fn finish(id: &str, attempt: u32, outcome: ActionOutcome) -> GraphEvent {
-    GraphEvent::Finished {
-        id: id.into(),
-        attempt,
-        outcome,
-    }
+/// A graph of these calls that has begun, and the commands of its begin.
+fn begun(all: Value) -> (Graph, Vec<Command>) {
+    let mut graph = graph_of(&world(), &act(all));
+    let commands = step(&mut graph, GraphEvent::Begin, 0);
+    (graph, commands)
 }
 
-fn done() -> ActionOutcome {
-    ActionOutcome::Ok {
-        output: ActionOutput::text("done"),
-        satisfying: true,
-    }
+fn agent(id: &str) -> Value {
+    json!({"id": id, "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}})
 }
+
+fn mail(to: &str) -> Value {
+    json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": to, "text": "y"}}])
+}
+
+const REFUSED: [Command; 1] = [Command::Count(IgnoredEvent::Refused)];
 
 fn lost(sent: Sent, retryable: bool) -> ActionOutcome {
     let mut failure = ActionFailure::new(Code::Timeout, "no answer", sent);
@@ -64,27 +68,18 @@ fn decide(
     choice: DecisionChoice,
     by: Actor,
 ) -> Vec<Command> {
-    let decision = GraphDecision {
-        graph: graph.id.clone(),
-        action: action.map(Into::into),
-        choice,
-        reason: String::new(),
-        input: None,
-    };
+    let decision = decision(graph, action, choice);
     step(graph, GraphEvent::Decide { decision, by }, 9)
 }
 
 #[test]
 fn commands_come_in_the_order_of_safety() {
-    let mut graph = full(
-        json!([read_action("a", json!({}))]),
-        json!({"persist": true}),
-    );
+    let mut graph = full(json!([reads("a")]), json!({"persist": true}));
     let commands = step(&mut graph, GraphEvent::Begin, 1);
     assert!(matches!(commands[0], Command::Note(_)));
     assert_eq!(commands[1], Command::Persist(PersistLevel::Effect));
     assert!(matches!(commands[2], Command::Execute(_)));
-    let commands = step(&mut graph, finish("a", 1, done()), 2);
+    let commands = step(&mut graph, finish("a", 1, done("done")), 2);
     assert_eq!(
         commands[1..],
         [
@@ -96,7 +91,7 @@ fn commands_come_in_the_order_of_safety() {
 
 #[test]
 fn ephemeral_graphs_store_nothing() {
-    let mut graph = calls(json!([read_call("a", json!({}))]));
+    let mut graph = calls(json!([read("a")]));
     let commands = step(&mut graph, GraphEvent::Begin, 1);
     assert!(
         !commands
@@ -115,7 +110,7 @@ fn failures_follow_their_four_policies() {
                     json!({"failure_policy": {"mode": policy, "max_attempts": 2, "backoff_ms": 0}})
                 ),
                 read_action("b", json!({"depends_on": ["a"]})),
-                read_action("c", json!({})),
+                reads("c"),
             ]),
             json!({"execution": {"strategy": "sequential"}}),
         );
@@ -123,7 +118,7 @@ fn failures_follow_their_four_policies() {
             "a" => Some(lost(Sent::No, true)),
             _ => ok(json!(1)),
         });
-        let node = graph.node(&"a".into()).expect("a node");
+        let node = node(&graph, "a");
         (
             node.attempt,
             state(&graph, "b"),
@@ -133,46 +128,17 @@ fn failures_follow_their_four_policies() {
         )
     };
     let blocked = NodeState::Blocked(BlockReason::Dependency);
-    assert_eq!(
-        run("ask_model"),
-        (
-            1,
-            blocked,
-            NodeState::Completed,
-            GraphStatus::Failed,
-            Some(Why::Decide)
-        )
-    );
-    assert_eq!(
-        run("retry"),
-        (
-            2,
-            blocked,
-            NodeState::Completed,
-            GraphStatus::Failed,
-            Some(Why::Decide)
-        )
-    );
-    assert_eq!(
-        run("continue"),
-        (
-            1,
-            NodeState::Completed,
-            NodeState::Completed,
-            GraphStatus::Completed,
-            Some(Why::Finished)
-        )
-    );
-    assert_eq!(
-        run("abort"),
-        (
-            1,
-            NodeState::Canceled,
-            NodeState::Canceled,
-            GraphStatus::Failed,
-            Some(Why::Canceled)
-        )
-    );
+    let (completed, canceled) = (NodeState::Completed, NodeState::Canceled);
+    #[rustfmt::skip]
+    let rows = [
+        ("ask_model", (1, blocked, completed, GraphStatus::Failed, Some(Why::Decide))),
+        ("retry", (2, blocked, completed, GraphStatus::Failed, Some(Why::Decide))),
+        ("continue", (1, completed, completed, GraphStatus::Completed, Some(Why::Finished))),
+        ("abort", (1, canceled, canceled, GraphStatus::Failed, Some(Why::Canceled))),
+    ];
+    for (policy, expected) in rows {
+        assert_eq!(run(policy), expected, "{policy}");
+    }
 }
 
 #[test]
@@ -189,21 +155,12 @@ fn retries_keep_the_key_and_double_the_delay() {
     let mut delays = Vec::new();
     for attempt in 1..4 {
         let commands = step(&mut graph, finish("a", attempt, lost(Sent::Maybe, true)), 0);
-        let Some(Command::SetTimer { at, .. }) = commands
-            .iter()
-            .find(|one| matches!(one, Command::SetTimer { .. }))
-        else {
-            panic!("a timer in {commands:?}")
-        };
-        delays.push(*at);
-        let commands = step(
-            &mut graph,
-            GraphEvent::TimerFired {
-                id: "a".into(),
-                attempt,
-            },
-            *at,
-        );
+        let at = commands.iter().find_map(|one| match one {
+            Command::SetTimer { at, .. } => Some(*at),
+            _ => None,
+        });
+        delays.extend(at);
+        let commands = step(&mut graph, timer("a", attempt), at.expect("a timer"));
         assert_eq!(started(&commands)[0].key, key);
     }
     assert_eq!(delays, [100, 200, 400]);
@@ -236,10 +193,9 @@ fn retry_after_and_jitter_stay_within_bounds() {
 #[test]
 fn uncertain_effects_need_a_person() {
     let run = || {
-        let mut graph = calls(
+        let (mut graph, _) = begun(
             json!([{"id": "a", "type": "tool", "name": "mystery"}, read_call("b", json!({"depends": "a"}))]),
         );
-        step(&mut graph, GraphEvent::Begin, 0);
         let commands = step(&mut graph, finish("a", 1, lost(Sent::Maybe, true)), 1);
         assert_eq!(state(&graph, "a"), NodeState::Uncertain);
         assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Decide)));
@@ -252,7 +208,7 @@ fn uncertain_effects_need_a_person() {
         DecisionChoice::Skip,
     ] {
         let commands = decide(&mut graph, Some("a"), choice, Actor::Model);
-        assert_eq!(commands, [Command::Count(IgnoredEvent::Refused)]);
+        assert_eq!(commands, REFUSED);
     }
     assert_eq!(graph.aggregate(), GraphStatus::Blocked);
     decide(
@@ -262,8 +218,8 @@ fn uncertain_effects_need_a_person() {
         Actor::Human,
     );
     assert_eq!(
-        (state(&graph, "a"), state(&graph, "b")),
-        (NodeState::Completed, NodeState::Running)
+        states(&graph, ["a", "b"]),
+        [NodeState::Completed, NodeState::Running]
     );
     let mut graph = run();
     decide(&mut graph, Some("a"), DecisionChoice::Skip, Actor::Human);
@@ -286,10 +242,7 @@ fn uncertain_effects_need_a_person() {
 
 #[test]
 fn approvals_cover_exactly_their_bytes() {
-    let mut graph = calls(
-        json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}}]),
-    );
-    let commands = step(&mut graph, GraphEvent::Begin, 0);
+    let (mut graph, commands) = begun(mail("x"));
     let Some(Command::AskApproval(requests)) = commands
         .iter()
         .find(|one| matches!(one, Command::AskApproval(_)))
@@ -306,10 +259,7 @@ fn approvals_cover_exactly_their_bytes() {
     let wrong = GraphEvent::Approved {
         ids: vec![("a".into(), "other".to_owned())],
     };
-    assert_eq!(
-        step(&mut graph, wrong, 1),
-        [Command::Count(IgnoredEvent::Refused)]
-    );
+    assert_eq!(step(&mut graph, wrong, 1), REFUSED);
     let right = GraphEvent::Approved {
         ids: vec![("a".into(), hash)],
     };
@@ -318,57 +268,37 @@ fn approvals_cover_exactly_their_bytes() {
 
 #[test]
 fn refused_expired_and_unavailable_differ() {
-    let call =
-        json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": "x", "text": "y"}}]);
+    let call = mail("x");
     for (why, code) in [
         (Denial::Refused, Code::ApprovalDenied),
         (Denial::Expired, Code::InteractionExpired),
         (Denial::Unavailable, Code::ApprovalUnavailable),
     ] {
-        let mut graph = calls(call.clone());
-        step(&mut graph, GraphEvent::Begin, 0);
-        step(
-            &mut graph,
-            GraphEvent::Denied {
-                ids: vec!["a".into()],
-                why,
-            },
-            1,
-        );
-        let node = graph.node(&"a".into()).expect("a node");
+        let (mut graph, _) = begun(call.clone());
+        step(&mut graph, denied("a", why), 1);
+        let node = node(&graph, "a");
         assert_eq!((node.state, node.why), (NodeState::Failed, Some(code)));
     }
     let mut world = world();
     world.known.can_ask = false;
     let mut graph = graph_of(&world, &act(call));
     step(&mut graph, GraphEvent::Begin, 0);
-    let why = graph.node(&"a".into()).and_then(|node| node.why);
+    let why = why_of(&graph, "a");
     assert_eq!(why, Some(Code::ApprovalUnavailable));
 }
 
 #[test]
 fn denied_approvals_are_final() {
-    let mut graph = calls(
+    let (mut graph, _) = begun(
         json!([{"id": "a", "type": "tool", "name": "delete_all"}, read_call("b", json!({"depends": "a"}))]),
     );
-    step(&mut graph, GraphEvent::Begin, 0);
-    step(
-        &mut graph,
-        GraphEvent::Denied {
-            ids: vec!["a".into()],
-            why: Denial::Refused,
-        },
-        1,
-    );
+    step(&mut graph, denied("a", Denial::Refused), 1);
     for choice in [
         DecisionChoice::Retry,
         DecisionChoice::Continue,
         DecisionChoice::Skip,
     ] {
-        assert_eq!(
-            decide(&mut graph, Some("a"), choice, Actor::Model),
-            [Command::Count(IgnoredEvent::Refused)]
-        );
+        assert_eq!(decide(&mut graph, Some("a"), choice, Actor::Model), REFUSED);
     }
 }
 
@@ -383,10 +313,7 @@ fn standing_approvals_cover_their_pattern() {
     };
     let run = |to: &str| {
         let world = world();
-        let output = act(
-            json!([{"id": "a", "type": "tool", "name": "send_mail", "args": {"to": to, "text": "y"}}]),
-        );
-        let accepted = world.accepted(&output);
+        let accepted = world.accepted(&act(mail(to)));
         let id = action_graph::ids::GraphId("g_test".to_owned());
         let mut graph = Graph::new(
             id,
@@ -404,10 +331,7 @@ fn standing_approvals_cover_their_pattern() {
 
 #[test]
 fn model_retries_end_after_three_decisions() {
-    let mut graph = calls(json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]));
+    let mut graph = calls(a_then_b());
     play(&mut graph, &|_| failed(Code::ToolError, "no"));
     for decision in 0..4_u32 {
         let commands = decide(&mut graph, Some("a"), DecisionChoice::Retry, Actor::Model);
@@ -429,31 +353,23 @@ fn model_retries_end_after_three_decisions() {
 #[test]
 fn skipping_a_failure_opens_its_edges() {
     for choice in [DecisionChoice::Skip, DecisionChoice::Continue] {
-        let mut graph = calls(json!([
-            read_call("a", json!({})),
-            read_call("b", json!({"depends": "a"}))
-        ]));
+        let mut graph = calls(a_then_b());
         play(&mut graph, &|_| failed(Code::ToolError, "no"));
         decide(&mut graph, Some("a"), choice, Actor::Model);
         assert_eq!(
-            (state(&graph, "a"), state(&graph, "b")),
-            (NodeState::Failed, NodeState::Running)
+            states(&graph, ["a", "b"]),
+            [NodeState::Failed, NodeState::Running]
         );
     }
 }
 
 #[test]
 fn delivered_work_need_not_satisfy() {
-    let mut graph = calls(
-        json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}, read_call("b", json!({"depends": "a"}))]),
-    );
-    let outcome = ActionOutcome::Ok {
-        output: ActionOutput::text("I could not."),
-        satisfying: false,
-    };
+    let mut graph = calls(json!([agent("a"), read_call("b", json!({"depends": "a"}))]));
+    let outcome = unsatisfying("I could not.");
     let why = play(&mut graph, &|_| Some(outcome.clone()));
     assert_eq!(why, Some(Why::Decide));
-    let node = graph.node(&"a".into()).expect("a node");
+    let node = node(&graph, "a");
     assert_eq!(
         (node.state, node.satisfying, node.why),
         (NodeState::Completed, false, Some(Code::ChildUnsatisfying))
@@ -466,16 +382,15 @@ fn delivered_work_need_not_satisfy() {
 
 #[test]
 fn refused_questions_say_so() {
-    let mut graph = calls(
+    let (mut graph, _) = begun(
         json!([{"id": "q", "type": "tool", "name": "human.approve", "args": {"title": "Sure?"}}, read_call("b", json!({"depends": "q"}))]),
     );
-    step(&mut graph, GraphEvent::Begin, 0);
     let outcome = ActionOutcome::Ok {
         output: ActionOutput::json(json!({"declined": true})),
         satisfying: false,
     };
     step(&mut graph, finish("q", 1, outcome), 1);
-    let node = graph.node(&"q".into()).expect("a node");
+    let node = node(&graph, "q");
     assert_eq!(
         (node.state, node.why),
         (NodeState::Completed, Some(Code::ApprovalDenied))
@@ -484,9 +399,7 @@ fn refused_questions_say_so() {
 
 #[test]
 fn each_attempt_of_an_agent_has_its_key() {
-    let mut graph = calls(
-        json!([{"id": "a", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}}]),
-    );
+    let mut graph = calls(json!([agent("a")]));
     let first = started(&step(&mut graph, GraphEvent::Begin, 0))[0]
         .key
         .clone();
@@ -515,12 +428,12 @@ fn conditions_wait_for_ends_not_for_success() {
             "cleanup",
             json!({"when": {"action": "a", "is": "failed"}, "input": {"path": {"$ref": "action:a.error", "default": "x"}}}),
         );
-        let mut graph = full(json!([cleanup, read_action("a", json!({}))]), json!({}));
+        let mut graph = full(json!([cleanup, reads("a")]), json!({}));
         play(&mut graph, &|id| match id {
             "a" => outcome(),
             _ => ok(json!(1)),
         });
-        let node = graph.node(&"cleanup".into()).expect("a node");
+        let node = node(&graph, "cleanup");
         (node.state, node.input.clone())
     };
     let (state, input) = graph(|| failed(Code::ToolError, "disk full"));
@@ -547,10 +460,7 @@ fn value_conditions_pass_closed_tests() {
         let mut when = test.clone();
         when["ref"] = json!("action:a.output#/n");
         let mut graph = full(
-            json!([
-                read_action("a", json!({})),
-                read_action("b", json!({"when": when}))
-            ]),
+            json!([reads("a"), read_action("b", json!({"when": when}))]),
             json!({}),
         );
         play(&mut graph, &|_| ok(json!({"n": 3})));
@@ -571,7 +481,7 @@ fn for_each_collects_in_item_order() {
             json!({"input": {"path": {"$ref": "item#/p"}}, "for_each": {"items": "action:list.output#/all", "max": 5, "max_failures": max_failures}}),
         );
         let mut graph = full(
-            json!([action, read_action("list", json!({}))]),
+            json!([action, reads("list")]),
             json!({"execution": {"max_parallel": 2}}),
         );
         play(&mut graph, &|id| match id {
@@ -582,7 +492,7 @@ fn for_each_collects_in_item_order() {
         graph
     };
     let graph = each(1);
-    let node = graph.node(&"a".into()).expect("a node");
+    let node = node(&graph, "a");
     assert_eq!(
         node.output.as_ref().map(|one| &one.value),
         Some(&json!(["a[0]", null, "a[2]"]))
@@ -596,8 +506,8 @@ fn for_each_collects_in_item_order() {
     assert_eq!(state(&graph, "a"), NodeState::Failed);
     decide(&mut graph, Some("a"), DecisionChoice::Retry, Actor::Model);
     assert_eq!(
-        (state(&graph, "a[0]"), state(&graph, "a[1]")),
-        (NodeState::Completed, NodeState::Running)
+        states(&graph, ["a[0]", "a[1]"]),
+        [NodeState::Completed, NodeState::Running]
     );
 }
 
@@ -607,10 +517,7 @@ fn empty_fan_outs_complete() {
         "a",
         json!({"for_each": {"items": "action:list.output", "max": 5}}),
     );
-    let mut graph = full(
-        json!([read_action("list", json!({})), action.clone()]),
-        json!({}),
-    );
+    let mut graph = full(json!([reads("list"), action.clone()]), json!({}));
     play(&mut graph, &|_| ok(json!([])));
     assert_eq!(
         graph
@@ -619,9 +526,9 @@ fn empty_fan_outs_complete() {
             .map(|one| one.value),
         Some(json!([]))
     );
-    let mut graph = full(json!([read_action("list", json!({})), action]), json!({}));
+    let mut graph = full(json!([reads("list"), action]), json!({}));
     play(&mut graph, &|_| ok(json!([1, 2, 3, 4, 5, 6])));
-    let why = graph.node(&"a".into()).and_then(|node| node.why);
+    let why = why_of(&graph, "a");
     assert_eq!(why, Some(Code::FanOutTooLarge));
 }
 
@@ -649,13 +556,12 @@ fn repeat_ends_by_condition_or_maximum() {
 
 #[test]
 fn cancel_aborts_and_waits_for_the_grace() {
-    let mut graph = calls(json!([
+    let (mut graph, _) = begun(json!([
         {"id": "a", "type": "tool", "name": "mystery"},
-        read_call("b", json!({})),
-        {"id": "c", "type": "agent", "name": "code-reviewer", "args": {"prompt": "p"}},
+        read("b"),
+        agent("c"),
         read_call("d", json!({"depends": "a"})),
     ]));
-    step(&mut graph, GraphEvent::Begin, 0);
     step(
         &mut graph,
         GraphEvent::Suspended {
@@ -677,21 +583,14 @@ fn cancel_aborts_and_waits_for_the_grace() {
         .collect();
     assert_eq!(aborted, ["a", "b", "c"]);
     assert_eq!(
-        (state(&graph, "c"), state(&graph, "d")),
-        (NodeState::Canceled, NodeState::Canceled)
+        states(&graph, ["c", "d"]),
+        [NodeState::Canceled, NodeState::Canceled]
     );
     step(&mut graph, finish("b", 1, lost(Sent::No, false)), 3);
-    let commands = step(
-        &mut graph,
-        GraphEvent::TimerFired {
-            id: "a".into(),
-            attempt: 1,
-        },
-        5_002,
-    );
+    let commands = step(&mut graph, timer("a", 1), 5_002);
     assert_eq!(
-        (state(&graph, "a"), state(&graph, "b")),
-        (NodeState::Uncertain, NodeState::Canceled)
+        states(&graph, ["a", "b"]),
+        [NodeState::Uncertain, NodeState::Canceled]
     );
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
     assert_eq!(graph.status(), GraphStatus::Canceled);
@@ -699,22 +598,15 @@ fn cancel_aborts_and_waits_for_the_grace() {
 
 #[test]
 fn used_up_budgets_let_running_actions_end() {
-    let mut graph = calls(json!([
-        read_call("a", json!({})),
-        read_call("b", json!({"depends": "a"}))
-    ]));
-    step(&mut graph, GraphEvent::Begin, 0);
+    let (mut graph, _) = begun(a_then_b());
     step(&mut graph, GraphEvent::BudgetGone, 1);
     assert_eq!(
-        (state(&graph, "a"), state(&graph, "b")),
-        (NodeState::Running, NodeState::Canceled)
+        states(&graph, ["a", "b"]),
+        [NodeState::Running, NodeState::Canceled]
     );
-    let commands = step(&mut graph, finish("a", 1, done()), 2);
+    let commands = step(&mut graph, finish("a", 1, done("done")), 2);
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Canceled)));
-    assert_eq!(
-        graph.node(&"b".into()).and_then(|node| node.why),
-        Some(Code::BudgetExhausted)
-    );
+    assert_eq!(why_of(&graph, "b"), Some(Code::BudgetExhausted));
 }
 
 #[test]
@@ -747,21 +639,13 @@ fn take_over_follows_the_class() {
             graph.node(&"a".into()).map(action_graph::node::Node::class),
             Some(class)
         );
-        let lost = GraphEvent::Recovered {
-            id: "a".into(),
-            attempt: 1,
-            found: RecoveredAttempt::Nothing,
-        };
+        let lost = recovered("a", 1, RecoveredAttempt::Nothing);
         let commands = step(&mut graph, lost, 1);
         assert_eq!(state(&graph, "a"), expected, "{name}");
         for again in started(&commands) {
             assert_eq!((again.attempt, &again.key), (1, &key));
         }
-        let stored = GraphEvent::Recovered {
-            id: "a".into(),
-            attempt: 1,
-            found: RecoveredAttempt::Ended(done()),
-        };
+        let stored = recovered("a", 1, RecoveredAttempt::Ended(done("done")));
         if expected == NodeState::Running {
             step(&mut graph, stored, 2);
             assert_eq!(state(&graph, "a"), NodeState::Completed);
@@ -771,28 +655,22 @@ fn take_over_follows_the_class() {
 
 #[test]
 fn questions_wait_and_wake() {
-    let mut graph = calls(
+    let (mut graph, commands) = begun(
         json!([{"id": "q", "type": "tool", "name": "human.ask", "args": {"kind": "confirmation", "title": "Continue?"}}, read_call("b", json!({"depends": "q"}))]),
     );
-    let commands = step(&mut graph, GraphEvent::Begin, 0);
     assert!(commands.iter().any(|one| matches!(one, Command::Ask(_))));
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::UserNeeded)));
     assert!(graph.is_durable());
-    let unknown = GraphEvent::Recovered {
-        id: "q".into(),
-        attempt: 1,
-        found: RecoveredAttempt::Unknown,
-    };
+    let unknown = recovered("q", 1, RecoveredAttempt::Unknown);
     assert_eq!(started(&step(&mut graph, unknown, 1))[0].attempt, 2);
-    step(&mut graph, finish("q", 2, done()), 2);
+    step(&mut graph, finish("q", 2, done("done")), 2);
     assert_eq!(state(&graph, "b"), NodeState::Running);
 }
 
 #[test]
 fn timers_resume_suspended_attempts() {
-    let mut graph =
-        calls(json!([{"id": "w", "type": "tool", "name": "runtime.wait", "args": {"ms": 10}}]));
-    step(&mut graph, GraphEvent::Begin, 0);
+    let (mut graph, _) =
+        begun(json!([{"id": "w", "type": "tool", "name": "runtime.wait", "args": {"ms": 10}}]));
     let commands = step(
         &mut graph,
         GraphEvent::Suspended {
@@ -803,14 +681,7 @@ fn timers_resume_suspended_attempts() {
         0,
     );
     assert_eq!(commands.last(), Some(&Command::Quiescent(Why::Waiting)));
-    let commands = step(
-        &mut graph,
-        GraphEvent::TimerFired {
-            id: "w".into(),
-            attempt: 1,
-        },
-        10,
-    );
+    let commands = step(&mut graph, timer("w", 1), 10);
     assert!(commands.contains(&Command::Resume {
         id: "w".into(),
         attempt: 1
@@ -819,10 +690,7 @@ fn timers_resume_suspended_attempts() {
 
 #[test]
 fn plans_start_by_decision() {
-    let mut graph = full(
-        json!([read_action("a", json!({}))]),
-        json!({"intent": "plan"}),
-    );
+    let mut graph = full(json!([reads("a")]), json!({"intent": "plan"}));
     assert_eq!(graph.status(), GraphStatus::Pending);
     let commands = decide(&mut graph, None, DecisionChoice::Execute, Actor::Human);
     assert_eq!(started(&commands).len(), 1);
@@ -831,18 +699,12 @@ fn plans_start_by_decision() {
 #[test]
 fn revisions_replace_what_has_not_started() {
     let mut graph = full(
-        json!([
-            read_action("a", json!({})),
-            read_action("b", json!({"depends_on": ["a"]}))
-        ]),
+        json!([reads("a"), read_action("b", json!({"depends_on": ["a"]}))]),
         json!({}),
     );
     step(&mut graph, GraphEvent::Begin, 0);
     let world = world();
-    let new = fenced(
-        &envelope(json!([read_action("c", json!({}))]), json!({})),
-        "",
-    );
+    let new = block(json!([reads("c")]));
     let actions = world.accepted(&new).declaration.actions().to_vec();
     step(
         &mut graph,
@@ -864,7 +726,7 @@ fn revisions_replace_what_has_not_started() {
             },
             2
         ),
-        [Command::Count(IgnoredEvent::Refused)]
+        REFUSED
     );
 }
 
@@ -875,7 +737,7 @@ fn private_values_taint_their_consumers() {
         {"id": "l", "type": "tool", "name": "list", "args": {"of": {"$ref": "action:s.output#/sum"}}},
     ]));
     play(&mut graph, &|_| ok(json!({"sum": 7})));
-    let node = graph.node(&"l".into()).expect("a node");
+    let node = node(&graph, "l");
     assert_eq!(node.input, Some(json!({"of": 7})));
     assert_eq!(
         node.visibility(),
@@ -887,22 +749,18 @@ fn private_values_taint_their_consumers() {
 fn outputs_above_the_bound_fail() {
     let mut world = world();
     world.rules.limits.stored_output_bytes = 10;
-    let mut graph = graph_of(&world, &act(json!([read_call("a", json!({}))])));
+    let mut graph = graph_of(&world, &act(json!([read("a")])));
     play(&mut graph, &|_| ok(json!("more than ten bytes")));
-    assert_eq!(
-        graph.node(&"a".into()).and_then(|node| node.why),
-        Some(Code::OutputTooLarge)
-    );
+    assert_eq!(why_of(&graph, "a"), Some(Code::OutputTooLarge));
 }
 
 #[test]
 fn one_action_cancels_alone() {
-    let mut graph = calls(json!([
-        read_call("a", json!({})),
-        read_call("b", json!({})),
+    let (mut graph, _) = begun(json!([
+        read("a"),
+        read("b"),
         read_call("c", json!({"depends": "a"}))
     ]));
-    step(&mut graph, GraphEvent::Begin, 0);
     step(&mut graph, GraphEvent::CancelAction { id: "a".into() }, 1);
     let id: ActionId = "a".into();
     go_on(&mut graph, finish("a", 1, lost(Sent::No, false)), &|_| None);
@@ -911,11 +769,11 @@ fn one_action_cancels_alone() {
         Some(NodeState::Canceled)
     );
     assert_eq!(
-        (state(&graph, "b"), state(&graph, "c")),
-        (
+        states(&graph, ["b", "c"]),
+        [
             NodeState::Running,
             NodeState::Blocked(BlockReason::Dependency)
-        )
+        ]
     );
 }
 
@@ -942,14 +800,7 @@ fn unsafe_retries_have_keys_of_their_own() {
         .key
         .clone();
     step(&mut graph, finish("a", 1, lost(Sent::No, true)), 1);
-    let commands = step(
-        &mut graph,
-        GraphEvent::TimerFired {
-            id: "a".into(),
-            attempt: 1,
-        },
-        900,
-    );
+    let commands = step(&mut graph, timer("a", 1), 900);
     assert_ne!(started(&commands)[0].key, first);
 }
 
@@ -958,7 +809,7 @@ fn items_that_may_fail_abort_nothing() {
     let run = |max_failures: u16| {
         let each = json!({"items": "action:list.output", "max": 5, "max_failures": max_failures});
         let action = read_action("a", json!({"failure_policy": "abort", "for_each": each}));
-        let mut graph = full(json!([read_action("list", json!({})), action]), json!({}));
+        let mut graph = full(json!([reads("list"), action]), json!({}));
         play(&mut graph, &|id| match id {
             "list" => ok(json!([1, 2])),
             "a[0]" => failed(Code::ToolError, "no"),
@@ -974,7 +825,7 @@ fn waived_actions_survive_a_cancel() {
     let bound = json!({"input": {"path": {"$ref": "action:a.output#/none"}}});
     let mut graph = full(
         json!([
-            read_action("a", json!({})),
+            reads("a"),
             read_action("b", bound),
             read_action("c", json!({"depends_on": ["b"]}))
         ]),
@@ -1005,7 +856,7 @@ fn outputs_of_failed_fan_outs_are_not_bound() {
         _ => ok(json!("x")),
     });
     assert_eq!(
-        (state(&graph, "each"), state(&graph, "b")),
-        (NodeState::Failed, NodeState::Blocked(BlockReason::Input))
+        states(&graph, ["each", "b"]),
+        [NodeState::Failed, NodeState::Blocked(BlockReason::Input)]
     );
 }

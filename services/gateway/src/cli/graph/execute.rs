@@ -6,15 +6,14 @@ use action_graph::action::ExecutorKind;
 use action_graph::code::Code;
 use action_graph::graph::{Graph, GraphStatus, Millis, Transition};
 use action_graph::ids::ActionId;
-use action_graph::node::{Node, Sent};
+use action_graph::node::{ActionOutput, Node, Sent};
 use action_graph::schedule::{
-    ActionFailure, ActionOutcome, ApprovalRequest, Command, Denial, Execute, GraphEvent,
-    Suspension, Why, step,
+    ActionOutcome, ApprovalRequest, Command, Denial, Execute, GraphEvent, Suspension, Why, step,
 };
 use action_graph::validate::check_bound;
-use serde_json::Value;
+use action_graph::words::{merge, summarize};
+use serde_json::{Value, json};
 
-use crate::cli::graph::builtins::{Reply, run_builtin};
 use crate::cli::graph::script::{GRAPH_ID, ReplayScript};
 
 /// Maximum number of events: instances × attempts × iterations × 8.
@@ -118,8 +117,8 @@ impl GraphExecutor<'_> {
                     .insert(key, GraphEvent::TimerFired { id, attempt });
             }
             Command::Resume { id, attempt } => {
-                let outcome = Reply::waited();
-                self.finish(id, attempt, outcome);
+                let output = ActionOutput::json(json!({"waited": true}));
+                self.finish(id, attempt, ActionOutcome::done(output));
             }
             Command::Quiescent(why) => self.why = Some(why),
             // Nothing is stored, and an aborted call has returned already.
@@ -160,8 +159,8 @@ impl GraphExecutor<'_> {
     fn refused(&self, node: &Node, input: &Value) -> Option<ActionOutcome> {
         let faults = check_bound(&node.action, input, self.script.catalog());
         let fault = faults.first()?;
-        let failure = ActionFailure::new(Code::ArgsSchema, &fault.message, Sent::No);
-        Some(ActionOutcome::Err(failure))
+        let (code, message) = (Code::ArgsSchema, &fault.message);
+        Some(ActionOutcome::failed(code, message, Sent::No))
     }
 
     fn approve(&mut self, request: ApprovalRequest) {
@@ -186,5 +185,32 @@ impl GraphExecutor<'_> {
             attempt,
             outcome,
         });
+    }
+}
+
+/// Result of a function.
+enum Reply {
+    /// Completed at once.
+    Done(ActionOutcome),
+    /// Completed after this number of milliseconds.
+    Wait(u64),
+}
+
+/// Runs a function with bound arguments. `expand` and `decide` fail, since there are no earlier graphs.
+fn run_builtin(word: &str, input: &Value) -> Reply {
+    let values = || -> Vec<Value> {
+        let refs = input.get("refs").and_then(Value::as_array);
+        refs.cloned().unwrap_or_default()
+    };
+    let done = |output| Reply::Done(ActionOutcome::done(output));
+    match word {
+        "wait" => Reply::Wait(input.get("ms").and_then(Value::as_u64).unwrap_or_default()),
+        "merge" => done(merge(&values())),
+        "summarize" => done(summarize(&values())),
+        "checkpoint" => done(ActionOutput::json(json!({"stored": false}))),
+        _ => {
+            let message = format!("`{word}` needs an earlier graph of the conversation");
+            Reply::Done(ActionOutcome::failed(Code::Unavailable, &message, Sent::No))
+        }
     }
 }

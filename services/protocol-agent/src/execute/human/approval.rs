@@ -41,7 +41,6 @@ pub(crate) enum Consent {
     Once,
     /// Allows calls of the displayed pattern for the conversation.
     Conversation,
-    /// Refuses the call.
     Refuse,
 }
 

@@ -254,61 +254,20 @@ mod tests {
         let optional = json!({"kind": "form", "title": "t", "fields": [{"name": "city", "allow_decline": true}]});
         let choice = json!({"kind": "choice", "title": "t", "choices": ["red", "blue"]});
         let sure = json!({"title": "Sure?"});
-        let city = json!({"city": "Bonn"});
-        let none = json!({});
+        let (city, none) = (json!({"city": "Bonn"}), json!({}));
+        let declined = json!({"declined": true});
+        let (blue, confirmed) = (json!({"choice": "blue"}), json!({"confirmed": true}));
         for (target, input, action, values, expected, satisfying) in [
-            ("ask", &form, "submit", &city, json!({"city": "Bonn"}), true),
-            (
-                "ask",
-                &form,
-                "decline",
-                &none,
-                json!({"declined": true}),
-                false,
-            ),
-            (
-                "ask",
-                &optional,
-                "decline",
-                &none,
-                json!({"declined": true}),
-                true,
-            ),
-            (
-                "ask",
-                &choice,
-                "choice_1",
-                &none,
-                json!({"choice": "blue"}),
-                true,
-            ),
-            (
-                "approve",
-                &sure,
-                "yes",
-                &none,
-                json!({"confirmed": true}),
-                true,
-            ),
-            (
-                "approve",
-                &sure,
-                "decline",
-                &none,
-                json!({"declined": true}),
-                false,
-            ),
-            (
-                "approve",
-                &sure,
-                "other",
-                &none,
-                json!({"declined": true}),
-                false,
-            ),
+            ("ask", &form, "submit", &city, &city, true),
+            ("ask", &form, "decline", &none, &declined, false),
+            ("ask", &optional, "decline", &none, &declined, true),
+            ("ask", &choice, "choice_1", &none, &blue, true),
+            ("approve", &sure, "yes", &none, &confirmed, true),
+            ("approve", &sure, "decline", &none, &declined, false),
+            ("approve", &sure, "other", &none, &declined, false),
         ] {
             let found = answered(target, input.clone(), action, values);
-            assert_eq!(found, (expected, satisfying), "{target} {action}");
+            assert_eq!(found, (expected.clone(), satisfying), "{target} {action}");
         }
     }
 

@@ -4,7 +4,9 @@ use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;
 use serde_json::json;
 
-use super::support::{NOW, action, begun, declared, finish, graph_of, load, names, record};
+use super::support::{
+    NOW, action, begun, declared, finish, graph_of, load, names, next_run, record,
+};
 use crate::records::{RecordsError, pattern};
 use crate::testing::memory::Memory;
 
@@ -75,12 +77,12 @@ async fn approvals_for_the_conversation_are_bounded() {
     let (mut records, _) = load(&host).await;
     for at in 0..32 {
         let standing = pattern("mail", &[].into(), &json!({"to": at}));
-        records.approvals.allow(&standing).await.unwrap();
+        records.allow(&standing).await.unwrap();
     }
     let standing = pattern("mail", &[].into(), &json!({"to": "more"}));
-    let refused = records.approvals.allow(&standing).await;
+    let refused = records.allow(&standing).await;
     assert!(matches!(refused, Err(RecordsError::Full { bound: 32, .. })));
-    assert_eq!(records.approvals.standing().len(), 32);
+    assert_eq!(records.standing().len(), 32);
 }
 
 #[tokio::test]
@@ -96,8 +98,7 @@ async fn large_outputs_are_stored_in_parts() {
     finish(&mut graph, "a", json!(text));
     records.driven.save(&graph).await.unwrap();
     assert!(names(&first, "g_1").iter().any(|name| name.contains(".p1")));
-    first.end(RunStatus::Failed);
-    let (_, loaded) = load(&first.begin("r2")).await;
+    let (_, loaded) = next_run(&first, RunStatus::Failed).await;
     let output = loaded.mine[0]
         .graph
         .node(&"a".into())

@@ -9,8 +9,8 @@ use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
 use super::support::{
-    CONVERSATION, NOW, action, begun, declared, finish, graph_of, load, load_at, me, names, record,
-    state,
+    CONVERSATION, NOW, action, begun, declared, finish, graph_of, load, load_at, me, names,
+    next_run, record, started, state,
 };
 use crate::records::{Adoption, GraphRecords, OpenOutcome, RecordsError, RunIdentity, pattern};
 use crate::testing::memory::Memory;
@@ -30,9 +30,7 @@ fn answer(text: &str) -> TranscriptTurn {
 
 #[tokio::test]
 async fn graphs_outlive_their_run() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &two()).await;
+    let (first, mut records, mut graph) = started(&two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
     records.driven.save(&graph).await.unwrap();
     first.end(RunStatus::Failed);
@@ -48,9 +46,7 @@ async fn graphs_outlive_their_run() {
 
 #[tokio::test]
 async fn bodies_are_written_before_heads() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (host, _, _) = started(&two()).await;
     let world = host.world();
     let writes: Vec<_> = world
         .calls
@@ -63,9 +59,7 @@ async fn bodies_are_written_before_heads() {
 
 #[tokio::test]
 async fn stored_bodies_are_not_written_again() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    let mut graph = begun(&mut records, "g_1", &two()).await;
+    let (host, mut records, mut graph) = started(&two()).await;
     finish(&mut graph, "a", json!({"found": 3}));
     records.driven.save(&graph).await.unwrap();
     let before = host.count("blob_put");
@@ -75,9 +69,7 @@ async fn stored_bodies_are_not_written_again() {
 
 #[tokio::test]
 async fn other_conversations_find_nothing() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (first, mut records, _) = started(&two()).await;
     records.finish(vec![answer("one")], NOW).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
@@ -87,14 +79,12 @@ async fn other_conversations_find_nothing() {
     };
     let (records, loaded) = GraphRecords::load(second, other, NOW).await.unwrap();
     assert!(loaded.mine.is_empty() && loaded.digests.is_empty() && loaded.lost.is_empty());
-    assert!(records.approvals.standing().is_empty());
+    assert!(records.standing().is_empty());
 }
 
 #[tokio::test]
 async fn bodies_of_other_conversations_are_absent() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
     for bytes in first.world().blobs.values_mut() {
         let text = String::from_utf8(bytes.clone()).unwrap();
@@ -109,9 +99,7 @@ async fn bodies_of_other_conversations_are_absent() {
 
 #[tokio::test]
 async fn damaged_graphs_are_closed_and_named() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
     first
         .world()
@@ -127,9 +115,7 @@ async fn damaged_graphs_are_closed_and_named() {
 
 #[tokio::test]
 async fn later_versions_are_left_alone() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
     let key = "apd.g.g_1";
     first.world().state.get_mut(key).unwrap().0["version"] = json!(2);
@@ -184,9 +170,7 @@ async fn stores_nothing_without_access() {
 
 #[tokio::test]
 async fn declarations_make_one_graph() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    let graph = begun(&mut records, "g_1", &two()).await;
+    let (host, _, graph) = started(&two()).await;
     let again = RunIdentity {
         attempt: 2,
         ..me(&host)
@@ -229,9 +213,7 @@ async fn unborn_graphs_may_be_declared_again() {
 
 #[tokio::test]
 async fn closed_graphs_stay_referable() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &two()).await;
+    let (first, mut records, mut graph) = started(&two()).await;
     finish(&mut graph, "a", json!({"text": "x".repeat(70_000)}));
     finish(&mut graph, "b", json!({"done": true}));
     let closing = record(&graph, records.driven.runs(&graph.id), NOW);
@@ -275,9 +257,7 @@ async fn closed_graphs_stay_referable() {
 #[tokio::test]
 async fn results_expire_after_30_days() {
     const DAY: u64 = 86_400_000;
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &two()[..1]).await;
+    let (first, mut records, mut graph) = started(&two()[..1]).await;
     finish(&mut graph, "a", json!(1));
     records
         .close(&graph, &record(&graph, Vec::new(), NOW))
@@ -302,19 +282,16 @@ async fn lists_and_revokes_conversation_approvals() {
     let standing = pattern("mail", &effects, &input);
     assert!(standing.covers("mail", &effects, &json!({"to": "a@b", "text": "else"})));
     assert!(!standing.covers("mail", &effects, &json!({"to": "c@d", "text": "else"})));
-    records.approvals.allow(&standing).await.unwrap();
-    records.approvals.allow(&standing).await.unwrap();
+    records.allow(&standing).await.unwrap();
+    records.allow(&standing).await.unwrap();
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (mut records, _) = load(&second).await;
-    assert_eq!(
-        records.approvals.standing(),
-        std::slice::from_ref(&standing)
-    );
-    assert!(records.approvals.revoke(&standing.id).await.unwrap());
-    assert!(!records.approvals.revoke(&standing.id).await.unwrap());
+    assert_eq!(records.standing(), std::slice::from_ref(&standing));
+    assert!(records.revoke(&standing.id).await.unwrap());
+    assert!(!records.revoke(&standing.id).await.unwrap());
     let (records, _) = load(&second).await;
-    assert!(records.approvals.standing().is_empty());
+    assert!(records.standing().is_empty());
 }
 
 #[tokio::test]
@@ -328,8 +305,7 @@ async fn revoked_approvals_cover_resumed_graphs_no_more() {
         .open(0, &graph, &source, "", &[], NOW)
         .await
         .unwrap();
-    first.end(RunStatus::Failed);
-    let (_, loaded) = load(&first.begin("r2")).await;
+    let (_, loaded) = next_run(&first, RunStatus::Failed).await;
     assert!(loaded.mine[0].graph.settings.standing.is_empty());
 }
 
@@ -351,9 +327,7 @@ async fn two_runs_change_one_index() {
 
 #[tokio::test]
 async fn graphs_without_an_index_entry_are_found() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &two()).await;
+    let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
     first.world().state.remove("apd.index");
     let (records, loaded) = load(&first.begin("r2")).await;
@@ -382,9 +356,7 @@ async fn turns_of_a_run_are_replaced() {
 
 #[tokio::test]
 async fn revisions_are_stored() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &two()).await;
+    let (first, mut records, mut graph) = started(&two()).await;
     let other = vec![
         action("a", "look", json!({})),
         action("c", "look", json!({"depends_on": ["a"]})),
@@ -397,8 +369,7 @@ async fn revisions_are_stored() {
     };
     action_graph::step(&mut graph, event, NOW);
     records.driven.save(&graph).await.unwrap();
-    first.end(RunStatus::Failed);
-    let (_, loaded) = load(&first.begin("r2")).await;
+    let (_, loaded) = next_run(&first, RunStatus::Failed).await;
     let graph = &loaded.mine[0].graph;
     assert_eq!(graph.generation, 2);
     assert_eq!(state(graph, "c"), NodeState::Pending);

@@ -12,7 +12,9 @@ use action_graph::transcript::TranscriptTurn;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
-use super::support::{NOW, action, begun, finish, load, load_at, me, names, state};
+use super::support::{
+    NOW, action, asks, begun, finish, load, load_at, me, names, next_run, started, state,
+};
 use crate::records::{
     Adoption, GraphRecords, PendingQuestion, QuestionSubject, RecordsError, Resumed, RunIdentity,
     Submission,
@@ -41,9 +43,7 @@ fn ask(graph: &Graph, id: &str) -> PendingQuestion {
 
 /// A graph of this tool whose run ended so, taken over by the next run.
 async fn resumed(tool: &str, status: RunStatus) -> Resumed {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &one(tool)).await;
+    let (first, _, _) = started(&one(tool)).await;
     first.end(status);
     let (_, mut loaded) = load(&first.begin("r2")).await;
     loaded.mine.pop().unwrap()
@@ -57,9 +57,7 @@ fn answer(text: &str) -> TranscriptTurn {
 
 #[tokio::test]
 async fn live_runs_keep_their_graphs() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let graph = begun(&mut records, "g_1", &one("look")).await;
+    let (first, mut records, graph) = started(&one("look")).await;
     let second = first.begin("r2");
     let (mut other, loaded) = load(&second).await;
     assert!(loaded.mine.is_empty());
@@ -77,9 +75,7 @@ async fn live_runs_keep_their_graphs() {
 
 #[tokio::test]
 async fn reserved_graphs_of_live_runs_are_busy() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &one("look")).await;
+    let (first, _, _) = started(&one("look")).await;
     first.world().state.remove("apd.g.g_1");
     let (_, loaded) = load(&first.begin("r2")).await;
     assert_eq!(loaded.busy, [(GraphId("g_1".to_owned()), "r1".to_owned())]);
@@ -87,11 +83,8 @@ async fn reserved_graphs_of_live_runs_are_busy() {
 
 #[tokio::test]
 async fn stale_owners_lose_their_lease() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &one("look")).await;
-    first.end(RunStatus::Failed);
-    let (mut other, loaded) = load(&first.begin("r2")).await;
+    let (first, mut records, mut graph) = started(&one("look")).await;
+    let (mut other, loaded) = next_run(&first, RunStatus::Failed).await;
     first.world().lax = true;
     finish(&mut graph, "a", json!("late"));
     let stale = records.driven.save(&graph).await;
@@ -107,9 +100,7 @@ async fn stale_owners_lose_their_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_lose_no_lease() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    let mut graph = begun(&mut records, "g_1", &one("look")).await;
+    let (host, mut records, mut graph) = started(&one("look")).await;
     finish(&mut graph, "a", json!(1));
     host.lose("state_put", 2);
     records.driven.save(&graph).await.unwrap();
@@ -119,9 +110,7 @@ async fn lost_answers_lose_no_lease() {
 
 #[tokio::test]
 async fn later_attempts_take_over_their_own_run() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    begun(&mut records, "g_1", &one("look")).await;
+    let (host, _, _) = started(&one("look")).await;
     let again = RunIdentity {
         attempt: 2,
         ..me(&host)
@@ -138,9 +127,7 @@ async fn later_attempts_take_over_their_own_run() {
 
 #[tokio::test]
 async fn removed_runs_count_as_ended() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &one("look")).await;
+    let (first, _, _) = started(&one("look")).await;
     let second = first.begin("r2");
     first.world().runs.remove("r1");
     let (_, loaded) = load(&second).await;
@@ -158,8 +145,8 @@ async fn running_attempts_follow_their_class() {
         let mut graph = resumed.graph;
         let key = graph.node(&"a".into()).unwrap().attempts[0].key.clone();
         assert_eq!(graph.node(&"a".into()).unwrap().class(), class);
-        let [event] = &resumed.events[..] else {
-            panic!("{tool}: {:?}", resumed.events)
+        let [event] = &resumed.found.events[..] else {
+            panic!("{tool}: {:?}", resumed.found.events)
         };
         let commands = step(&mut graph, event.clone(), NOW);
         assert_eq!(state(&graph, "a"), to, "{tool}");
@@ -175,21 +162,18 @@ async fn running_attempts_follow_their_class() {
 #[tokio::test]
 async fn stored_outputs_end_their_attempts() {
     for tool in ["look", "write", "notify"] {
-        let first = Memory::new("r1");
-        let (mut records, _) = load(&first).await;
-        let mut graph = begun(&mut records, "g_1", &one(tool)).await;
+        let (first, mut records, mut graph) = started(&one(tool)).await;
         let head = first.world().state["apd.g.g_1"].clone();
         finish(&mut graph, "a", json!({"found": 3}));
         records.driven.save(&graph).await.unwrap();
         first.world().state.insert("apd.g.g_1".to_owned(), head);
-        first.end(RunStatus::Failed);
-        let (_, loaded) = load(&first.begin("r2")).await;
+        let (_, loaded) = next_run(&first, RunStatus::Failed).await;
         let resumed = &loaded.mine[0];
         assert_eq!(state(&resumed.graph, "a"), NodeState::Running);
-        let ended = matches!(&resumed.events[..],
+        let ended = matches!(&resumed.found.events[..],
             [GraphEvent::Recovered { found: RecoveredAttempt::Ended(ActionOutcome::Ok { output, satisfying: true }), attempt: 1, .. }]
                 if output.value == json!({"found": 3}));
-        assert!(ended, "{tool}: {:?}", resumed.events);
+        assert!(ended, "{tool}: {:?}", resumed.found.events);
     }
 }
 
@@ -202,9 +186,8 @@ async fn outputs_of_earlier_iterations_end_nothing() {
     let mut graph = begun(&mut records, "g_1", &[repeated]).await;
     finish(&mut graph, "a", json!({"done": false}));
     records.driven.save(&graph).await.unwrap();
-    first.end(RunStatus::Failed);
-    let (_, loaded) = load(&first.begin("r2")).await;
-    let event = &loaded.mine[0].events[0];
+    let (_, loaded) = next_run(&first, RunStatus::Failed).await;
+    let event = &loaded.mine[0].found.events[0];
     let is_nothing = matches!(
         event,
         GraphEvent::Recovered {
@@ -218,9 +201,7 @@ async fn outputs_of_earlier_iterations_end_nothing() {
 
 #[tokio::test]
 async fn recovers_child_runs() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &one("helper")).await;
+    let (first, mut records, mut graph) = started(&one("helper")).await;
     let on = Suspension::Child {
         run: "child-1".to_owned(),
     };
@@ -235,11 +216,10 @@ async fn recovers_child_runs() {
         NOW,
     );
     records.driven.save(&graph).await.unwrap();
-    first.end(RunStatus::Completed);
-    let (_, loaded) = load(&first.begin("r2")).await;
+    let (_, loaded) = next_run(&first, RunStatus::Completed).await;
     let resumed = &loaded.mine[0];
-    assert_eq!(resumed.children, [(id(), 1, "child-1".to_owned())]);
-    assert!(resumed.events.is_empty());
+    assert_eq!(resumed.found.children, [(id(), 1, "child-1".to_owned())]);
+    assert!(resumed.found.events.is_empty());
 }
 
 #[tokio::test]
@@ -247,7 +227,7 @@ async fn unnamed_children_are_started_with_the_same_key() {
     let resumed = resumed("helper", RunStatus::Failed).await;
     let mut graph = resumed.graph;
     let key = graph.node(&"a".into()).unwrap().attempts[0].key.clone();
-    let commands = step(&mut graph, resumed.events[0].clone(), NOW);
+    let commands = step(&mut graph, resumed.found.events[0].clone(), NOW);
     let spawned = commands.iter().find_map(|command| match command {
         Command::SpawnChild(execute) => Some(execute.key.clone()),
         _ => None,
@@ -280,59 +260,50 @@ async fn retries_keep_their_time() {
     first.end(RunStatus::Failed);
     let second = first.begin("r2");
     let (_, loaded) = load_at(&second, NOW + 1_000).await;
-    assert_eq!(loaded.mine[0].timers, [(id(), 1, NOW + 20_000)]);
+    assert_eq!(loaded.mine[0].found.timers, [(id(), 1, NOW + 20_000)]);
     second.end(RunStatus::Failed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + 20_000).await;
     let due = GraphEvent::TimerFired {
         id: id(),
         attempt: 1,
     };
-    assert_eq!(loaded.mine[0].events, [due]);
+    assert_eq!(loaded.mine[0].found.events, [due]);
 }
 
 #[tokio::test]
 async fn open_questions_wait_until_they_expire() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let graph = begun(&mut records, "g_1", &one("mail")).await;
+    let (first, mut records, graph) = started(&one("mail")).await;
     assert_eq!(state(&graph, "a"), NodeState::Waiting(Wait::Approval));
     let question = ask(&graph, "a");
-    records
-        .driven
-        .store_question(&graph, question.clone())
-        .await
-        .unwrap();
+    asks(&mut records, &graph, question.clone()).await;
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (records, loaded) = load(&second).await;
     let resumed = &loaded.mine[0];
-    assert_eq!(resumed.asks.len(), 1);
-    assert!(resumed.events.is_empty() && resumed.unsent.is_empty());
+    assert_eq!(resumed.found.asks.len(), 1);
+    assert!(resumed.found.events.is_empty() && resumed.found.unsent.is_empty());
     let (found, ask) = records.driven.ask(&question.interaction).unwrap();
     assert_eq!((found, ask.about), (graph.id.clone(), question.about));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + HOUR).await;
     let mut graph = loaded.mine[0].graph.clone();
-    step(&mut graph, loaded.mine[0].events[0].clone(), NOW + HOUR);
+    step(
+        &mut graph,
+        loaded.mine[0].found.events[0].clone(),
+        NOW + HOUR,
+    );
     let error = graph.node(&"a".into()).unwrap().error.clone().unwrap();
     assert_eq!(error.code.as_str(), "interaction_expired");
 }
 
 #[tokio::test]
 async fn unsent_questions_are_sent_again() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let graph = begun(&mut records, "g_1", &one("mail")).await;
-    records
-        .driven
-        .store_question(&graph, ask(&graph, "a"))
-        .await
-        .unwrap();
-    first.end(RunStatus::Failed);
-    let (_, loaded) = load(&first.begin("r2")).await;
+    let (first, mut records, graph) = started(&one("mail")).await;
+    asks(&mut records, &graph, ask(&graph, "a")).await;
+    let (_, loaded) = next_run(&first, RunStatus::Failed).await;
     let resumed = &loaded.mine[0];
-    let [request] = &resumed.unsent[..] else {
-        panic!("{:?}", resumed.unsent)
+    let [request] = &resumed.found.unsent[..] else {
+        panic!("{:?}", resumed.found.unsent)
     };
     let node = graph.node(&"a".into()).unwrap();
     assert_eq!(Some(&request.hash), node.approval.as_ref());
@@ -341,22 +312,16 @@ async fn unsent_questions_are_sent_again() {
 
 #[tokio::test]
 async fn sends_questions_again_after_crash() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let graph = begun(&mut records, "g_1", &one("mail")).await;
-    records
-        .driven
-        .store_question(&graph, ask(&graph, "a"))
-        .await
-        .unwrap();
+    let (first, mut records, graph) = started(&one("mail")).await;
+    asks(&mut records, &graph, ask(&graph, "a")).await;
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load(&second).await;
-    assert!(loaded.mine[0].unsent.is_empty());
+    assert!(loaded.mine[0].found.unsent.is_empty());
     second.end(RunStatus::Failed);
     let (records, loaded) = load(&first.begin("r3")).await;
     assert_eq!(
-        loaded.mine[0].unsent.len(),
+        loaded.mine[0].found.unsent.len(),
         1,
         "the dead run may have had the answer"
     );
@@ -369,15 +334,9 @@ async fn sends_questions_again_after_crash() {
 
 #[tokio::test]
 async fn answered_questions_are_forgotten() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    let mut graph = begun(&mut records, "g_1", &one("mail")).await;
+    let (_, mut records, mut graph) = started(&one("mail")).await;
     let question = ask(&graph, "a");
-    records
-        .driven
-        .store_question(&graph, question.clone())
-        .await
-        .unwrap();
+    asks(&mut records, &graph, question.clone()).await;
     let hash = question.about[0].hash.clone().unwrap();
     let ids = vec![("a".into(), hash)];
     step(&mut graph, GraphEvent::Approved { ids }, NOW);
@@ -387,9 +346,7 @@ async fn answered_questions_are_forgotten() {
 
 #[tokio::test]
 async fn answers_wait_for_a_graph_that_is_driven() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &one("mail")).await;
+    let (first, _, _) = started(&one("mail")).await;
     let second = first.begin("r2");
     let (other, _) = load(&second).await;
     let submission = Submission {
@@ -398,10 +355,10 @@ async fn answers_wait_for_a_graph_that_is_driven() {
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    other.inbox.leave(&submission).await.unwrap();
+    other.leave_answer(&submission).await.unwrap();
     let (third, loaded) = load(&first.begin("r3")).await;
     assert_eq!(loaded.inbox, [submission]);
-    third.inbox.taken("g_1.a.0").await.unwrap();
+    third.forget_answer("g_1.a.0").await.unwrap();
     let (_, loaded) = load(&first.begin("r4")).await;
     assert!(loaded.inbox.is_empty());
 }
@@ -416,7 +373,7 @@ async fn unclaimed_answers_go_after_7_days() {
         values: protocol::JsonObject::new(),
         at: NOW,
     };
-    records.inbox.leave(&submission).await.unwrap();
+    records.leave_answer(&submission).await.unwrap();
     let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
     assert!(loaded.inbox.is_empty());
     assert!(host.world().state.is_empty());
@@ -424,23 +381,19 @@ async fn unclaimed_answers_go_after_7_days() {
 
 #[tokio::test]
 async fn graphs_end_after_7_days() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    begun(&mut records, "g_1", &one("mail")).await;
+    let (first, _, _) = started(&one("mail")).await;
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (_, loaded) = load_at(&second, NOW + 7 * 24 * HOUR).await;
-    assert!(!loaded.mine[0].events.contains(&GraphEvent::Deadline));
+    assert!(!loaded.mine[0].found.events.contains(&GraphEvent::Deadline));
     second.end(RunStatus::Completed);
     let (_, loaded) = load_at(&first.begin("r3"), NOW + 8 * 24 * HOUR).await;
-    assert!(loaded.mine[0].events.contains(&GraphEvent::Deadline));
+    assert!(loaded.mine[0].found.events.contains(&GraphEvent::Deadline));
 }
 
 #[tokio::test]
 async fn decision_points_have_one_observation() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &one("look")).await;
+    let (first, mut records, mut graph) = started(&one("look")).await;
     finish(&mut graph, "a", json!(1));
     records.driven.save(&graph).await.unwrap();
     let made = records
@@ -490,10 +443,7 @@ async fn observations_of_runs_without_turns_are_given() {
     assert_eq!(loaded.mine[0].graph.stop, Some(StopReason::Canceled));
     records.driven.save(&loaded.mine[0].graph).await.unwrap();
     second.end(RunStatus::Failed);
-    first
-        .world()
-        .runs
-        .insert("r1".to_owned(), RunStatus::Running);
+    first.set("r1", RunStatus::Running);
     let (mut records, _) = load(&first).await;
     records.finish(vec![answer("waits")], NOW).await.unwrap();
     first.end(RunStatus::Completed);
@@ -503,9 +453,7 @@ async fn observations_of_runs_without_turns_are_given() {
 
 #[tokio::test]
 async fn cancelled_runs_store_small_bodies_in_the_head() {
-    let first = Memory::new("r1");
-    let (mut records, _) = load(&first).await;
-    let mut graph = begun(&mut records, "g_1", &one("notify")).await;
+    let (first, mut records, mut graph) = started(&one("notify")).await;
     step(&mut graph, GraphEvent::Cancel, NOW);
     finish(&mut graph, "a", json!({"sent": true}));
     first.fail("blob_put", "cancelled", 9);
@@ -527,16 +475,13 @@ async fn attempts_in_their_grace_are_not_repeated() {
         ("look", NodeState::Canceled),
         ("notify", NodeState::Uncertain),
     ] {
-        let first = Memory::new("r1");
-        let (mut records, _) = load(&first).await;
-        let mut graph = begun(&mut records, "g_1", &one(tool)).await;
+        let (first, mut records, mut graph) = started(&one(tool)).await;
         step(&mut graph, GraphEvent::Cancel, NOW);
         records.driven.save(&graph).await.unwrap();
-        first.end(RunStatus::Cancelled);
-        let (_, mut loaded) = load(&first.begin("r2")).await;
+        let (_, mut loaded) = next_run(&first, RunStatus::Cancelled).await;
         let resumed = loaded.mine.pop().unwrap();
         let mut graph = resumed.graph;
-        step(&mut graph, resumed.events[0].clone(), NOW);
+        step(&mut graph, resumed.found.events[0].clone(), NOW);
         assert_eq!(state(&graph, "a"), to, "{tool}");
     }
 }

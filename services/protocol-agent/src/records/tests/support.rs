@@ -19,9 +19,10 @@ use action_graph::schedule::{ActionOutcome, Command, GraphEvent, step};
 use action_graph::validate::Context;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
-use crate::records::{GraphRecords, LoadedRecords, OpenOutcome, RunIdentity};
+use crate::records::{GraphRecords, LoadedRecords, OpenOutcome, PendingQuestion, RunIdentity};
 use crate::testing::memory::Memory;
 
 pub(super) const CONVERSATION: &str = "c-7";
@@ -129,13 +130,36 @@ pub(super) async fn begun(
     graph
 }
 
+/// A first run with a stored graph of these actions.
+pub(super) async fn started(actions: &[Value]) -> (Memory, GraphRecords<Memory>, Graph) {
+    let host = Memory::new("r1");
+    let (mut records, _) = load(&host).await;
+    let graph = begun(&mut records, "g_1", actions).await;
+    (host, records, graph)
+}
+
+/// The run after the first one, which ends so.
+pub(super) async fn next_run(
+    first: &Memory,
+    status: RunStatus,
+) -> (GraphRecords<Memory>, LoadedRecords) {
+    first.end(status);
+    load(&first.begin("r2")).await
+}
+
+pub(super) async fn asks(
+    records: &mut GraphRecords<Memory>,
+    graph: &Graph,
+    question: PendingQuestion,
+) {
+    let stored = records.driven.store_question(graph, question).await;
+    stored.unwrap();
+}
+
 /// Ends an attempt with this value.
 pub(super) fn finish(graph: &mut Graph, id: &str, value: Value) -> Vec<Command> {
     let attempt = graph.node(&id.into()).unwrap().attempt;
-    let outcome = ActionOutcome::Ok {
-        output: ActionOutput::json(value),
-        satisfying: true,
-    };
+    let outcome = ActionOutcome::done(ActionOutput::json(value));
     let id = id.into();
     let event = GraphEvent::Finished {
         id,
