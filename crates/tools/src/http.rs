@@ -9,7 +9,8 @@ use protocol::peer_text::shown;
 use serde_json::Value;
 use url::Url;
 
-use super::{ANSWER_BYTES, HttpToolSpec};
+use super::HttpToolSpec;
+use super::result_size::ANSWER_BYTES;
 use egress::Egress;
 use egress::FillError;
 use egress::read_up_to;

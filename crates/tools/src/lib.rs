@@ -3,6 +3,7 @@
 //! Configured tools are always available. Tools of MCP servers appear and disappear with their servers. Each
 //! change replaces the catalog that agents grant from.
 
+mod available_tool;
 mod call_slots;
 mod gateway;
 mod http;
@@ -20,13 +21,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
 use protocol::JsonObject;
-use protocol::admin::Fault;
 use protocol::id::EndpointId;
-use protocol::resources::ToolResource;
 use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use available_tool::{Callee, declared_tool, skill_tools};
 use call_slots::{CallSlots, CallSource};
 use clock::Clock;
 use domain::tool_name::RESERVED_TOOLS;
@@ -35,9 +35,9 @@ use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use mcp::ManagedServer;
 use names::NameOwners;
-use schema::Schema;
 use telemetry::metrics;
 
+pub use available_tool::{AvailableTool, BadSchema, check_schema};
 pub use gateway::GatewayTool;
 pub use result_size::{OversizedResult, SizedResult};
 pub use schema::SCHEMA_BYTES;
@@ -53,9 +53,6 @@ pub use specs::{
 const HTTP_CALLS: usize = 256;
 /// Interval at which a probe checks for responses of all servers.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum size of a tool response.
-const ANSWER_BYTES: usize = 4 * 1024 * 1024;
-
 /// The run that calls a tool.
 #[derive(Clone, Copy)]
 pub struct CallOrigin<'a> {
@@ -82,35 +79,6 @@ struct ToolsInner {
     http_slots: CallSlots,
     /// Serializes updates of the catalog.
     publishing: Mutex<()>,
-}
-
-/// A tool of the current catalog, with its compiled schema.
-pub struct AvailableTool {
-    pub resource: ToolResource,
-    /// `None`: any arguments.
-    schema: Option<Schema>,
-    callee: Callee,
-}
-
-enum Callee {
-    Gateway(GatewayTool),
-    Http(Box<HttpToolSpec>),
-    Mcp {
-        server: Arc<ManagedServer>,
-        name: String,
-    },
-    Skill(SkillTool),
-    RegisterSkill(Registration),
-}
-
-/// An unusable schema in the configuration.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct BadSchema(String);
-
-/// Validates a schema of the configuration.
-pub fn check_schema(schema: &JsonObject) -> Result<(), BadSchema> {
-    Schema::compile(schema).map(|_| ()).map_err(BadSchema)
 }
 
 impl Tools {
@@ -148,7 +116,7 @@ impl Tools {
         let mut keeping = JoinSet::new();
         for server in &self.0.servers {
             let (server, tools) = (Arc::clone(server), self.clone());
-            keeping.spawn(async move { mcp::keep(&server, &tools).await });
+            keeping.spawn(async move { mcp::connection::keep(&server, &tools).await });
         }
         while let Some(ended) = keeping.join_next().await {
             if let Err(error) = ended
@@ -288,102 +256,4 @@ impl Tools {
             ..ResourceCatalog::clone(catalog)
         });
     }
-}
-
-impl AvailableTool {
-    /// Validates the arguments of a call. Pointers are relative to the arguments.
-    pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
-        if let Some(schema) = &self.schema {
-            schema.check(parameters).await?;
-        }
-        match &self.callee {
-            Callee::RegisterSkill(registration) => registration.check(parameters),
-            Callee::Http(spec) => http::check(spec, parameters),
-            _ => Ok(()),
-        }
-    }
-
-    /// Maximum duration of one call.
-    pub fn timeout(&self) -> Duration {
-        match &self.callee {
-            Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
-            // Allows for a slow database.
-            Callee::RegisterSkill(_) => Duration::from_secs(30),
-            Callee::Http(spec) => spec.timeout,
-            Callee::Mcp { server, .. } => server.timeout(),
-        }
-    }
-
-    /// The result in the form for the runner. Skill results have their own bounds.
-    pub fn sized_result(&self, result: Value) -> SizedResult {
-        match self.callee {
-            Callee::Skill(_) => SizedResult::Inline(result),
-            _ => result_size::size_result(result),
-        }
-    }
-
-    /// Name of the skill that a call with these parameters activates.
-    pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
-        let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
-        self.reads_skill(parameters).filter(|_| is_it)
-    }
-
-    /// Name of the skill that a call with these parameters reads.
-    pub fn reads_skill<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
-        let is_it = matches!(self.callee, Callee::Skill(_));
-        let name = parameters.get("skill_name").and_then(Value::as_str);
-        name.filter(|_| is_it)
-    }
-
-    /// True for MCP servers: results have MCP's format.
-    pub fn returns_mcp_results(&self) -> bool {
-        matches!(self.callee, Callee::Mcp { .. })
-    }
-}
-
-impl Callee {
-    fn kind(&self) -> &'static str {
-        match self {
-            Self::Gateway(_) | Self::Skill(_) | Self::RegisterSkill(_) => "gateway",
-            Self::Http(_) => "http",
-            Self::Mcp { .. } => "mcp",
-        }
-    }
-}
-
-/// Skill tools exist even without configured skills, because runs may have registered some.
-fn skill_tools(
-    skills: &BTreeMap<String, SkillPackage>,
-) -> Result<Vec<Arc<AvailableTool>>, BadSchema> {
-    let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
-    let registration = Registration {
-        taken: skills.keys().cloned().collect(),
-    };
-    let registering = (
-        Registration::resource(),
-        Callee::RegisterSkill(registration),
-    );
-    let tools = reading.into_iter().chain([registering]);
-    let compiled = tools.map(|(resource, callee)| {
-        let schema = resource.parameters.as_ref().map(Schema::compile);
-        Ok(Arc::new(AvailableTool {
-            schema: schema.transpose().map_err(BadSchema)?,
-            resource,
-            callee,
-        }))
-    });
-    compiled.collect()
-}
-
-fn declared_tool(spec: ToolSpec) -> Result<Arc<AvailableTool>, BadSchema> {
-    let parameters = spec.resource.parameters.as_ref();
-    let schema = parameters.map(Schema::compile).transpose();
-    Ok(Arc::new(AvailableTool {
-        schema: schema.map_err(BadSchema)?,
-        resource: spec.resource,
-        callee: match spec.call {
-            ToolCallSpec::Gateway(ours) => Callee::Gateway(ours),
-            ToolCallSpec::Http(spec) => Callee::Http(spec),
-        },
-    }))
 }

@@ -2,7 +2,7 @@
 
 mod child;
 mod client;
-mod connection;
+pub(super) mod connection;
 mod content_blocks;
 mod events;
 mod lifecycle;
@@ -28,10 +28,10 @@ use rmcp::service::{Peer, RoleClient};
 use serde_json::Value;
 use tokio::sync::Notify;
 
+use super::available_tool::AvailableTool;
 use super::call_slots::{CallSlots, CallSource};
-use super::{AvailableTool, McpServerSpec};
+use super::specs::McpServerSpec;
 use clock::Clock;
-pub(super) use connection::keep;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use lifecycle::McpLifecycle;

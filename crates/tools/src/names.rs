@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::available_tool::{AvailableTool, Callee};
 use super::mcp::ManagedServer;
-use super::{AvailableTool, Callee};
 
 /// Server indexes by owned name. A server owns a name while it lists it.
 #[derive(Default)]

@@ -2,6 +2,8 @@
 
 use serde_json::{Value, json};
 
+/// Maximum size of a tool response.
+pub(super) const ANSWER_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum size of an inline result, as JSON text.
 const INLINE_BYTES: usize = 256 * 1024;
 /// Size of the preview of a larger result.

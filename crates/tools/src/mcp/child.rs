@@ -18,7 +18,8 @@ use tokio::time::Instant;
 use tokio_util::codec::FramedRead;
 use tokio_util::io::StreamReader;
 
-use super::super::{ANSWER_BYTES, McpServerSpec, McpTransport};
+use super::super::result_size::ANSWER_BYTES;
+use super::super::{McpServerSpec, McpTransport};
 use super::message_limits::MessageLines;
 
 /// Maximum length of a logged stderr line.

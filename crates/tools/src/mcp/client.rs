@@ -21,7 +21,7 @@ use sse_stream::Sse;
 use tokio::time::{Instant, timeout};
 use url::Url;
 
-use super::super::ANSWER_BYTES;
+use super::super::result_size::ANSWER_BYTES;
 use super::content_blocks::readable;
 use super::events::{ending_after, events};
 use super::message_limits::repaired;

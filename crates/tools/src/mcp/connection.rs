@@ -16,15 +16,15 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::super::{ANSWER_BYTES, McpTransport, Tools};
+use super::super::result_size::ANSWER_BYTES;
+use super::super::{McpTransport, Tools};
 use super::client::GuardedClient;
+use super::lifecycle::START;
 use super::listener::NotificationHandler;
 use super::request_limit::{BoundedTransport, TOO_MANY_REQUESTS};
 use super::sessions::Sessions;
 use super::{CALLS, ManagedServer, child, listing, outcome};
 
-/// Timeout of the handshake, and of a tool list.
-pub(super) const START: Duration = Duration::from_secs(30);
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 const MAX_WAIT: Duration = Duration::from_mins(1);
 /// Interval at which the list is refreshed without a change notification.

@@ -9,7 +9,7 @@ use rmcp::transport::streamable_http_client::SseError;
 use sse_stream::{Sse, SseStream};
 use tokio::time::{Instant, sleep_until};
 
-use super::super::ANSWER_BYTES;
+use super::super::result_size::ANSWER_BYTES;
 use super::content_blocks::readable;
 use super::message_limits::{RejectedMessage, Utf8Repairer, check_message, repaired};
 use egress::EgressError;

@@ -1,6 +1,7 @@
 //! Begins a connection: by a handshake, or without one for servers of later revisions of the protocol.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use rmcp::model::{
     DiscoverResult, ErrorCode, ErrorData, ProtocolVersion, ServerCapabilities, ServerPeerInfo,
@@ -12,11 +13,12 @@ use rmcp::transport::Transport;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::connection::START;
 use super::listener::NotificationHandler;
 use super::outcome;
 use egress::redact::Redactor;
 
+/// Timeout of the handshake, and of a tool list.
+pub(super) const START: Duration = Duration::from_secs(30);
 /// Revision without handshake and session: each request names it.
 const STATELESS: ProtocolVersion = ProtocolVersion::V_2026_07_28;
 /// Maximum number of revisions of a server in a message.

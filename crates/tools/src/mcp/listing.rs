@@ -13,8 +13,9 @@ use rmcp::service::{Peer as Connection, RoleClient};
 use secrets::digest::sha256_hex;
 use serde_json::{Value, json};
 
+use super::super::available_tool::{AvailableTool, Callee};
 use super::super::schema::Schema;
-use super::super::{AvailableTool, Callee, McpServerSpec, ToolEffects};
+use super::super::{McpServerSpec, ToolEffects};
 use super::ManagedServer;
 use super::listed_tool::{self, ListedTool};
 use super::offered_name::offered_name;

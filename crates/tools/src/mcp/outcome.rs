@@ -12,7 +12,7 @@ use rmcp::transport::DynamicTransportError;
 use rmcp::transport::streamable_http_client::StreamableHttpError;
 use serde_json::Value;
 
-use super::super::ANSWER_BYTES;
+use super::super::result_size::ANSWER_BYTES;
 use super::content_blocks::as_sent;
 use super::lifecycle::versions;
 use super::message_limits::UNREADABLE;

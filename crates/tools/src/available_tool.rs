@@ -1,0 +1,145 @@
+//! Tools of the catalog with their schemas, and the component that executes each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::JsonObject;
+use protocol::admin::Fault;
+use protocol::resources::ToolResource;
+use serde_json::Value;
+
+use super::gateway::GatewayTool;
+use super::http;
+use super::mcp::ManagedServer;
+use super::result_size::{SizedResult, size_result};
+use super::schema::Schema;
+use super::skill::{Registration, SkillPackage, SkillTool};
+use super::specs::{HttpToolSpec, ToolCallSpec, ToolSpec};
+
+/// A tool of the current catalog, with its compiled schema.
+pub struct AvailableTool {
+    pub resource: ToolResource,
+    /// `None`: any arguments.
+    pub(super) schema: Option<Schema>,
+    pub(super) callee: Callee,
+}
+
+pub(super) enum Callee {
+    Gateway(GatewayTool),
+    Http(Box<HttpToolSpec>),
+    Mcp {
+        server: Arc<ManagedServer>,
+        name: String,
+    },
+    Skill(SkillTool),
+    RegisterSkill(Registration),
+}
+
+/// An unusable schema in the configuration.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct BadSchema(String);
+
+/// Validates a schema of the configuration.
+pub fn check_schema(schema: &JsonObject) -> Result<(), BadSchema> {
+    Schema::compile(schema).map(|_| ()).map_err(BadSchema)
+}
+
+impl AvailableTool {
+    /// Validates the arguments of a call. Pointers are relative to the arguments.
+    pub async fn check(&self, parameters: &JsonObject) -> Result<(), Vec<Fault>> {
+        if let Some(schema) = &self.schema {
+            schema.check(parameters).await?;
+        }
+        match &self.callee {
+            Callee::RegisterSkill(registration) => registration.check(parameters),
+            Callee::Http(spec) => http::check(spec, parameters),
+            _ => Ok(()),
+        }
+    }
+
+    /// Maximum duration of one call.
+    pub fn timeout(&self) -> Duration {
+        match &self.callee {
+            Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
+            // Allows for a slow database.
+            Callee::RegisterSkill(_) => Duration::from_secs(30),
+            Callee::Http(spec) => spec.timeout,
+            Callee::Mcp { server, .. } => server.timeout(),
+        }
+    }
+
+    /// The result in the form for the runner. Skill results have their own bounds.
+    pub fn sized_result(&self, result: Value) -> SizedResult {
+        match self.callee {
+            Callee::Skill(_) => SizedResult::Inline(result),
+            _ => size_result(result),
+        }
+    }
+
+    /// Name of the skill that a call with these parameters activates.
+    pub fn activates<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(SkillTool::Activate));
+        self.reads_skill(parameters).filter(|_| is_it)
+    }
+
+    /// Name of the skill that a call with these parameters reads.
+    pub fn reads_skill<'a>(&self, parameters: &'a JsonObject) -> Option<&'a str> {
+        let is_it = matches!(self.callee, Callee::Skill(_));
+        let name = parameters.get("skill_name").and_then(Value::as_str);
+        name.filter(|_| is_it)
+    }
+
+    /// True for MCP servers: results have MCP's format.
+    pub fn returns_mcp_results(&self) -> bool {
+        matches!(self.callee, Callee::Mcp { .. })
+    }
+}
+
+impl Callee {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Gateway(_) | Self::Skill(_) | Self::RegisterSkill(_) => "gateway",
+            Self::Http(_) => "http",
+            Self::Mcp { .. } => "mcp",
+        }
+    }
+}
+
+/// Skill tools exist even without configured skills, because runs may have registered some.
+pub(super) fn skill_tools(
+    skills: &BTreeMap<String, SkillPackage>,
+) -> Result<Vec<Arc<AvailableTool>>, BadSchema> {
+    let reading = SkillTool::ALL.map(|tool| (tool.resource(), Callee::Skill(tool)));
+    let registration = Registration {
+        taken: skills.keys().cloned().collect(),
+    };
+    let registering = (
+        Registration::resource(),
+        Callee::RegisterSkill(registration),
+    );
+    let tools = reading.into_iter().chain([registering]);
+    let compiled = tools.map(|(resource, callee)| {
+        let schema = resource.parameters.as_ref().map(Schema::compile);
+        Ok(Arc::new(AvailableTool {
+            schema: schema.transpose().map_err(BadSchema)?,
+            resource,
+            callee,
+        }))
+    });
+    compiled.collect()
+}
+
+pub(super) fn declared_tool(spec: ToolSpec) -> Result<Arc<AvailableTool>, BadSchema> {
+    let parameters = spec.resource.parameters.as_ref();
+    let schema = parameters.map(Schema::compile).transpose();
+    Ok(Arc::new(AvailableTool {
+        schema: schema.map_err(BadSchema)?,
+        resource: spec.resource,
+        callee: match spec.call {
+            ToolCallSpec::Gateway(ours) => Callee::Gateway(ours),
+            ToolCallSpec::Http(spec) => Callee::Http(spec),
+        },
+    }))
+}
