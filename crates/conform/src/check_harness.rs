@@ -8,17 +8,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use domain::manifest::AcceptedManifest;
 use http::header::CONTENT_TYPE;
 use http::{HeaderValue, StatusCode};
 use protocol::result::ResultType;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::recording::{self, RunRecording};
+use super::mock_host::MockHost;
+use super::options::{ConformError, ConformOptions};
 use super::report::Redaction;
-use super::{ConformError, ConformOptions};
-use crate::mock_host::MockHost;
 use clock::Clock;
 use egress::upstream::retry_after;
 use egress::{Egress, EgressError, RequestBuilder, Response, read_up_to};
@@ -284,17 +282,6 @@ impl CheckHarness {
             }
             Err(error) => DispatchResult::Broken(in_words(&error)),
         }
-    }
-
-    /// Posts a run and reads it to its end, which the mock host records.
-    pub(super) async fn play(&self, runner: &AcceptedManifest, plan: &RunPlan) -> RunRecording {
-        let opened = self.open(runner, plan);
-        let posted = self.post(&opened).await;
-        let until = Instant::now() + self.options.timeout;
-        let recording = recording::read(self, &opened, posted, until).await;
-        // A run that its runner ended is closed already.
-        self.host.cut(&opened.token);
-        recording
     }
 
     /// Changes the content type to an equivalent one.

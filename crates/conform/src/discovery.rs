@@ -6,8 +6,8 @@ use http::StatusCode;
 use protocol::admin::{EndpointMode, Fault};
 use serde_json::Value;
 
-use super::ConformError;
 use super::check_harness::{CheckHarness, SignatureKind, in_words};
+use super::options::ConformError;
 use super::report::{ContractCheck, FindingCollector};
 use egress::EgressError;
 use egress::read_up_to;

@@ -13,73 +13,24 @@ mod concurrency;
 mod deadline;
 mod discovery;
 mod mock_host;
+mod options;
 mod recording;
 mod requests;
 mod run_text;
 mod signature;
 mod streams;
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use domain::manifest::AcceptedManifest;
-use protocol::JsonObject;
-use protocol::admin::{DeltaMode, Fault};
-use protocol::id::RunnerId;
-use secrecy::SecretString;
-use serde_json::Value;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use url::Url;
 
 use check_harness::CheckHarness;
-use egress::EgressError;
 use report::{ConformReport, ContractCheck, FindingCollector};
-use runner_client::Endpoint;
-use runs::RunLimits;
 use web::http_server;
 
-/// Settings of a conformance test.
-pub struct ConformOptions {
-    pub endpoint: Endpoint,
-    /// Secrets to redact: the signing secret and the values of static headers.
-    pub secrets: Vec<SecretString>,
-    pub delta_mode: DeltaMode,
-    /// The runner to test; `None`: all listed runners.
-    pub runner: Option<RunnerId>,
-    /// The manifests of an endpoint that cannot list its own.
-    pub manifests: Option<Vec<Value>>,
-    /// Message of test runs.
-    pub text: String,
-    /// Message of the run that is cancelled; it must keep the runner busy.
-    pub cancel_text: String,
-    /// The agent's configuration.
-    pub config: JsonObject,
-    /// Maximum duration of a run.
-    pub timeout: Duration,
-    /// The bounds of runs, as a gateway has them by default.
-    pub limits: RunLimits,
-    pub callback_listen: SocketAddr,
-    /// Origin of the mock host API for the runner. Default: the listening address.
-    pub callback_url: Option<Url>,
-}
-
-/// Failure before any check.
-#[derive(Debug, thiserror::Error)]
-pub enum ConformError {
-    #[error("the endpoint cannot be reached")]
-    Unreachable(#[source] EgressError),
-    #[error("requests to this address are not allowed")]
-    Refused(#[source] EgressError),
-    #[error("the endpoint refuses the signed list call: {0}")]
-    Unauthorized(String),
-    #[error("cannot listen on {0} for callbacks; choose another --callback-listen")]
-    Listen(SocketAddr, #[source] std::io::Error),
-    #[error("the endpoint does not list {wanted}; it lists {listed}")]
-    NoSuchRunner { wanted: RunnerId, listed: String },
-    #[error("--config does not fit {runner}: {} {}", fault.pointer, fault.message)]
-    Config { runner: RunnerId, fault: Fault },
-}
+pub use options::{ConformError, ConformOptions};
 
 /// All checks, in report order.
 fn all_checks() -> [&'static [&'static ContractCheck]; 8] {
@@ -136,14 +87,25 @@ async fn test(check_harness: &CheckHarness) -> Result<ConformReport, ConformErro
     let Some(first) = runners.first() else {
         let left = all_checks().into_iter().flatten();
         let left = left.filter(|check| !book.has(check)).count();
-        return Ok(ConformReport::stopped(check_harness, book, left));
+        return Ok(ConformReport {
+            not_run: left,
+            ..report(check_harness, book)
+        });
     };
     signature::check(check_harness, first, &mut book).await;
     for runner in &runners {
         book.set_runner(&runner.manifest.id);
         test_runner(check_harness, runner, &mut book).await;
     }
-    Ok(ConformReport::new(check_harness, book))
+    Ok(report(check_harness, book))
+}
+
+fn report(check_harness: &CheckHarness, book: FindingCollector<'_>) -> ConformReport {
+    ConformReport::new(
+        &check_harness.options.endpoint,
+        &check_harness.callback_url,
+        book,
+    )
 }
 
 async fn test_runner(

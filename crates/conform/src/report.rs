@@ -6,8 +6,8 @@ use protocol::id::RunnerId;
 use secrecy::{ExposeSecret, SecretString};
 use serde_json::{Value, json};
 
-use super::check_harness::CheckHarness;
-use crate::mock_host::TOKEN_PREFIX;
+use super::mock_host::TOKEN_PREFIX;
+use runner_client::Endpoint;
 
 /// Maximum length of quoted endpoint text, in characters.
 const MAX_SHOWN: usize = 400;
@@ -240,20 +240,8 @@ pub struct ConformReport {
 }
 
 impl ConformReport {
-    /// A report that ends with the discovery.
-    pub(super) fn stopped(
-        check_harness: &CheckHarness,
-        book: FindingCollector<'_>,
-        not_run: usize,
-    ) -> Self {
-        Self {
-            not_run,
-            ..Self::new(check_harness, book)
-        }
-    }
-
-    pub(super) fn new(check_harness: &CheckHarness, book: FindingCollector<'_>) -> Self {
-        let endpoint = &check_harness.options.endpoint;
+    /// A report of all checks. `callbacks`: base URL that the runners call.
+    pub(super) fn new(endpoint: &Endpoint, callbacks: &str, book: FindingCollector<'_>) -> Self {
         let mut url = endpoint.base_url.clone();
         // The query may hold a secret.
         url.set_query(None);
@@ -263,7 +251,7 @@ impl ConformReport {
                 protocol::admin::EndpointMode::Standard => "standard",
                 protocol::admin::EndpointMode::SingleUrl => "single_url",
             },
-            callbacks: check_harness.callback_url.clone(),
+            callbacks: callbacks.to_owned(),
             findings: book.findings,
             not_run: 0,
         }

@@ -24,8 +24,8 @@ use uuid::Uuid;
 
 use super::CheckHarness;
 use super::resources::{catalog_for, fill_selectors};
-use crate::ConformError;
 use crate::mock_host::{MockHost, MockRun};
+use crate::options::ConformError;
 use runner_client::SignedCall;
 use runs::context_limits;
 
