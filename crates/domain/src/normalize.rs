@@ -28,6 +28,7 @@ mod reading;
 mod rejection;
 mod replay;
 mod sequences;
+mod strikes;
 mod text;
 mod verdict;
 
