@@ -8,9 +8,11 @@
 mod catalog;
 mod connectors;
 mod convert;
+mod draft;
 mod endpoints;
 mod families;
 mod legacy;
+mod migration_table;
 mod other_sections;
 mod pipeline;
 mod policy;
@@ -20,70 +22,26 @@ mod secrets;
 mod server;
 mod source;
 mod tables;
+mod target;
 pub mod toml_text;
 mod warnings;
 
 use std::collections::BTreeSet;
 
 use protocol::admin::Fault;
-use serde_json::Value;
 
+pub use migration_table::{MigrationTable, TableComparison, TableKind, compare_table};
 pub use report::{
     FieldAction, FieldNote, Migration, MigrationOutcome, PipelineReport, ResourceReport, Variable,
 };
 pub use secret_values::{SecretValue, secret_values};
-pub use tables::{MigrationTable, TableComparison, TableKind, compare_table};
+pub use source::MigrationDocument;
+pub use target::{LocalAgentTarget, MigrationTarget, RunnerIds};
 
-use pipeline::{PipelinePlan, plan_pipeline};
+use convert::short_name;
+use pipeline::{PlannedPipeline, plan_pipeline};
 use secrets::{SecretVariables, unique, variable_part};
 use source::FoundPipeline;
-
-/// Format of the runner ids of plugins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RunnerIds {
-    /// `plugin:langbot-team/DifyAgent/default`.
-    #[default]
-    Newer,
-    /// `plugin:langbot/dify-agent/default`.
-    Older,
-}
-
-/// Replacement of LangBot's local agent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LocalAgentTarget {
-    /// LangBot's plugin.
-    #[default]
-    Langbot,
-    /// Runnel's Local Agent, `plugin:runnel/local-agent/default`.
-    Runnel,
-}
-
-/// Target runners of a migration, and their servers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MigrationTarget<'a> {
-    pub ids: RunnerIds,
-    pub local_agent: LocalAgentTarget,
-    /// URL of `runnel-connectors`, for runners that call other services.
-    pub connectors: Option<&'a str>,
-    /// URL of `langbot-bridge`, for all other plugins' runners.
-    pub bridge: Option<&'a str>,
-}
-
-impl From<RunnerIds> for MigrationTarget<'_> {
-    fn from(ids: RunnerIds) -> Self {
-        Self {
-            ids,
-            ..Self::default()
-        }
-    }
-}
-
-/// A parsed file.
-#[derive(Clone, Copy, Debug)]
-pub struct MigrationDocument<'a> {
-    pub file: &'a str,
-    pub value: &'a Value,
-}
 
 /// Plans the migration of every pipeline and catalog row. A document without both is a fault.
 pub fn migrate(
@@ -145,33 +103,10 @@ fn plan_all<'a>(
     planned
 }
 
-/// A pipeline with its plan.
-struct PlannedPipeline<'a> {
-    file: &'a str,
-    pipeline: &'a FoundPipeline,
-    /// Name of its agent.
-    name: String,
-    plan: PipelinePlan,
-    removed: Vec<secrets::Removed>,
-}
-
 fn agent_name(pipeline: &FoundPipeline, number: usize) -> String {
     let id = pipeline.uuid.as_deref();
     let name = pipeline.name.as_deref().or(id).unwrap_or_default();
     short_name(name).unwrap_or_else(|| format!("pipeline {}", number + 1))
-}
-
-/// Returns a text as a name: one line of at most 100 bytes. `None`: nothing remains.
-fn short_name(text: &str) -> Option<String> {
-    let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
-    let mut short = String::new();
-    for letter in plain.trim().chars() {
-        if short.len() + letter.len_utf8() > 100 {
-            break;
-        }
-        short.push(letter);
-    }
-    (!short.is_empty()).then_some(short)
 }
 
 fn variable_prefix(name: &str, number: usize) -> String {

@@ -16,9 +16,9 @@ use protocol::JsonObject;
 use protocol::admin::Fault;
 use serde_json::Value;
 
-use super::MigrationDocument;
-use super::report::Migration;
-use super::source::{decoded, member};
+use super::convert::decoded;
+use super::report::{Migration, member};
+use super::source::MigrationDocument;
 use providers::Providers;
 use row::{CatalogRow, RowKind};
 

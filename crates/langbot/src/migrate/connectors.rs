@@ -1,11 +1,7 @@
-//! Converts settings of LangBot's forms for Runnel's connectors.
+//! Settings of LangBot's forms that Runnel's connectors read in another form, or not at all.
 
-use protocol::JsonObject;
-use serde_json::{Value, json};
+use serde_json::Value;
 use url::Url;
-
-use super::pipeline::{PipelinePlan, SettingsDraft};
-use super::report::{FieldAction, FieldNote};
 
 /// LangBot's timeout for the service, in seconds.
 pub(super) const TIMEOUT: &str = "timeout";
@@ -14,8 +10,7 @@ pub(super) const USERS: &str = "user-id-source";
 pub(super) const NEW_USERS: &str = "the service sees new users: the connector names them by actor type and id, the built-in runner named sessions";
 /// LangBot's switch for callbacks to the host.
 pub(super) const ASSETS: &str = "langbot-assets-enabled";
-const ASSETS_INPUT: &str = "langbot-assets-input-name";
-const DEFAULT_INPUT: &str = "langbot_asset_run_token";
+pub(super) const ASSETS_INPUT: &str = "langbot-assets-input-name";
 /// The connectors' idle timeout, in seconds.
 pub(super) const IDLE_TIMEOUT: &str = "idle-timeout";
 /// Default idle timeout of the connectors, in seconds.
@@ -62,16 +57,15 @@ pub(super) fn drop_reason(name: &str) -> &'static str {
     }
 }
 
-/// The hosts of a plan's service, as [`HOSTS`] lists them. `None`: its address is a secret, or missing.
-pub(super) fn hosts_of(plan: &PipelinePlan) -> Option<String> {
-    let urls = plan
-        .config
+/// The hosts of a plugin's service with these settings, as [`HOSTS`] lists them. `None`: its address is a secret, or missing.
+pub(super) fn hosts_of(plugin: Option<&str>, config: &[(String, Value)]) -> Option<String> {
+    let urls = config
         .iter()
         .filter(|(name, _)| UPSTREAM.contains(&name.as_str()));
     let urls: Vec<_> = urls.filter_map(|(_, url)| url.as_str()).collect();
     // Without an address, the connector calls its default service.
     if urls.is_empty() {
-        let plugin = plan.family?.plugin;
+        let plugin = plugin?;
         let entry = DEFAULT_HOSTS.iter().find(|(name, _)| *name == plugin);
         return entry.map(|(_, host)| (*host).to_owned());
     }
@@ -88,55 +82,5 @@ fn host_of(url: &str) -> Option<String> {
         // The connectors compare hosts in this form.
         ("https", 443) => Some(host.to_owned()),
         (_, port) => Some(format!("{host}:{port}")),
-    }
-}
-
-impl SettingsDraft<'_, '_> {
-    /// Converts LangBot's timeout to an idle timeout, and only raises the default. LangBot counts keep-alives as
-    /// content; connectors do not.
-    pub(super) fn idle_timeout(&mut self, value: &Value, pointer: String) {
-        // Only raised: LangBot's shorter timeouts would end answers that the connector still receives.
-        let seconds = value.as_f64().filter(|seconds| *seconds > IDLE_SECONDS);
-        let note = FieldNote::new(
-            if seconds.is_some() {
-                FieldAction::Renamed
-            } else {
-                FieldAction::Dropped
-            },
-            Some(pointer),
-        );
-        let Some(seconds) = seconds else {
-            let why =
-                "the connector waits 120 seconds for content; set config.idle-timeout to change it";
-            self.notes.push(note.because(why));
-            return;
-        };
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "seconds of a setting, above 120 and cut to a day"
-        )]
-        // A day is longer than any run.
-        let rounded = seconds.min(86_400.0).ceil() as u64;
-        self.config.push((IDLE_TIMEOUT.to_owned(), json!(rounded)));
-        self.notes.push(note.to("config.idle-timeout"));
-    }
-
-    /// Migrates callbacks to the host: the input variable that receives the run token.
-    pub(super) fn assets(&mut self, section: &JsonObject, pointer: String) {
-        // Any other value means that callbacks are disabled, which is also the connector's default.
-        if section.get(ASSETS) != Some(&Value::Bool(true)) {
-            self.note(FieldAction::Dropped, pointer).why = Some("is empty".to_owned());
-            return;
-        }
-        let input = section.get(ASSETS_INPUT).and_then(Value::as_str);
-        let input = input.map(str::trim).filter(|name| !name.is_empty());
-        let input = input.unwrap_or(DEFAULT_INPUT);
-        self.config.push(("host-tools".to_owned(), json!(input)));
-        let note = FieldNote::new(FieldAction::Renamed, Some(pointer)).to("config.host-tools");
-        self.notes.push(note.because(
-            "the platform receives the run's token there; its MCP client calls /host/v1/mcp/shared, \
-             which `[host_api] shared_mcp = true` enables",
-        ));
     }
 }

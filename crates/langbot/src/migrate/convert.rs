@@ -3,7 +3,9 @@
 use serde_json::{Map, Value, json};
 
 use super::families::FieldKind;
-use super::source::decoded;
+
+/// Maximum nesting of JSON documents in texts.
+const LAYERS: usize = 3;
 
 /// Result of a conversion.
 #[derive(Clone, Debug, PartialEq)]
@@ -276,6 +278,33 @@ pub(super) fn without_nulls(value: Value) -> Value {
             .collect(),
         plain => plain,
     }
+}
+
+/// Returns the object, list or null in a JSON text, also if encoded as text several times.
+pub(super) fn decoded(value: &Value) -> Option<Value> {
+    let mut text = value.as_str()?.to_owned();
+    for _ in 0..LAYERS {
+        // Texts of texts occur when a column was exported twice.
+        match serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()? {
+            Value::String(inner) => text = inner,
+            held @ (Value::Object(_) | Value::Array(_) | Value::Null) => return Some(held),
+            _ => return None,
+        }
+    }
+    None
+}
+
+/// Returns a text as a name: one line of at most 100 bytes. `None`: nothing remains.
+pub(super) fn short_name(text: &str) -> Option<String> {
+    let plain: String = text.chars().filter(|letter| !letter.is_control()).collect();
+    let mut short = String::new();
+    for letter in plain.trim().chars() {
+        if short.len() + letter.len_utf8() > 100 {
+            break;
+        }
+        short.push(letter);
+    }
+    (!short.is_empty()).then_some(short)
 }
 
 #[cfg(test)]

@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
+use super::migration_table::{MigrationTable, TableKind};
+use super::pipeline::PlannedPipeline;
 use super::report::{Migration, MigrationOutcome, Variable};
 use super::secrets::{unique, variable_part};
 use super::server::RunnerServer;
-use super::tables::{MigrationTable, TableKind};
-use super::{MigrationTarget, PlannedPipeline};
+use super::target::MigrationTarget;
 
 /// Default address of the program `local-agent`.
 const LOCAL_AGENT_URL: &str = "http://127.0.0.1:9101";

@@ -4,7 +4,8 @@ mod map;
 
 use map::FAMILIES;
 
-use super::{LocalAgentTarget, MigrationTarget, RunnerIds, connectors};
+use super::connectors;
+use super::target::{LocalAgentTarget, MigrationTarget, RunnerIds};
 
 /// Id of Runnel's Local Agent.
 pub(super) const OWN_LOCAL_AGENT: &str = "plugin:runnel/local-agent/default";

@@ -5,11 +5,10 @@ use serde_json::Value;
 
 use super::connectors::{IDLE_SECONDS, IDLE_TIMEOUT, NEW_USERS, TIMEOUT, USERS};
 use super::convert::{Converted, convert};
+use super::draft::SettingsDraft;
 use super::families::{Family, FamilyField, FieldKind, FieldNeed};
-use super::pipeline::SettingsDraft;
-use super::report::{FieldAction, FieldNote};
+use super::report::{FieldAction, FieldNote, member};
 use super::server::RunnerServer;
-use super::source::member;
 
 impl SettingsDraft<'_, '_> {
     /// Converts the settings of a built-in runner, field by field.

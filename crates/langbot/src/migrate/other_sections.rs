@@ -4,10 +4,10 @@ use protocol::JsonObject;
 use serde_json::json;
 
 use super::convert::{Converted, convert};
+use super::draft::SettingsDraft;
 use super::families::{Family, FieldKind};
-use super::pipeline::SettingsDraft;
-use super::report::FieldAction;
-use super::source::{FoundPipeline, member};
+use super::report::{FieldAction, member};
+use super::source::FoundPipeline;
 
 /// Setting of an agent that an `expire-time` becomes.
 pub(super) const IDLE_SECONDS: &str = "conversation_idle_seconds";

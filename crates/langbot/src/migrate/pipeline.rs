@@ -2,18 +2,19 @@
 
 use protocol::JsonObject;
 use protocol::id::RunnerId;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::connectors;
-use super::convert::{Converted, convert, without_nulls};
+use super::convert::decoded;
+use super::draft::SettingsDraft;
 use super::families::{Family, FamilyField, FieldKind, OWN_LOCAL_AGENT};
 use super::policy::{HOST_OWNED, resource_policy};
-use super::report::{FieldAction, FieldNote, MigrationOutcome};
-use super::secrets::SecretVariables;
+use super::report::{FieldAction, FieldNote, MigrationOutcome, member};
+use super::secrets::{Removed, SecretVariables};
 use super::server::RunnerServer;
-use super::source::{FoundPipeline, decoded, member};
+use super::source::FoundPipeline;
+use super::target::{LocalAgentTarget, MigrationTarget, RunnerIds};
 use super::warnings::warn;
-use super::{LocalAgentTarget, MigrationTarget, RunnerIds};
 
 /// Maximum bytes of an agent's configuration, as JSON.
 const CONFIG_BYTES: usize = 256 * 1024;
@@ -47,17 +48,14 @@ impl PipelinePlan {
     }
 }
 
-/// Settings of the selected runner during the conversion.
-#[derive(Debug)]
-pub(super) struct SettingsDraft<'v, 'a> {
-    pub(super) vault: &'v mut SecretVariables<'a>,
-    pub(super) config: Vec<(String, Value)>,
-    pub(super) notes: Vec<FieldNote>,
-    /// Settings that the runner does not support.
-    pub(super) unknown: &'static [&'static str],
-    /// Server of the runner.
-    pub(super) server: RunnerServer,
-    newer_values: &'static [(&'static str, &'static str, &'static str)],
+/// A pipeline with its plan.
+pub(super) struct PlannedPipeline<'a> {
+    pub(super) file: &'a str,
+    pub(super) pipeline: &'a FoundPipeline,
+    /// Name of its agent.
+    pub(super) name: String,
+    pub(super) plan: PipelinePlan,
+    pub(super) removed: Vec<Removed>,
 }
 
 /// The selected runner of a pipeline, with its settings.
@@ -164,11 +162,6 @@ fn object_at<'a>(
 }
 
 impl SettingsDraft<'_, '_> {
-    pub(super) fn note(&mut self, action: FieldAction, pointer: String) -> &mut FieldNote {
-        self.notes.push(FieldNote::new(action, Some(pointer)));
-        self.notes.last_mut().expect("it was pushed just now")
-    }
-
     /// Finds the selected runner and its settings. A plugin's id takes precedence over a built-in runner's name.
     fn select(
         &mut self,
@@ -312,89 +305,5 @@ impl SettingsDraft<'_, '_> {
             }
         }
         Ok((section, section_at))
-    }
-
-    /// Converts a value into the configuration. `false`: it is empty.
-    pub(super) fn set(
-        &mut self,
-        name: &str,
-        kind: FieldKind,
-        value: &Value,
-        pointer: String,
-    ) -> Result<bool, &'static str> {
-        match convert(kind, value) {
-            Converted::Same(read) => self.keep(name, Some(kind), read, pointer, None),
-            Converted::Changed(read, how) => self.keep(name, Some(kind), read, pointer, Some(how)),
-            Converted::Empty => return Ok(false),
-            Converted::Wrong(message) => return Err(message),
-        }
-        Ok(true)
-    }
-
-    /// Takes a value without its secrets.
-    pub(super) fn keep(
-        &mut self,
-        name: &str,
-        kind: Option<FieldKind>,
-        value: Value,
-        pointer: String,
-        mut how: Option<&str>,
-    ) {
-        if self.server == RunnerServer::Connectors && name == connectors::TIMEOUT {
-            self.idle_timeout(&value, pointer);
-            return;
-        }
-        if self.unknown.contains(&name) {
-            let why = match name {
-                _ if self.server == RunnerServer::Connectors => connectors::drop_reason(name),
-                "remove-think" => "the older plugin has no such setting: reasoning is shown",
-                "response-handling" => "the older plugin has no such setting: replies are sent",
-                _ => "the chosen runner has no such setting",
-            };
-            self.note(FieldAction::Dropped, pointer).why = Some(why.to_owned());
-            return;
-        }
-        let newer = self
-            .newer_values
-            .iter()
-            .find(|(setting, newer, _)| *setting == name && value == *newer);
-        let value = newer.map_or(value, |(_, _, equivalent)| {
-            how = Some("the older plugin's equivalent");
-            json!(equivalent)
-        });
-        let before = self.vault.removed.len();
-        let plain = without_nulls(value);
-        // A reference is not a secret; replacing it would lose the variable that it names.
-        let is_secret = kind == Some(FieldKind::Secret)
-            && plain
-                .as_str()
-                .is_some_and(|text| !text.is_empty() && !super::secrets::is_reference(text));
-        let clean = if is_secret {
-            self.vault.refer(name, &pointer)
-        } else {
-            self.vault.clean(name, name, &pointer, plain)
-        };
-        let referenced = self.vault.removed.len() > before;
-        let action = match pointer.rsplit('/').next() {
-            _ if referenced => FieldAction::Referenced,
-            Some(last) if last == name && !pointer.ends_with("/output/misc/remove-think") => {
-                FieldAction::Kept
-            }
-            _ => FieldAction::Renamed,
-        };
-        let variables: Vec<_> = self.vault.removed[before..]
-            .iter()
-            .map(|removed| removed.variable.as_str())
-            .collect();
-        let why = match (how, referenced) {
-            (_, true) => Some(format!(
-                "take the secret from here into {}",
-                variables.join(", ")
-            )),
-            (how, false) => how.map(str::to_owned),
-        };
-        let note = FieldNote::new(action, Some(pointer)).to(format!("config.{name}"));
-        self.notes.push(FieldNote { why, ..note });
-        self.config.push((name.to_owned(), clean));
     }
 }

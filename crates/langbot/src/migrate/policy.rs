@@ -4,10 +4,10 @@ use protocol::JsonObject;
 use serde_json::{Value, json};
 
 use super::convert::{Converted, names};
+use super::draft::SettingsDraft;
 use super::families::Family;
-use super::pipeline::SettingsDraft;
-use super::report::{FieldAction, FieldNote};
-use super::source::{FoundPipeline, Preferences, member};
+use super::report::{FieldAction, FieldNote, member};
+use super::source::{FoundPipeline, Preferences};
 
 /// Settings that the host read, in addition to the runner's own.
 pub(super) const HOST_OWNED: [&str; 5] = [

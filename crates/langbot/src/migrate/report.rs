@@ -2,7 +2,8 @@
 
 use serde::Serialize;
 
-use super::tables::MigrationTable;
+use super::migration_table::MigrationTable;
+use domain::form::escape_pointer;
 
 /// Result of a migration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -125,4 +126,9 @@ impl FieldNote {
         self.why = Some(why.into());
         self
     }
+}
+
+/// Returns the pointer of a member.
+pub(super) fn member(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", escape_pointer(name))
 }

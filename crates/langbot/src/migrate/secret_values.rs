@@ -3,7 +3,7 @@
 use secrecy::SecretString;
 use serde_json::Value;
 
-use super::source::decoded;
+use super::convert::decoded;
 use super::{Migration, MigrationDocument};
 
 /// A variable and its value: a secret, or the hosts that it may go to.

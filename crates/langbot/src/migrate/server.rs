@@ -1,7 +1,7 @@
 //! Servers of runners.
 
-use super::MigrationTarget;
 use super::families::Family;
+use super::target::MigrationTarget;
 
 /// Server of a runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

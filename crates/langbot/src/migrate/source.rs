@@ -5,9 +5,9 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 use super::catalog;
-use super::convert::{Converted, convert};
+use super::convert::{Converted, convert, decoded};
 use super::families::FieldKind;
-use domain::form::escape_pointer;
+use super::report::member;
 
 /// Maximum pipelines of one migration.
 pub(super) const PIPELINES: usize = 1000;
@@ -21,8 +21,13 @@ const CONTAINERS: [&str; 7] = [
     "misc",
     "extensions_preferences",
 ];
-/// Maximum nesting of JSON documents in texts.
-const LAYERS: usize = 3;
+
+/// A parsed file.
+#[derive(Clone, Copy, Debug)]
+pub struct MigrationDocument<'a> {
+    pub file: &'a str,
+    pub value: &'a Value,
+}
 
 /// A pipeline or agent of a document.
 #[derive(Clone, Debug, PartialEq)]
@@ -211,25 +216,6 @@ fn unfold(object: &mut JsonObject, has_sections: bool) {
             unfold(inner, matches!(name.as_str(), "ai" | "runner_config"));
         }
     }
-}
-
-/// Returns the object, list or null in a JSON text, also if encoded as text several times.
-pub(super) fn decoded(value: &Value) -> Option<Value> {
-    let mut text = value.as_str()?.to_owned();
-    for _ in 0..LAYERS {
-        // Texts of texts occur when a column was exported twice.
-        match serde_json::from_str(text.trim_start_matches('\u{feff}')).ok()? {
-            Value::String(inner) => text = inner,
-            held @ (Value::Object(_) | Value::Array(_) | Value::Null) => return Some(held),
-            _ => return None,
-        }
-    }
-    None
-}
-
-/// Returns the pointer of a member.
-pub(super) fn member(pointer: &str, name: &str) -> String {
-    format!("{pointer}/{}", escape_pointer(name))
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
 use protocol::admin::AgentSpec;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use domain::agent::check_agent;

@@ -3,10 +3,9 @@
 use protocol::JsonObject;
 use serde_json::Value;
 
+use super::draft::SettingsDraft;
 use super::families::Family;
-use super::pipeline::SettingsDraft;
-use super::report::FieldAction;
-use super::source::member;
+use super::report::{FieldAction, member};
 
 /// Notes settings that make the agent's runs fail.
 pub(super) fn warn(

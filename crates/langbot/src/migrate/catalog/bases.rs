@@ -7,9 +7,9 @@ use serde_json::{Value, json};
 use super::entry::{TableEntry, blocked, left_out};
 use super::models::is_id;
 use super::row::CatalogRow;
+use crate::migrate::convert::short_name;
+use crate::migrate::migration_table::TableKind;
 use crate::migrate::report::Migration;
-use crate::migrate::short_name;
-use crate::migrate::tables::TableKind;
 
 /// LangBot's own knowledge engine, under its names of all versions.
 const OWN_ENGINES: [&str; 3] = [

@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use super::row::CatalogRow;
+use crate::migrate::migration_table::{MigrationTable, TableKind};
 use crate::migrate::report::{
-    FieldAction, FieldNote, Migration, MigrationOutcome, ResourceReport, Variable,
+    FieldAction, FieldNote, Migration, MigrationOutcome, ResourceReport, Variable, member,
 };
 use crate::migrate::secrets::SecretVariables;
-use crate::migrate::source::member;
-use crate::migrate::tables::{MigrationTable, TableKind};
 
 /// A table and the notes on its row.
 pub(super) struct TableEntry<'r, 'v> {

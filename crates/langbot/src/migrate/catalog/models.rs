@@ -7,8 +7,8 @@ use serde_json::json;
 use super::entry::{TableEntry, blocked, left_out, nothing};
 use super::providers::Providers;
 use super::row::{CatalogRow, RowKind};
+use crate::migrate::migration_table::TableKind;
 use crate::migrate::report::Migration;
-use crate::migrate::tables::TableKind;
 
 const CONTEXT: std::ops::RangeInclusive<u64> = 1..=1_000_000_000;
 

@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 
 use super::entry::{TableEntry, blocked, left_out};
 use super::row::{CatalogRow, RowKind};
+use crate::migrate::convert::short_name;
+use crate::migrate::migration_table::TableKind;
 use crate::migrate::report::Migration;
 use crate::migrate::secrets::{has_credentials, unique, variable_part};
-use crate::migrate::short_name;
-use crate::migrate::tables::TableKind;
 
 /// Requesters without a server of a known API.
 const WITHOUT_SERVER: [(&str, &str); 3] = [

@@ -3,9 +3,9 @@
 use protocol::JsonObject;
 use serde_json::Value;
 
-use crate::migrate::convert::{Converted, convert};
+use crate::migrate::convert::{Converted, convert, decoded};
 use crate::migrate::families::FieldKind;
-use crate::migrate::source::{decoded, member};
+use crate::migrate::report::member;
 
 /// Kind of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,10 +8,9 @@ use serde_json::{Value, json};
 use super::entry::{TableEntry, blocked, left_out, nothing};
 use super::providers::uuid;
 use super::row::CatalogRow;
-use crate::migrate::report::{Migration, MigrationOutcome};
+use crate::migrate::migration_table::TableKind;
+use crate::migrate::report::{Migration, MigrationOutcome, member};
 use crate::migrate::secrets::{has_credentials, is_secret, unique, variable_part};
-use crate::migrate::source::member;
-use crate::migrate::tables::TableKind;
 
 /// Maximum bytes of a server's name.
 const NAME: usize = 64;

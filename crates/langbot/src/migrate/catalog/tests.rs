@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use crate::migrate::tables::TableKind;
+use crate::migrate::migration_table::TableKind;
 use crate::migrate::{
     FieldAction, Migration, MigrationDocument, MigrationOutcome, MigrationTarget, migrate,
 };
