@@ -25,6 +25,7 @@ use protocol::host_api::{
 };
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry, RetrievalResults};
 use protocol::message::Message;
+use protocol::request::HostAccess;
 use protocol::run::AgentRun;
 use reqwest::Method;
 
@@ -41,10 +42,25 @@ pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
 pub use tools::ToolsApi;
 
 use connection::HostConnection;
+use token::{Credentials, GatewayClock, Times};
 
 /// Host API of one run. Clones share the token.
 #[derive(Clone, Debug)]
 pub struct Host(Arc<HostConnection>);
+
+impl HostClient {
+    /// Host API for a run's access. `now_seconds` is the current time of the gateway's clock, which may differ
+    /// from ours.
+    pub fn host(&self, access: HostAccess, deadline_at: Option<f64>, now_seconds: i64) -> Host {
+        Host(Arc::new(HostConnection {
+            client: self.clone(),
+            base_url: access.base_url,
+            clock: GatewayClock::new(now_seconds),
+            times: Times::new(deadline_at, self.call_timeout),
+            credentials: Credentials::new(access.token, access.token_expires_at),
+        }))
+    }
+}
 
 /// The run, its token and its context.
 impl Host {

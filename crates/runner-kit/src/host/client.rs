@@ -1,16 +1,13 @@
 //! HTTP client of the kit, and its response handling.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::error::ErrorBody;
-use protocol::request::HostAccess;
 use reqwest::{Client, RequestBuilder, Response, redirect};
 use serde::de::DeserializeOwned;
 
 use crate::host::error::HostError;
-use crate::host::token::{CallTime, Credentials, GatewayClock, Times};
-use crate::host::{Host, HostConnection};
+use crate::host::token::CallTime;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default timeout of a call; the run's deadline may be sooner.
@@ -23,7 +20,7 @@ const ANSWER_BYTES: usize = 16 * 1024 * 1024;
 pub struct HostClient {
     /// Absent when the operating system provided no TLS roots or sockets.
     client: Option<Client>,
-    call_timeout: Duration,
+    pub(super) call_timeout: Duration,
 }
 
 impl Default for HostClient {
@@ -61,18 +58,6 @@ impl HostClient {
             call_timeout,
             ..self
         }
-    }
-
-    /// Host API for a run's access. `now_seconds` is the current time of the gateway's clock, which may differ
-    /// from ours.
-    pub fn host(&self, access: HostAccess, deadline_at: Option<f64>, now_seconds: i64) -> Host {
-        Host(Arc::new(HostConnection {
-            client: self.clone(),
-            base_url: access.base_url,
-            clock: GatewayClock::new(now_seconds),
-            times: Times::new(deadline_at, self.call_timeout),
-            credentials: Credentials::new(access.token, access.token_expires_at),
-        }))
     }
 
     pub(crate) fn inner(&self) -> Result<&Client, HostError> {

@@ -33,7 +33,7 @@ impl HostError {
 
     /// The run was cancelled; only state writes remain allowed.
     pub fn is_cancelled(&self) -> bool {
-        self.code == crate::runner::CANCELLED
+        self.code == "cancelled"
     }
 
     /// Conflict with another writer: version or entity tag differ, or the key belongs to another call.
