@@ -244,6 +244,18 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 31] = [
         ],
     ),
     (
+        "crates/cli",
+        &[
+            "action-graph",
+            "clock",
+            "domain",
+            "egress",
+            "knowledge",
+            "protocol",
+            "telemetry",
+        ],
+    ),
+    (
         "crates/conform",
         &[
             "clock",
@@ -293,6 +305,7 @@ const WORKSPACE_CRATES: [&str; 31] = [
     "action-graph",
     "agent-core",
     "blob-store",
+    "cli",
     "client-api",
     "clock",
     "conform",

@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::app::{App, LoopbackServers, MetricsServer, declared};
 use crate::config::{Config, DevLayers, reachable};
 use crate::shutdown::{HangupEffect, Signals};
+use cli::dev_file::{DEV_FILE, DevFile, write_private};
 use clock::Clock;
 use keys::api_key::{issue, prefix_of};
 use own_runners::OwnRunners;
@@ -43,7 +44,6 @@ use watch::RunnerWatch;
 use web::http_server::bind;
 
 pub(crate) use connectors::ConnectorArgs;
-pub(crate) use files::{DEV_FILE, DevFile, write_private};
 pub(crate) use harness::HarnessArgs;
 pub(crate) use local_models::{LocalModel, USUAL_PORTS};
 pub(crate) use model::{ModelOrigin, ModelPreference};

@@ -13,7 +13,8 @@ use store::copy_sqlite;
 use tar::Builder;
 
 use crate::app::{artifact_directory, embedded_file};
-use crate::cli::{ConfigArgument, output};
+use crate::cli::config_argument::ConfigArgument;
+use cli::output;
 
 /// Name of the artifacts' directory in the file.
 const ARTIFACTS: &str = "artifacts";

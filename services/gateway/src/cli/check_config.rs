@@ -22,10 +22,10 @@ use crate::app::{
     BuiltinServers, Declared, DeclaredNames, DerivedPrices, PolicyWarning, declared,
     derived_prices, ungranted_choices, unknown_policy_names, unpriced_models,
 };
-use crate::cli::ConfigArgument;
-use crate::cli::output::{self, OutputPart};
+use crate::cli::config_argument::ConfigArgument;
 use crate::cli::serve::master_key;
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
+use cli::output::{self, OutputPart};
 use clock::Clock;
 use egress::Egress;
 use models::ProviderProbe;

@@ -15,8 +15,8 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::app::run_limits;
-use crate::cli::output::{self, OutputPart};
 use crate::config::{Config, SecretRef};
+use cli::output::{self, OutputPart};
 use conform::junit::junit;
 use conform::report::{ConformReport, Outcome, ReportLine};
 use conform::{ConformError, ConformOptions, conform as check};
@@ -141,7 +141,7 @@ fn print(line: &ReportLine) {
 }
 
 fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {
-    output::error(error, json);
+    output::error(error, json.into());
     ExitCode::from(2)
 }
 

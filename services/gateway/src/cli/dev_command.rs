@@ -9,10 +9,11 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use crate::cli::{output, process_hardening};
+use crate::cli::process_hardening;
 use crate::dev::{
     self, ConnectorArgs, DevNote, DevOptions, HarnessArgs, ModelPreference, Playground, USUAL_PORTS,
 };
+use cli::output;
 use telemetry::LogFormat;
 
 /// Log filter without `-v` and `-q`. The output has lines of its own for ended runs and for runners.

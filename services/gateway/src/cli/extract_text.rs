@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
 
-use crate::cli::output;
+use cli::output;
 use knowledge::extract::{DocumentFormat, read, response_text};
 
 /// Limits per document: CPU seconds and bytes of memory.

@@ -9,8 +9,9 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::cli::{ConfigArgument, output};
+use crate::cli::config_argument::ConfigArgument;
 use crate::config::{Config, reachable};
+use cli::output;
 use egress::{Egress, read_up_to};
 
 /// Maximum size of the body that is read.

@@ -12,7 +12,8 @@ use clap::builder::StyledStr;
 use clap::{Command, CommandFactory as _};
 use clap_complete::Shell;
 
-use super::{Cli, output};
+use super::Cli;
+use cli::output;
 
 #[derive(clap::Args)]
 pub(super) struct CompletionsArguments {

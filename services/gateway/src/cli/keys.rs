@@ -13,8 +13,9 @@ use store::{Migrations, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
+use crate::cli::config_argument::ConfigArgument;
 use crate::cli::serve::master_key;
-use crate::cli::{ConfigArgument, output};
+use cli::output;
 use clock::Clock;
 use keys::keyring::{Rotation, rotate};
 use secrets::seal::MasterKey;

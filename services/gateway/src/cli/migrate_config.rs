@@ -19,7 +19,7 @@ use langbot::migrate::{
 };
 use serde_json::json;
 
-use crate::cli::output;
+use cli::output;
 use read::read_source;
 use report::report;
 use secrets::write_secrets;

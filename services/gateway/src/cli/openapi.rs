@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use clap::ValueEnum;
 
 use crate::api::openapi::{gateway_document, runner_document};
-use crate::cli::output;
+use cli::output;
 
 #[derive(clap::Args)]
 pub(super) struct OpenapiArguments {

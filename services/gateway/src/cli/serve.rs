@@ -7,9 +7,11 @@ use serde_json::json;
 
 use crate::app::{App, MetricsServer};
 use crate::cli::check_config::{check_references, with_further_faults};
-use crate::cli::{ConfigArgument, output, process_hardening, version};
+use crate::cli::config_argument::ConfigArgument;
+use crate::cli::{process_hardening, version};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
+use cli::output;
 use secrets::seal::MasterKey;
 use telemetry::LogFormat;
 use web::http_server::bind;

@@ -15,7 +15,8 @@ use store::{ApiKeyRecord, LastAdmin, Migrations, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
-use crate::cli::{ConfigArgument, output};
+use crate::cli::config_argument::ConfigArgument;
+use cli::output;
 use clock::Clock;
 use keys::api_key::{IssueError, issue, prefix_of, shown};
 

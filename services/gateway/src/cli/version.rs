@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::cli::output;
+use cli::output;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit and its date, set by the build script; empty if the build knows none.

@@ -10,7 +10,8 @@ use store::{Migrations, Store, WorkspaceRecord};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
-use crate::cli::{ConfigArgument, output};
+use crate::cli::config_argument::ConfigArgument;
+use cli::output;
 use clock::Clock;
 use keys::api_key::{issue_workspace, shown_workspace};
 

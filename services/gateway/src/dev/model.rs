@@ -12,8 +12,8 @@ use secrecy::SecretString;
 use serde_json::{Value, json};
 use url::Url;
 
-use super::files::write_private;
 use crate::config::{OpenAiVariables, SecretRef, parse_toml};
+use cli::dev_file::write_private;
 use egress::Egress;
 use egress::{AllowRule, parse_plain_url};
 use models::{DeviationCounts, OpenAi, ProviderAddress};

@@ -14,9 +14,9 @@ use secrecy::{ExposeSecret as _, SecretString};
 use serde_json::json;
 use url::Url;
 
-use super::files::write_private;
 use super::model::rule_for;
 use crate::config::{SecretError, SecretRef};
+use cli::dev_file::write_private;
 use secrets::signature::SigningSecret;
 
 const SECRET_FILE: &str = "runner.secret";

@@ -10,12 +10,12 @@ use serde_json::json;
 use store::sha256_hex;
 
 use super::connectors::ConnectorAgents;
-use super::files::write_private;
 use super::harness::HarnessArgs;
 use super::model::ChosenModel;
 use super::own_runners::OwnRunners;
 use super::sidecars::SidecarAddresses;
 use crate::config::sqlite_url;
+use cli::dev_file::write_private;
 
 const TEMPLATE: &str = include_str!("dev.toml");
 /// Agent of the template whose model declares action graphs.

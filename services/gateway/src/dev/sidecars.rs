@@ -8,9 +8,9 @@ use std::sync::Arc;
 use runner_kit::Runner;
 
 use super::connectors::ConnectorAgents;
-use super::files::write_private;
 use super::harness::HarnessArgs;
 use crate::app::LoopbackServers;
+use cli::dev_file::write_private;
 use secrets::signature::SigningSecret;
 
 /// Listening addresses; `None` without servers of the kind.

@@ -4,7 +4,7 @@ use anstyle::Style;
 use comfy_table::Table;
 use comfy_table::presets::NOTHING;
 
-use crate::cli::output;
+use cli::output;
 
 /// One row. The state decides about the exit code.
 pub(super) struct ProbeRow {

@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::cli::output;
 use crate::dev::{ModelOrigin, Playground};
+use cli::output;
 
 /// All lines of the banner.
 pub(super) fn text(playground: &Playground) -> String {

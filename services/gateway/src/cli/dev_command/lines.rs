@@ -4,10 +4,9 @@ use clock::Clock;
 use protocol::run::RunStatus;
 use telemetry::time_of_day;
 
-use crate::cli::ids::tail;
-use crate::cli::output;
-use crate::cli::runs::{ACTIONS_FAILED, INCOMPLETE, waits_for};
 use crate::dev::RunLine;
+use cli::output;
+use cli::{ACTIONS_FAILED, INCOMPLETE, tail, waits_for};
 
 /// `12:03:11 hello ✓ 1.3 s 358 tok "What is Runnel?"`
 pub(super) fn ended(run: &RunLine) -> String {

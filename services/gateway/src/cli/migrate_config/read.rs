@@ -11,8 +11,8 @@ use store::foreign::{read_postgres, read_sqlite};
 use url::Url;
 
 use super::langbot_tables::{LIMITS, TABLES, document};
-use crate::cli::output;
 use crate::config::{SecretRef, parse_toml};
+use cli::output;
 
 /// Maximum size of a file.
 const FILE_BYTES: u64 = 16 * 1024 * 1024;

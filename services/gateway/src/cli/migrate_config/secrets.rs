@@ -10,7 +10,7 @@ use langbot::migrate::SecretValue;
 use secrecy::ExposeSecret as _;
 use serde::Serialize;
 
-use crate::dev::write_private;
+use cli::dev_file::write_private;
 
 const HEAD: &str = "# Secrets of LangBot, written by `runnel migrate-config`.\n";
 

@@ -1,0 +1,99 @@
+//! Commands of `runnel` that need no gateway of their own: clients of a running one, and action graphs.
+//!
+//! The binary adds its own commands, which use [`output`] too.
+
+pub mod dev_file;
+pub mod output;
+
+mod agents;
+mod budgets;
+mod conversations;
+mod endpoints;
+mod event_body;
+mod explain;
+mod facts;
+mod gateway;
+#[cfg(feature = "graph")]
+mod graph;
+mod ids;
+mod interactions;
+mod kb;
+mod runs;
+mod send;
+mod table;
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use serde_json::Value;
+
+use output::OutputFormat;
+
+pub use ids::tail;
+pub use runs::{ACTIONS_FAILED, INCOMPLETE, waits_for};
+
+/// Parses the text of a TOML file. Its errors name the file and the line.
+pub type ParseToml = fn(&Path, &str) -> anyhow::Result<Value>;
+
+/// A command of a client, with its arguments.
+#[derive(Subcommand)]
+pub enum ClientCommand {
+    /// Send a message and follow its run. Without a text at a terminal: a chat.
+    Send(send::SendArguments),
+    /// List, show, watch, cancel and retry runs.
+    #[command(subcommand)]
+    Runs(runs::RunsCommand),
+    /// List and show conversations.
+    #[command(subcommand)]
+    Conversations(conversations::ConversationsCommand),
+    /// List and answer questions of runs.
+    #[command(subcommand)]
+    Interactions(interactions::InteractionsCommand),
+    /// List, show, enable, disable and delete agents.
+    #[command(subcommand)]
+    Agents(agents::AgentsCommand),
+    /// List and refresh runner endpoints.
+    #[command(subcommand)]
+    Endpoints(endpoints::EndpointsCommand),
+    /// List the budgets, what is used and left of them, and when they reset.
+    Budgets(budgets::BudgetsArguments),
+    /// Explain which agent would get an event, and what its run could use. Posts nothing.
+    Explain(explain::ExplainArguments),
+    /// Add documents to knowledge bases, and search them.
+    #[command(subcommand)]
+    Kb(kb::KbCommand),
+    /// Check, render or run an action graph. Needs no gateway and no model.
+    #[cfg(feature = "graph")]
+    #[command(subcommand)]
+    Graph(graph::GraphCommand),
+}
+
+impl ClientCommand {
+    /// Runs the command. `parse_script` reads the tools of `graph` in TOML. Exit codes: 0 success; 1 failure; 2 wrong
+    /// usage; 130 ended by Ctrl-C.
+    pub async fn run(
+        self,
+        parse_script: ParseToml,
+        format: OutputFormat,
+    ) -> anyhow::Result<ExitCode> {
+        #[cfg(not(feature = "graph"))]
+        let _ = parse_script;
+        let json = format == OutputFormat::Json;
+        match self {
+            Self::Send(arguments) => Box::pin(send::send(arguments, json)).await,
+            Self::Runs(command) => Box::pin(runs::runs(command, json)).await,
+            Self::Conversations(command) => conversations::conversations(command, json).await,
+            Self::Interactions(command) => {
+                Box::pin(interactions::interactions(command, json)).await
+            }
+            Self::Agents(command) => agents::agents(command, json).await,
+            Self::Endpoints(command) => endpoints::endpoints(command, json).await,
+            Self::Budgets(arguments) => budgets::budgets(arguments, json).await,
+            Self::Explain(arguments) => explain::explain(arguments, json).await,
+            Self::Kb(command) => kb::kb(command, json).await,
+            #[cfg(feature = "graph")]
+            Self::Graph(command) => Box::pin(graph::graph(command, parse_script, json)).await,
+        }
+    }
+}
