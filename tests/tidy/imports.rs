@@ -6,14 +6,11 @@ use ra_ap_rustc_lexer::{FrontmatterAllowed, TokenKind, tokenize};
 
 use crate::{assert_none, rust_files};
 
-/// Crates with limits on import cycles.
-const LAYERED_CRATES: [&str; 8] = [
-    "crates/agent-core",
-    "crates/client-api",
-    "crates/host-api",
-    "crates/runs",
-    "crates/store",
-    "crates/web",
+/// Crates with larger import cycles. An entry is removed with its cycles; none is added.
+const EXCEPTED_CRATES: [&str; 5] = [
+    "crates/action-graph",
+    "crates/models",
+    "services/connectors",
     "services/harness",
     "services/local-agent",
 ];
@@ -41,18 +38,20 @@ type Modules = BTreeMap<ModulePath, Module>;
 fn import_cycles_are_limited_to_five_files() {
     let mut faults = Vec::new();
     for (krate, modules) in crates() {
-        if !LAYERED_CRATES.contains(&krate.as_str()) {
-            continue;
+        let edges = edges(&modules);
+        let mut cycles = cycles(&edges);
+        cycles.retain(|cycle| cycle.len() > CYCLE);
+        let is_excepted = EXCEPTED_CRATES.contains(&krate.as_str());
+        if is_excepted && cycles.is_empty() {
+            faults.push(format!("{krate} needs no exception: remove it"));
         }
-        for cycle in cycles(&edges(&modules)) {
-            if cycle.len() > CYCLE {
-                let files: Vec<String> = cycle.iter().map(|module| module.join("::")).collect();
-                faults.push(format!(
-                    "{krate}: {} files: {}",
-                    files.len(),
-                    files.join(" ")
-                ));
-            }
+        for cycle in cycles.iter().filter(|_| !is_excepted) {
+            let files: Vec<String> = cycle.iter().map(|module| module.join("::")).collect();
+            faults.push(format!(
+                "{krate}: {} files: {}",
+                files.len(),
+                files.join(" ")
+            ));
         }
     }
     assert_none(faults);
@@ -165,19 +164,22 @@ fn tokens(text: &str) -> Vec<String> {
     found
 }
 
-/// The code without items under `#[cfg(test)]`.
+/// The code without items under `#[cfg(test)]` and `#[cfg(all(test, …))]`.
 fn without_tests(code: &[String]) -> Vec<String> {
-    const MARK: [&str; 7] = ["#", "[", "cfg", "(", "test", ")", "]"];
+    const MARKS: [&[&str]; 2] = [
+        &["#", "[", "cfg", "(", "test", ")", "]"],
+        &["#", "[", "cfg", "(", "all", "(", "test", ","],
+    ];
     let mut remaining = Vec::new();
     let mut at = 0;
     while at < code.len() {
-        let is_mark = code[at..].iter().take(MARK.len()).eq(MARK.iter());
-        if !is_mark {
+        let is_mark = |mark: &&&[&str]| code[at..].iter().take(mark.len()).eq(mark.iter());
+        let Some(mark) = MARKS.iter().find(is_mark) else {
             remaining.push(code[at].clone());
             at += 1;
             continue;
-        }
-        at += MARK.len();
+        };
+        at += mark.len();
         while at < code.len() && code[at] != "{" && code[at] != ";" {
             at += 1;
         }
