@@ -74,6 +74,7 @@ fn rows_of(budget: &Value) -> Vec<TableRow> {
 fn row(budget: &Value, subject: &Value, name: &str, of: &str) -> TableRow {
     let left = &subject["left"][of];
     TableRow {
+        // Runs under an exhausted budget are refused.
         style: if left.as_f64() == Some(0.0) {
             output::RED
         } else {

@@ -69,6 +69,7 @@ pub(super) async fn conversations(
             let id = encoded(&conversation);
             // Backward, so that the limit keeps the newest messages.
             let mut path = format!("/v1/conversations/{id}/history?direction=backward");
+            // Several bots and threads may use the same conversation id.
             for (name, value) in [("bot_id", bot), ("thread_id", thread)] {
                 path += &value.map_or(String::new(), |value| {
                     format!("&{name}={}", encoded(&value))

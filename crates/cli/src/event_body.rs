@@ -66,6 +66,7 @@ fn put(event: &mut Map<String, Value>, path: &[&str], value: Option<&str>) {
 
 fn read_event(file: &Path) -> anyhow::Result<Map<String, Value>> {
     let (what, mut text) = (file.display(), Vec::new());
+    // One byte more than allowed, to notice an excess: standard input has no size.
     let read = if file.as_os_str() == "-" {
         std::io::stdin()
             .lock()

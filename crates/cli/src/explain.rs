@@ -56,6 +56,7 @@ pub struct ExplainArguments {
 pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::Result<ExitCode> {
     let event = event(&arguments)?;
     let Some(gateway) = arguments.gateway.find()? else {
+        // `find` has printed the cause.
         return Ok(ExitCode::from(2));
     };
     let path = match &arguments.agent {

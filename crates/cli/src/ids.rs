@@ -85,6 +85,7 @@ fn select(list: &NamedList<'_>, items: &[Value], named: &str) -> anyhow::Result<
         [one] => Ok(id_of(one)),
         several => {
             let about = |item: &Value| item[list.about].as_str().map(one_line);
+            // The error stays readable in a terminal.
             let candidates = several.iter().take(MAX_SHOWN).map(|item| {
                 let about = about(item).unwrap_or_default();
                 format!("\n  {}  {about}", id_of(item))

@@ -66,6 +66,7 @@ pub(super) async fn interactions(
     };
     match command {
         InteractionsCommand::List { all, limit, .. } => {
+            // Answered questions accumulate; open ones need an action.
             let path = if all {
                 "/v1/interactions"
             } else {
@@ -88,6 +89,7 @@ pub(super) async fn interactions(
             }
             let mut pairs = Vec::new();
             for value in &values {
+                // The first `=` separates, because values may contain more.
                 let Some(pair) = value.split_once('=') else {
                     output::fault(&format!("{value} is not FIELD=VALUE"));
                     return Ok(ExitCode::from(USAGE));

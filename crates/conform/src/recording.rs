@@ -3,10 +3,10 @@
 mod appended;
 mod fault;
 mod leak;
+mod play;
 
 use std::time::Duration;
 
-use domain::manifest::AcceptedManifest;
 use domain::normalize::{
     AcceptedResult, Reason, Rejection, ResultEffect, ResultValidator, Verdict,
 };
@@ -14,7 +14,7 @@ use protocol::run::RunStatus;
 use tokio::time::{Instant, timeout_at};
 
 use super::check_harness::{
-    CheckHarness, DispatchResult, PreparedRun, RefusedAnswer, RunPlan, says_terminal,
+    CheckHarness, DispatchResult, PreparedRun, RefusedAnswer, says_terminal,
 };
 use super::report::counted;
 use super::run_text::RunText;
@@ -131,19 +131,6 @@ impl RunRecording {
             (_, End::Going) => format!("not over after {:.1} s", self.lasted.as_secs_f64()),
             (_, End::Violation | End::NotStarted) => "the run was not taken".to_owned(),
         }
-    }
-}
-
-impl CheckHarness {
-    /// Posts a run and reads it to its end, which the mock host records.
-    pub(super) async fn play(&self, runner: &AcceptedManifest, plan: &RunPlan) -> RunRecording {
-        let opened = self.open(runner, plan);
-        let posted = self.post(&opened).await;
-        let until = Instant::now() + self.options.timeout;
-        let recording = read(self, &opened, posted, until).await;
-        // A run that its runner ended is closed already.
-        self.host.cut(&opened.token);
-        recording
     }
 }
 

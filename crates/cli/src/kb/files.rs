@@ -51,6 +51,7 @@ pub(super) fn find_files(paths: &[PathBuf]) -> anyhow::Result<Vec<FoundFile>> {
             continue;
         }
         let name = path.file_name().unwrap_or_default();
+        // The user named this file, so an unknown format is no reason to skip it.
         found.push(FoundFile {
             id: name.to_string_lossy().into_owned(),
             path: path.clone(),

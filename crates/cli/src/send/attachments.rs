@@ -35,6 +35,7 @@ pub(super) async fn attach(
     let attachments = input.entry("attachments").or_insert_with(|| json!([]));
     let attachments = attachments.as_array_mut();
     let attachments = attachments.context("the event's attachments are no list")?;
+    // Attachments of the event's file come first.
     attachments.append(&mut added);
     Ok(())
 }
@@ -44,6 +45,7 @@ async fn upload(gateway: &Gateway, path: &Path) -> anyhow::Result<String> {
     let name = path.file_name().context("it is no file")?.to_string_lossy();
     let file = File::open(path).await?;
     let facts = file.metadata().await?;
+    // A directory can be opened, but its upload would fail later.
     if !facts.is_file() {
         bail!("it is no file");
     }
