@@ -26,7 +26,6 @@ use runs::reader::{Deviation, ReaderItem, ResultReader, TooLarge};
 /// Maximum time that the body may stay open after the terminal result.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Recording of a run.
 pub(super) struct RunRecording {
     pub(super) answer: RecordedResponse,
     pub(super) end: End,
