@@ -82,6 +82,21 @@ pub fn occupancy(live: &[ConversationRun], agent: AgentId) -> ConversationLoad {
     }
 }
 
+/// The oldest queued run of each agent without an active run. `live`: the runs of one conversation, oldest first.
+pub fn promotable(live: &[ConversationRun]) -> Vec<RunId> {
+    let mut seen = HashSet::new();
+    let queued = live.iter().filter(|run| run.status == RunStatus::Queued);
+    queued
+        .filter(|run| {
+            let is_active = |other: &ConversationRun| {
+                other.agent_id == run.agent_id && other.status != RunStatus::Queued
+            };
+            seen.insert(run.agent_id) && !live.iter().any(is_active)
+        })
+        .map(|run| run.run_id)
+        .collect()
+}
+
 /// Conversations with one id, for all bots and threads or for one. `''` means no bot, or no thread.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ConversationsOf {
@@ -295,26 +310,17 @@ pub(crate) async fn promote_next(
     tx: &DatabaseTransaction,
     key: &str,
 ) -> Result<Vec<RunId>, StoreError> {
-    let live = live_runs(tx, Some(key)).await?;
-    let mut seen = HashSet::new();
-    let mut promoted = Vec::new();
-    for run in live.iter().filter(|run| run.status == RunStatus::Queued) {
-        let busy = |other: &ConversationRun| {
-            other.agent_id == run.agent_id && other.status != RunStatus::Queued
-        };
-        if !seen.insert(run.agent_id) || live.iter().any(busy) {
-            continue;
-        }
+    let promoted = promotable(&live_runs(tx, Some(key)).await?);
+    for run_id in &promoted {
         runs::Entity::update_many()
             .col_expr(
                 runs::Column::Status,
                 Expr::value(RunStatus::Created.as_str()),
             )
-            .filter(runs::Column::Id.eq(run.run_id.to_string()))
+            .filter(runs::Column::Id.eq(run_id.to_string()))
             .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
             .exec(tx)
             .await?;
-        promoted.push(run.run_id);
     }
     Ok(promoted)
 }

@@ -91,7 +91,7 @@ use crate::repositories::LeaseRepository;
 use crate::runs::readable;
 use crate::sql::skip_locked;
 
-pub use renewal::LeaseKeeper;
+pub use renewal::{LeaseKeeper, Renewed};
 
 /// Ids of one statement: databases limit the number of parameters.
 const IDS: usize = 500;

@@ -106,7 +106,7 @@ pub use backup::copy_sqlite;
 pub use cancel::CancelOutcome;
 pub use capacity::Capacities;
 pub use connect::{Migrations, check_database_url, probe_database, probe_signing_keys};
-pub use conversation::{ConversationState, ConversationsOf, occupancy};
+pub use conversation::{ConversationState, ConversationsOf, occupancy, promotable};
 pub use conversation_list::{ConversationRecord, ConversationsFound};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use discovery_claims::CheckSoon;
@@ -129,7 +129,7 @@ pub use knowledge::{
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
     SweepKnowledge, WriteChunks,
 };
-pub use leases::{LeaseFilter, LeaseKeeper};
+pub use leases::{LeaseFilter, LeaseKeeper, Renewed};
 pub use ledger::{LedgerRow, RejectionRecord};
 pub use model::append::{
     Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd, SteeredEvent,
