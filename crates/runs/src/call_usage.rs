@@ -23,6 +23,21 @@ impl ReservedCalls {
     fn calls(&self) -> MutexGuard<'_, HashSet<Uuid>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    /// Adds a call until its reservation is dropped.
+    pub(crate) fn hold(self: &Arc<Self>, call_id: Uuid) -> Reservation {
+        self.calls().insert(call_id);
+        Reservation {
+            calls: Arc::clone(self),
+            call_id,
+        }
+    }
+
+    /// The calls whose reservations are to be renewed.
+    pub(crate) fn held(&self) -> Vec<Uuid> {
+        // Copied, because the lock must not be held across an await.
+        self.calls().iter().copied().collect()
+    }
 }
 
 /// Holds the reservation of a call until it is dropped.
@@ -56,16 +71,11 @@ impl CallUsage {
 
     /// Holds the reservation of a call of this process by renewing its lease.
     pub fn hold_reservation(&self, call_id: Uuid) -> Reservation {
-        self.reserved.calls().insert(call_id);
-        Reservation {
-            calls: Arc::clone(&self.reserved),
-            call_id,
-        }
+        self.reserved.hold(call_id)
     }
 
     pub(super) async fn renew_reservations(&self) -> Result<(), StoreError> {
-        // Copied, because the lock must not be held across the await.
-        let calls: Vec<_> = self.reserved.calls().iter().copied().collect();
+        let calls = self.reserved.held();
         if calls.is_empty() {
             return Ok(());
         }

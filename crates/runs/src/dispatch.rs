@@ -5,6 +5,7 @@ mod failure;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use domain::normalize::Rejection;
 use domain::retry::{RetryDecision, after_failure};
@@ -221,8 +222,7 @@ impl Dispatcher {
         requested_at: Instant,
     ) -> Result<Option<Instant>, StoreError> {
         let lease = self.limits.lease;
-        // Below a third, the periodic renewal comes in time; above it, the lease is renewed first.
-        if requested_at.elapsed() < lease / 3 {
+        if is_fresh(requested_at, Instant::now(), lease) {
             return Ok(Some(requested_at + lease));
         }
         let renew = || async {
@@ -353,6 +353,12 @@ impl Dispatcher {
         };
         serde_json::to_string(&request).map_err(|_| "the request cannot be written")
     }
+}
+
+/// True when the lease of a claim needs no renewal before the POST.
+pub(crate) fn is_fresh(requested_at: Instant, now: Instant, lease: Duration) -> bool {
+    // Below a third, the periodic renewal comes in time.
+    now < requested_at + lease / 3
 }
 
 /// Outcome and status of an answered attempt.

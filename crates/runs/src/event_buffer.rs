@@ -81,8 +81,8 @@ impl EventBuffer {
     }
 
     /// Notes the time of a read whose results will be buffered.
-    pub(super) fn begin(&mut self) {
-        self.read_at.get_or_insert_with(Instant::now);
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.read_at.get_or_insert(now);
     }
 
     /// Read time of the oldest bytes in the next append.

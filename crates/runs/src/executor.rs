@@ -2,6 +2,7 @@
 
 mod drive;
 mod end;
+pub(crate) mod next_step;
 
 use std::sync::Arc;
 

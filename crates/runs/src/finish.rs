@@ -6,8 +6,8 @@ use domain::normalize::ResultCounts;
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
+use serde_json::Value;
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
 use store::{
     Appended, Dispatch, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, Store, StoreError,
     failpoint,
@@ -21,16 +21,17 @@ use crate::ended_runs::EndedRuns;
 use crate::ending::EndCause;
 use crate::endpoint::endpoint_name;
 use crate::event_buffer::{EventBuffer, relayed};
+use crate::executor::next_step::{OrphanClaim, claim_of};
 use crate::ledger::LedgerWriter;
 use crate::limits::RunLimits;
 use crate::live::{LiveRegistry, LiveRun};
 use crate::notifier::Notifier;
 use clock::Clock;
-use output::{output_of, transcript_of};
+use output::terminal_of;
 use telemetry::metrics;
 use telemetry::spans::Spans;
 
-mod output;
+pub(crate) mod output;
 
 /// Writes the ends of runs.
 pub(super) struct Finisher {
@@ -71,7 +72,11 @@ impl Finisher {
         ending: EndCause,
     ) -> Result<Option<EndedRun>, StoreError> {
         let code = ending.code();
-        let mut terminal = self.terminal_of(run, &mut buffer, tally, ending);
+        let mut terminal = terminal_of(run, &mut buffer, tally, ending, self.clock.now_seconds());
+        terminal.promotion = run.conversation_key.as_ref().map(|key| Promotion {
+            conversation_key: key.clone(),
+            promote_next: promote_next(&self.decider, &run.workspace, run.agent_id),
+        });
         if let Err(error) = self.name_announced(run, &buffer, &mut terminal).await {
             return Err(end_failed(run, error));
         }
@@ -85,7 +90,7 @@ impl Finisher {
         let (append, frames) = buffer.take(Some(terminal), self.clock.now_ms());
         // Before the commit: from here on only the table has the state of the run.
         live.begin_end();
-        match self.ledger.commit(append).await {
+        match self.ledger.commit(Arc::new(append)).await {
             Ok(Appended::Written { next }) => {
                 // After the commit: clients must not see events that a crash could undo.
                 self.live.settle(run.id, live, frames);
@@ -181,57 +186,6 @@ impl Finisher {
         self.spans.run_ended(run, &name, now, error);
     }
 
-    fn terminal_of(
-        &self,
-        run: &Run,
-        buffer: &mut EventBuffer,
-        tally: ResultCounts,
-        ending: EndCause,
-    ) -> RunEnd {
-        let now = self.clock.now_seconds();
-        let mut metadata = tally.to_json();
-        let (status, reason, error, run_messages) = match ending {
-            EndCause::Runner(ending) => {
-                if let Some(outcome) = ending.outcome {
-                    metadata["outcome"] = json!(outcome);
-                }
-                (
-                    ending.status,
-                    ending.reason,
-                    ending.error,
-                    ending.completed_messages,
-                )
-            }
-            EndCause::Gateway { failure, messages } => {
-                buffer.fail(&failure, now);
-                let reason = failure.code.as_str().to_owned();
-                (failure.code.status(), reason, failure.error(), messages)
-            }
-        };
-        let transcript = match &run.conversation_key {
-            Some(key) => run_messages
-                .messages
-                .iter()
-                .map(|message| transcript_of(run, key, message))
-                .collect(),
-            None => Vec::new(),
-        };
-        let output = output_of(&run_messages);
-        RunEnd {
-            status,
-            reason,
-            output,
-            error: (error != Value::Null).then(|| error.to_string()),
-            usage: buffer.usage(),
-            metadata: metadata.to_string(),
-            transcript,
-            promotion: run.conversation_key.as_ref().map(|key| Promotion {
-                conversation_key: key.clone(),
-                promote_next: promote_next(&self.decider, &run.workspace, run.agent_id),
-            }),
-        }
-    }
-
     /// Takes the run's lease if it is among `leases`, or if the run has none.
     pub(super) async fn own_orphan(
         &self,
@@ -243,8 +197,8 @@ impl Finisher {
             return Ok(None);
         };
         let lease = self.limits.lease;
-        match run.status {
-            RunStatus::Running => {
+        match claim_of(run.status, leases) {
+            Some(OrphanClaim::TakeOver(leases)) => {
                 let taken = self
                     .store
                     .leases()
@@ -256,8 +210,8 @@ impl Finisher {
                 let row = self.store.runs().find_run(workspace, id).await?;
                 Ok(row.filter(|row| row.fencing_token == epoch))
             }
-            RunStatus::Created | RunStatus::Queued => self.own_unbegun(run).await,
-            _ => Ok(None),
+            Some(OrphanClaim::Begin) => self.own_unbegun(run).await,
+            None => Ok(None),
         }
     }
 

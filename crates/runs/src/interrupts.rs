@@ -39,12 +39,9 @@ impl Interrupts {
         if live.cancel.is_cancelled() {
             Failure::cancelled()
         } else if self.lifecycle.closing.is_cancelled() {
-            Failure::new(
-                FailureCode::HostShutdown,
-                "the gateway was stopped; post the event again",
-            )
+            shutdown_failure()
         } else {
-            Failure::new(FailureCode::DeadlineExceeded, "the run passed its deadline")
+            deadline_failure()
         }
     }
 
@@ -103,4 +100,17 @@ impl Interrupts {
         };
         found.is_ok_and(|found| found.is_some_and(|run| run.cancel_requested_at.is_some()))
     }
+}
+
+/// Failure of a run that is live when the gateway closes.
+pub(crate) fn shutdown_failure() -> Failure {
+    Failure::new(
+        FailureCode::HostShutdown,
+        "the gateway was stopped; post the event again",
+    )
+}
+
+/// Failure of a run after its deadline.
+pub(crate) fn deadline_failure() -> Failure {
+    Failure::new(FailureCode::DeadlineExceeded, "the run passed its deadline")
 }

@@ -89,26 +89,8 @@ impl LeaseRenewal {
         failpoint::pass("lease.before_renew").await?;
         let renewed = keeper.renew(&self.owner, ids.clone(), self.limits.lease);
         let renewed = renewed.await?;
-        for id in ids {
-            let Some(live) = self.live.get(id) else {
-                continue;
-            };
-            match renewed.held.get(&id) {
-                Some(cancel_requested_at) => {
-                    live.hold_until(until);
-                    if let Some(at) = cancel_requested_at {
-                        live.request_cancel(*at);
-                    }
-                }
-                // Their loss is counted already, or they are about to release the lease themselves.
-                None if live.is_ending() || live.lost.is_cancelled() => {}
-                // The row is locked by another transaction; the lease holds until its current end.
-                None if renewed.busy.contains(&id) => {}
-                None => {
-                    metrics::lease_lost();
-                    live.lost.cancel();
-                }
-            }
+        for _ in 0..self.live.renew(&ids, &renewed, until) {
+            metrics::lease_lost();
         }
         Ok(())
     }

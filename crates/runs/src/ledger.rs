@@ -8,7 +8,10 @@ use store::writer::Mutation;
 use store::{Append, Appended, PullSteering, SteeredEvent, Store, StoreError, failpoint};
 use tokio::time::Instant;
 
+use commit::{AfterError, CommitMachine, CommitOutput, RetryWindow};
 use telemetry::metrics;
+
+pub(crate) mod commit;
 
 /// Commits the appends of live runs.
 pub struct LedgerWriter {
@@ -27,43 +30,52 @@ impl LedgerWriter {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        const PAUSE: Duration = Duration::from_millis(200);
-        let mut deadline = None;
+        let mut window = RetryWindow::new(self.lease);
         loop {
             // Without a timeout: the write stays in the queue, and would commit unseen.
             let error = match ask().await {
                 Ok(answer) => return Ok(answer),
-                Err(error) if error.is_transient() => error,
-                Err(error) => return Err(error),
+                Err(error) => error,
             };
-            let now = Instant::now();
-            let is_first = deadline.is_none();
-            let deadline = *deadline.get_or_insert_with(|| now + self.lease);
-            if now + PAUSE >= deadline {
-                return Err(error);
+            match window.after(error, Instant::now()) {
+                AfterError::Retry { pause, first } => pause_after(run, first, pause).await,
+                AfterError::Fail(error) => return Err(error),
             }
-            // Logged once: in an outage each live run tries five times a second.
-            if is_first {
-                tracing::warn!(
-                    run.id = %run, error = &error as &dyn std::error::Error,
-                    "cannot store results of run {run}, trying again"
-                );
-            }
-            tokio::time::sleep(PAUSE).await;
         }
     }
 
     /// Writes an append, and recognises its own earlier commit after a lost answer.
-    pub(super) async fn commit(&self, append: Append) -> Result<Appended, StoreError> {
-        let append = Arc::new(append);
-        let (run, failpoint) = (append.run_id, append.failpoints().1);
-        match self.write_within_lease(run, &append, failpoint).await? {
-            // After a lost answer, the second try of a commit finds its sequence taken.
-            Appended::Lost => self.confirm(&append).await,
-            written @ Appended::Written { .. } => {
-                metrics::appended(append.to - append.from, append.lines.len());
-                Ok(written)
-            }
+    pub(super) async fn commit(&self, append: Arc<Append>) -> Result<Appended, StoreError> {
+        let (run, after_commit) = (append.run_id, append.failpoints().1);
+        let mut commit = CommitMachine::new(append, self.lease);
+        let mut output = commit.next();
+        loop {
+            output = match output {
+                CommitOutput::Write => {
+                    let written = self.store.write(Arc::clone(commit.append())).await;
+                    let passed = match written {
+                        Ok(written) => failpoint::pass(after_commit).await.map(|()| written),
+                        Err(error) => Err(error),
+                    };
+                    commit.on_written(passed, Instant::now())
+                }
+                CommitOutput::FindRun => {
+                    let workspace = &commit.append().workspace;
+                    let row = self.store.runs().find_run(workspace, run).await;
+                    commit.on_found(row, Instant::now())
+                }
+                CommitOutput::Pause { pause, first } => {
+                    pause_after(run, first, pause).await;
+                    commit.next()
+                }
+                CommitOutput::Done(outcome) => {
+                    let append = commit.append();
+                    if matches!(outcome, Ok(Appended::Written { .. })) {
+                        metrics::appended(append.to - append.from, append.lines.len());
+                    }
+                    return outcome;
+                }
+            };
         }
     }
 
@@ -92,25 +104,16 @@ impl LedgerWriter {
         self.write_within_lease(run, &Arc::new(pull), "steering.after_commit")
             .await
     }
+}
 
-    async fn confirm(&self, append: &Append) -> Result<Appended, StoreError> {
-        let find = || self.store.runs().find_run(&append.workspace, append.run_id);
-        let row = self.retry_within_lease(append.run_id, find).await?;
-        let ours = row.is_some_and(|row| {
-            let was_cancelled = row.cancel_requested_at.is_some();
-            let ended = append
-                .terminal
-                .as_ref()
-                .is_none_or(|terminal| row.status == terminal.status_after(was_cancelled));
-            // Only this owner writes under this epoch, so these values prove the commit.
-            row.fencing_token == append.epoch && row.last_sequence == append.to && ended
-        });
-        // The commit released the next run; recovery dispatches it.
-        Ok(if ours {
-            metrics::appended(append.to - append.from, append.lines.len());
-            Appended::Written { next: Vec::new() }
-        } else {
-            Appended::Lost
-        })
+/// Waits before the next try.
+async fn pause_after(run: RunId, first: Option<StoreError>, pause: Duration) {
+    // Logged once: in an outage each live run tries five times a second.
+    if let Some(error) = first {
+        tracing::warn!(
+            run.id = %run, error = &error as &dyn std::error::Error,
+            "cannot store results of run {run}, trying again"
+        );
     }
+    tokio::time::sleep(pause).await;
 }

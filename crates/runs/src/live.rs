@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use dashmap::{DashMap, Entry};
 use protocol::id::RunId;
+use store::Renewed;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +38,7 @@ pub(crate) struct LiveRun {
 }
 
 impl LiveRun {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             log: RunLog::new(),
             cancel: CancellationToken::new(),
@@ -243,6 +244,34 @@ impl LiveRegistry {
             .filter(|entry| leased(entry))
             .map(|entry| *entry.key())
             .collect()
+    }
+
+    /// Applies the renewal of these runs: extends held leases to `until`, passes cancel requests on, and marks runs as
+    /// lost that another process has taken. Returns their number.
+    pub(crate) fn renew(&self, ids: &[RunId], renewed: &Renewed, until: Instant) -> usize {
+        let mut lost = 0;
+        for id in ids {
+            let Some(live) = self.get(*id) else {
+                continue;
+            };
+            match renewed.held.get(id) {
+                Some(cancel_requested_at) => {
+                    live.hold_until(until);
+                    if let Some(at) = cancel_requested_at {
+                        live.request_cancel(*at);
+                    }
+                }
+                // Their loss is counted already, or they are about to release the lease themselves.
+                None if live.is_ending() || live.lost.is_cancelled() => {}
+                // The row is locked by another transaction; the lease holds until its current end.
+                None if renewed.busy.contains(id) => {}
+                None => {
+                    lost += 1;
+                    live.lost.cancel();
+                }
+            }
+        }
+        lost
     }
 
     /// Marks runs as lost whose lease has ended by `now`.

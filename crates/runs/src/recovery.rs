@@ -3,7 +3,7 @@
 mod cancel_polling;
 mod cleanup;
 mod clock_check;
-mod orphans;
+pub(crate) mod orphans;
 
 use std::sync::Arc;
 use std::time::Duration;

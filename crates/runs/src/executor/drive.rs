@@ -9,15 +9,16 @@ use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
 use store::{LeaseFilter, StoreError, failpoint};
 
+use super::next_step::{NextStep, after_relay, failure_after};
 use super::{RunExecutor, Takeover};
 use crate::dispatch::DispatchOutcome;
-use crate::ending::{EndCause, internal_failure};
+use crate::ending::EndCause;
 use crate::event_buffer::EventBuffer;
 use crate::grant::Grant;
 use crate::inputs::{PreparedDispatch, RunInputs};
 use crate::live::LiveRun;
 use crate::prepare::PrepareError;
-use crate::relay::{RelayStop, Relayed, ResultOrigin};
+use crate::relay::{Relayed, ResultOrigin};
 
 impl RunExecutor {
     /// Drives a created run to its end. Recovery ends a run whose end fails here.
@@ -96,23 +97,25 @@ impl RunExecutor {
         origin: ResultOrigin,
     ) {
         let id = run.id;
-        match Box::pin(self.relayer.relay(live, prepared, run, origin)).await {
-            Ok(Relayed {
-                buffer,
-                tally,
-                ending,
-            }) => {
+        let outcome = Box::pin(self.relayer.relay(live, prepared, run, origin)).await;
+        match after_relay(outcome) {
+            NextStep::Finish(relayed) => {
+                let Relayed {
+                    buffer,
+                    tally,
+                    ending,
+                } = *relayed;
                 let settled = Box::pin(self.finish(live, run, buffer, tally, ending)).await;
                 if let Err(error) = settled {
                     self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
                         .await;
                 }
             }
-            Err(RelayStop::Lost) => {
+            NextStep::Leave => {
                 tracing::warn!(run.id = %id, "another replica took over run {id}; its stream is closed");
             }
-            Err(RelayStop::Released) => self.release(run).await,
-            Err(RelayStop::Unwritable(error)) => {
+            NextStep::Release => self.release(run).await,
+            NextStep::Stop(error) => {
                 self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
                     .await;
             }
@@ -167,7 +170,6 @@ impl RunExecutor {
     async fn release(&self, run: &Run) {
         let id = run.id;
         match self.store.leases().release(id, run.fencing_token).await {
-            // Only its runner has to be waited for, so the stop need not end the run.
             Ok(()) => {
                 tracing::info!(run.id = %id, "released the lease of run {id} for another replica");
             }
@@ -186,9 +188,8 @@ impl RunExecutor {
         error: &StoreError,
     ) {
         report_unwritable(id, error);
-        // The next owner would fail in the same way, so the run ends here.
-        if !error.is_transient() {
-            let settled = self.end_orphan(id, workspace, leases, internal_failure());
+        if let Some(failure) = failure_after(error) {
+            let settled = self.end_orphan(id, workspace, leases, failure);
             Box::pin(settled).await;
         }
     }

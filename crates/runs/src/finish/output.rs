@@ -1,16 +1,67 @@
-//! Output of a run: the last message. Each message is an item of the transcript.
+//! The end of a run as its rows: terminal event, status, output, transcript. Pure.
 
 use domain::canonical::canonical_json;
-use domain::normalize::RunMessages;
+use domain::normalize::{ResultCounts, RunMessages};
 use domain::run::Run;
 use protocol::message::Message;
-use store::{TranscriptWrite, terms_of};
+use serde_json::{Value, json};
+use store::{RunEnd, TranscriptWrite, terms_of};
 use uuid::Uuid;
 
 use crate::decide::transcript_text;
+use crate::ending::EndCause;
+use crate::event_buffer::EventBuffer;
+
+/// The end of a run, without the promotion of the next one. A failure of the gateway adds its terminal event to the
+/// buffer; the buffer has the terminal event of a runner already. `now`: epoch seconds.
+pub(crate) fn terminal_of(
+    run: &Run,
+    buffer: &mut EventBuffer,
+    tally: ResultCounts,
+    ending: EndCause,
+    now: i64,
+) -> RunEnd {
+    let mut metadata = tally.to_json();
+    let (status, reason, error, run_messages) = match ending {
+        EndCause::Runner(ending) => {
+            if let Some(outcome) = ending.outcome {
+                metadata["outcome"] = json!(outcome);
+            }
+            (
+                ending.status,
+                ending.reason,
+                ending.error,
+                ending.completed_messages,
+            )
+        }
+        EndCause::Gateway { failure, messages } => {
+            buffer.fail(&failure, now);
+            let reason = failure.code.as_str().to_owned();
+            (failure.code.status(), reason, failure.error(), messages)
+        }
+    };
+    let transcript = match &run.conversation_key {
+        Some(key) => run_messages
+            .messages
+            .iter()
+            .map(|message| transcript_of(run, key, message))
+            .collect(),
+        None => Vec::new(),
+    };
+    RunEnd {
+        status,
+        reason,
+        output: output_of(&run_messages),
+        error: (error != Value::Null).then(|| error.to_string()),
+        usage: buffer.usage(),
+        metadata: metadata.to_string(),
+        transcript,
+        promotion: None,
+    }
+}
 
 /// The last message, with the number of messages if there are several.
-pub(super) fn output_of(messages: &RunMessages) -> Option<String> {
+fn output_of(messages: &RunMessages) -> Option<String> {
     let last = messages.last()?;
     // The usual output stays a plain message.
     if messages.count < 2 {
@@ -21,11 +72,7 @@ pub(super) fn output_of(messages: &RunMessages) -> Option<String> {
     Some(canonical_json(&output))
 }
 
-pub(super) fn transcript_of(
-    run: &Run,
-    conversation_key: &str,
-    message: &Message,
-) -> TranscriptWrite {
+fn transcript_of(run: &Run, conversation_key: &str, message: &Message) -> TranscriptWrite {
     let text = message.plain_text();
     let content = (!text.is_empty()).then(|| transcript_text(&text));
     TranscriptWrite {

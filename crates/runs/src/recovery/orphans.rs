@@ -1,7 +1,7 @@
 //! Orphaned runs: async ones are resumed, others end.
 
 use domain::run::{Failure, FailureCode, Run};
-use store::{LeaseFilter, StoreError, failpoint};
+use store::{LeaseFilter, ResumePoint, StoreError, failpoint};
 use tokio::time::Instant;
 
 use super::{BATCH, RunRecovery};
@@ -17,11 +17,30 @@ fn orphaned() -> Failure {
     Failure::new(FailureCode::HostOrphaned, message)
 }
 
-/// A run with a cancel request ends as cancelled.
-fn failure_of(run: &Run) -> Failure {
+/// Failure of a run that has lost its process: a run with a cancel request ends as cancelled.
+pub(crate) fn failure_of(run: &Run) -> Failure {
     match run.cancel_requested_at {
         Some(_) => Failure::cancelled(),
         None => orphaned(),
+    }
+}
+
+/// Recovery of an async run that was taken over.
+#[derive(Debug)]
+pub(crate) enum AsyncRecovery {
+    Resume(ResumePoint),
+    End,
+    /// The run is taken over again when this lease ends.
+    Wait,
+}
+
+/// Decides by the position that the former owner has left.
+pub(crate) fn recovery_of(position: Result<Option<ResumePoint>, StoreError>) -> AsyncRecovery {
+    match position {
+        Ok(Some(resume_point)) => AsyncRecovery::Resume(resume_point),
+        Err(error) if error.is_transient() => AsyncRecovery::Wait,
+        // Without a readable position, the next owner cannot resume it either.
+        Ok(None) | Err(_) => AsyncRecovery::End,
     }
 }
 
@@ -79,8 +98,15 @@ impl RunRecovery {
 
     async fn resume(&self, run: Run, held_until: Instant) {
         let lease = self.limits.append_lease;
-        match self.store.leases().resume(run.id, run.attempt, lease).await {
-            Ok(Some(resume_point)) => {
+        let position = self.store.leases().resume(run.id, run.attempt, lease).await;
+        if let Err(error) = &position {
+            tracing::error!(
+                run.id = %run.id, error = error as &dyn std::error::Error,
+                "cannot read the position of run {}", run.id
+            );
+        }
+        match recovery_of(position) {
+            AsyncRecovery::Resume(resume_point) => {
                 tracing::info!(run.id = %run.id, "run {} has no owner; this replica continues it", run.id);
                 metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
@@ -89,17 +115,8 @@ impl RunRecovery {
                     held_until,
                 });
             }
-            Ok(None) => self.end_orphan(&run).await,
-            Err(error) => {
-                tracing::error!(
-                    run.id = %run.id, error = &error as &dyn std::error::Error,
-                    "cannot read the position of run {}", run.id
-                );
-                // After a temporary error the run is taken over again when this lease ends.
-                if !error.is_transient() {
-                    self.end_orphan(&run).await;
-                }
-            }
+            AsyncRecovery::End => self.end_orphan(&run).await,
+            AsyncRecovery::Wait => {}
         }
     }
 

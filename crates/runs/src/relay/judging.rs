@@ -11,8 +11,9 @@ use protocol::result::ResultType;
 use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
 
+use super::machine::RelayMachine;
 use super::reader::{Deviation, ResultReader, TooLarge};
-use super::{RelayState, RelayStop};
+use super::steps::{RelayFacts, RelayOutput};
 use crate::ending::EndCause;
 use telemetry::tolerance::{Peer, tolerated, unknown_result_type};
 
@@ -40,108 +41,117 @@ impl JudgedNumbers {
     }
 }
 
-impl RelayState<'_> {
-    /// Validates queued results until the buffer is full. Returns the end if there is one.
-    pub(super) async fn validate_waiting(
-        &mut self,
-        cancelling: bool,
-    ) -> Result<Option<EndCause>, RelayStop> {
+/// A result before its validation.
+pub(super) struct PendingResult {
+    raw: Vec<u8>,
+    /// The announced artifact, until its lookup.
+    artifact: Option<Uuid>,
+    /// The row was read for a cancel request.
+    has_cancel_lookup: bool,
+}
+
+impl RelayMachine<'_> {
+    /// Validates queued results until the buffer is full, the relay concludes, or a lookup is needed.
+    pub(super) fn validate_waiting(&mut self, facts: RelayFacts) -> Option<RelayOutput> {
         while !self.buffer.is_full() {
-            let Some(raw) = self.waiting.pop_front() else {
-                let Some(failure) = self.input_ended.take() else {
-                    return Ok(None);
-                };
-                // Boxed: few runs end so.
-                return Ok(Some(Box::pin(self.ended_early(failure, cancelling)).await));
+            let Some(mut result) = self.next_result() else {
+                let failure = self.input_ended.take()?;
+                return self.end_early(failure);
             };
-            if self.replay(&raw) {
-                continue;
+            if let Some(lookup) = self.lookup_of(&mut result, facts) {
+                self.pending = Some(result);
+                return Some(lookup);
             }
-            self.check_artifact(&raw).await?;
-            self.check_cancel(&raw).await;
-            if let Some(ending) = self.validate_result(&raw) {
+            if let Some(cause) = self.validate_result(&result.raw, facts) {
                 // Results after the end in the same chunk are counted; no more are read.
                 for raw in std::mem::take(&mut self.waiting) {
-                    if let Verdict::Reject(rejection) = self
-                        .validator
-                        .validate(&raw, self.parts.clock.now_seconds())
+                    if let Verdict::Reject(rejection) =
+                        self.validator.validate(&raw, facts.seconds())
                     {
                         self.buffer.reject(rejection);
                     }
                 }
-                return Ok(Some(ending));
+                self.conclude(cause);
+                return None;
             }
         }
-        Ok(None)
+        None
+    }
+
+    /// The next result whose effects are not in the ledger.
+    fn next_result(&mut self) -> Option<PendingResult> {
+        if let Some(pending) = self.pending.take() {
+            return Some(pending);
+        }
+        loop {
+            let raw = self.waiting.pop_front()?;
+            if !self.replay(&raw) {
+                return Some(PendingResult {
+                    artifact: announced_artifact(&raw),
+                    raw,
+                    has_cancel_lookup: false,
+                });
+            }
+        }
+    }
+
+    /// A lookup that must precede the validation.
+    fn lookup_of(&mut self, result: &mut PendingResult, facts: RelayFacts) -> Option<RelayOutput> {
+        if let Some(id) = result.artifact {
+            return Some(RelayOutput::FindArtifact(id));
+        }
+        if facts.is_cancelled {
+            self.validator.note_cancelled();
+            return None;
+        }
+        // The runner may have received a cancel from another replica.
+        let is_needed = !result.has_cancel_lookup && reports_failure(&result.raw);
+        result.has_cancel_lookup |= is_needed;
+        is_needed.then_some(RelayOutput::FindCancel)
     }
 
     /// Registers an announced artifact with the validator, if the run has uploaded it.
-    async fn check_artifact(&mut self, raw: &[u8]) -> Result<(), RelayStop> {
-        let Some(id) = announced_artifact(raw) else {
-            return Ok(());
-        };
-        let (parts, run) = (self.parts, self.run);
-        let ask = || {
-            parts
-                .store
-                .artifacts()
-                .is_artifact_of(&run.workspace, run.id, id)
-        };
-        // Boxed: few results announce an artifact, and the future would enlarge every run.
-        let found = tokio::select! {
-            found = Box::pin(parts.ledger.retry_within_lease(run.id, ask)) => found.map_err(RelayStop::Unwritable)?,
-            () = self.live.lost.cancelled() => return Err(RelayStop::Lost),
-        };
-        if found {
+    pub(super) fn on_artifact(&mut self, is_found: bool) {
+        let pending = self.pending.as_mut();
+        if let Some(id) = pending.and_then(|pending| pending.artifact.take())
+            && is_found
+        {
             self.validator.add_artifact(id);
         }
-        Ok(())
     }
 
-    /// Reports a cancel to the validator. The runner may have received it from another replica.
-    async fn check_cancel(&mut self, raw: &[u8]) {
-        if self.live.cancel.is_cancelled()
-            || reports_failure(raw)
-                // Boxed: few results report a failure, and the future would enlarge every run.
-                && Box::pin(self.parts.interrupts.was_cancelled_elsewhere(self.live, self.run)).await
-        {
+    /// Takes the result of a lookup for the pending result, or for an input that has ended.
+    pub(super) fn on_cancel_found(&mut self, is_found: bool) {
+        if let Some(failure) = self.gone.take() {
+            if is_found {
+                self.conclude_with(Failure::cancelled());
+            } else {
+                let failure = self.validator.explain(failure);
+                self.conclude_with(failure);
+            }
+        } else if is_found {
             self.validator.note_cancelled();
         }
     }
 
-    async fn ended_early(&mut self, failure: Failure, cancelling: bool) -> EndCause {
-        // A runner that hangs up or falls silent after a cancel has obeyed it.
+    /// Ends the relay after an input without a terminal.
+    fn end_early(&mut self, failure: Failure) -> Option<RelayOutput> {
         let has_gone = matches!(
             failure.code,
             FailureCode::RunnerStreamTruncated
                 | FailureCode::RunnerIdleTimeout
                 | FailureCode::RunnerOrphaned
         );
-        let failure = if cancelling && has_gone {
-            self.parts.interrupts.interruption(self.live)
-        } else if has_gone
-            && self
-                .parts
-                .interrupts
-                .was_cancelled_elsewhere(self.live, self.run)
-                .await
-        {
-            Failure::cancelled()
+        if !has_gone {
+            self.conclude_with(failure);
+        } else if self.cancelling {
+            // A runner that hangs up or falls silent after a cancel has obeyed it.
+            self.conclude_with(Failure::cancelled());
         } else {
-            failure
-        };
-        let is_of_runner = matches!(
-            failure.code,
-            FailureCode::RunnerStreamTruncated
-                | FailureCode::RunnerIdleTimeout
-                | FailureCode::RunnerOrphaned
-        );
-        let failure = if is_of_runner {
-            self.validator.explain(failure)
-        } else {
-            failure
-        };
-        self.ended_by_gateway(failure)
+            self.gone = Some(failure);
+            return Some(RelayOutput::FindCancel);
+        }
+        None
     }
 
     pub(super) fn over_limit(&mut self, error: TooLarge, chunk: &[u8]) -> Failure {
@@ -170,18 +180,18 @@ impl RelayState<'_> {
     }
 
     /// Validates one result. Returns the end if the result is one.
-    fn validate_result(&mut self, raw: &[u8]) -> Option<EndCause> {
-        let now = self.parts.clock.now_seconds();
+    fn validate_result(&mut self, raw: &[u8], facts: RelayFacts) -> Option<EndCause> {
+        let now = facts.seconds();
         match self.validator.validate(raw, now) {
             Verdict::Accept(accepted) => {
                 // Noted first, because nothing follows a terminal.
                 if accepted.is_repaired && !std::mem::replace(&mut self.has_noted_repair, true) {
-                    self.note(Deviation::Text);
+                    self.note(Deviation::Text, facts);
                 }
                 self.note_unknown_type(&accepted.kind, now);
                 self.buffer.accept(&accepted, now);
                 for part in &accepted.shortened {
-                    tolerated(Peer::Runner, "part_too_large", self.run.id);
+                    tolerated(Peer::Runner, "part_too_large", self.run_id);
                     self.buffer.reject(part.rejection(raw));
                 }
                 match accepted.effect {
@@ -200,7 +210,7 @@ impl RelayState<'_> {
             Verdict::Fail(rejection, failure) => {
                 // A runner that writes to another run is faulty or compromised; operators must see it.
                 if rejection.reason == Reason::WrongRunId {
-                    let audit = self.security_audit();
+                    let audit = self.security_audit(facts);
                     self.buffer.audit(audit);
                 }
                 self.buffer.reject(rejection);
@@ -214,7 +224,7 @@ impl RelayState<'_> {
         if ResultType::parse(kind).is_some() || is_extension(kind) {
             return;
         }
-        unknown_result_type(&self.run.runner_id.to_string(), kind, self.run.id);
+        unknown_result_type(&self.runner_id.to_string(), kind, self.run_id);
         if self.unknown_types.len() < MAX_UNKNOWN_TYPES
             && self.unknown_types.insert(kind.to_owned())
         {
@@ -254,30 +264,29 @@ impl RelayState<'_> {
     }
 
     /// Logs deviations from the framing, and notes them in the ledger.
-    pub(super) fn note_deviations(&mut self, reader: &mut ResultReader) {
+    pub(super) fn note_deviations(&mut self, reader: &mut ResultReader, facts: RelayFacts) {
         for deviation in reader.take_deviations() {
-            self.note(deviation);
+            self.note(deviation, facts);
         }
     }
 
-    fn note(&mut self, deviation: Deviation) {
-        tolerated(Peer::Runner, deviation.kind(), self.run.id);
-        self.buffer
-            .note(deviation.note(), self.parts.clock.now_seconds());
+    fn note(&mut self, deviation: Deviation, facts: RelayFacts) {
+        tolerated(Peer::Runner, deviation.kind(), self.run_id);
+        self.buffer.note(deviation.note(), facts.seconds());
     }
 
-    fn security_audit(&self) -> AuditEntry {
+    fn security_audit(&self, facts: RelayFacts) -> AuditEntry {
         AuditEntry {
             id: Uuid::now_v7(),
-            workspace: self.run.workspace.clone(),
-            run_id: self.run.id,
+            workspace: self.workspace.clone(),
+            run_id: self.run_id,
             action: "result",
             resource: "run".to_owned(),
             operation: "append",
             allowed: false,
             rule: "a result named another run".into(),
             bytes: 0,
-            at: self.parts.clock.now_ms(),
+            at: facts.epoch_ms,
             is_shared: false,
         }
     }

@@ -1,17 +1,18 @@
 //! Sources of results: the answer to the POST, or later appends of the runner.
 //!
 //! A source is the first step of the relay: bytes → results → events → ledger → viewers. The relay drives one run in
-//! one task, from the start of its runner to the cause of its end.
+//! one task, from the start of its runner to the cause of its end. `RelayMachine` decides without I/O or clock;
+//! `RelayShell` executes. The simulation (`tests/simulation`) drives the same machine.
 //!
 //! # Sequence
 //!
 //! 1. `ResultInput::next` reads a chunk of the runner's response, or stored appends of an async run.
-//! 2. `ResultReader` finds JSON documents in the bytes, whatever the framing. `RelayState::take` queues them.
+//! 2. `ResultReader` finds JSON documents in the bytes, whatever the framing. `RelayMachine::take` queues them.
 //! 3. `validate_waiting` validates each one (`ResultValidator`). An accepted result gets the next sequence in the
 //!    `EventBuffer`; a rejected one becomes a stored rejection; a terminal ends the loop.
 //! 4. `start_commit` drains the buffer into one `Append`. At most one commit per run is in flight.
-//! 5. `show` publishes the frames after the commit: to `RunLog` for clients of this process, and as a notification
-//!    for other replicas, whose clients read the table.
+//! 5. `RelayShell::publish` shows the frames after the commit: to `RunLog` for clients of this process, and as a
+//!    notification for other replicas, whose clients read the table.
 //! 6. After the end, `Finisher` commits the rest of the buffer and the terminal event in one transaction.
 //!
 //! # Batching and backpressure
@@ -30,7 +31,7 @@
 //! * An append names the fencing token and the last sequence; it changes no row after a take-over or an end.
 //! * The terminal event follows all accepted results of the buffer, and nothing follows it.
 //! * An appended result was confirmed to its runner, so it is validated before a gateway failure ends the run
-//!   (`end_after_backlog`). A terminal result drops the results after it.
+//!   (`RelayOutput::CloseAppends`). A terminal result drops the results after it.
 //!
 //! # End and late results
 //!
@@ -77,11 +78,10 @@ use store::{AppendsClosed, CloseAppends, Store, StoreError};
 use crate::ending::internal_failure;
 use crate::ledger::LedgerWriter;
 use crate::notifier::RunWaiter;
-use crate::relay::reader::ResultReader;
 use runner_client::Results;
 
 /// Result of a read from a source.
-pub(super) enum SourceRead {
+pub(crate) enum SourceRead {
     Chunk(Bytes),
     /// Appended results in the form in which they were sent.
     Appended(Vec<Vec<u8>>),
@@ -98,10 +98,9 @@ pub(super) enum SourceRead {
 
 /// A source of results.
 pub(super) enum ResultInput<'a> {
-    Stream {
-        results: Results,
-        reader: Box<ResultReader>,
-    },
+    /// The body of the runner's response.
+    Stream(Results),
+    /// Later appends of the runner.
     Appended(AppendedSource<'a>),
 }
 
@@ -109,7 +108,7 @@ impl ResultInput<'_> {
     /// The next read. It is cancel-safe.
     pub(super) async fn next(&mut self) -> SourceRead {
         match self {
-            Self::Stream { results, .. } => match results.next().await {
+            Self::Stream(results) => match results.next().await {
                 Some(Ok(chunk)) => SourceRead::Chunk(chunk),
                 None => SourceRead::End,
                 Some(Err(_)) => SourceRead::Broken,
@@ -117,16 +116,6 @@ impl ResultInput<'_> {
             // Boxed: the future is large, and most runs stream.
             Self::Appended(appended) => Box::pin(appended.next()).await,
         }
-    }
-
-    /// True when the time between two reads measures the silence.
-    pub(super) fn is_stream(&self) -> bool {
-        matches!(self, Self::Stream { .. })
-    }
-
-    /// True when a backlog must be read before any signal is handled.
-    pub(super) fn has_backlog(&self) -> bool {
-        matches!(self, Self::Appended(appended) if appended.backlog_end.is_some())
     }
 }
 
@@ -138,6 +127,66 @@ enum AppendRead {
     Nothing { heartbeat_remaining: Duration },
 }
 
+/// Reading position in the appended results of a run. No I/O.
+pub(crate) struct AppendCursor {
+    /// Number of the last result that was read.
+    read_through: u64,
+    /// End of the backlog, which must be read first: results before a take-over, or the last ones before the
+    /// end.
+    backlog_end: Option<u64>,
+}
+
+impl AppendCursor {
+    /// Starts at the first result. `backlog_end`: see the field.
+    pub(crate) fn new(backlog_end: Option<u64>) -> Self {
+        Self {
+            read_through: 0,
+            backlog_end,
+        }
+    }
+
+    pub(crate) fn read_through(&self) -> u64 {
+        self.read_through
+    }
+
+    /// True once, when the backlog was read.
+    pub(crate) fn take_caught_up(&mut self) -> bool {
+        let is_caught_up = self.backlog_end.is_some_and(|end| self.read_through >= end);
+        if is_caught_up {
+            self.backlog_end = None;
+        }
+        is_caught_up
+    }
+
+    /// Advances to the result `last`.
+    pub(crate) fn advance(&mut self, last: u64, results: Vec<String>) -> SourceRead {
+        self.read_through = last;
+        SourceRead::Appended(results.into_iter().map(String::into_bytes).collect())
+    }
+
+    /// Makes the rest the backlog after a close. False: another process owns the run.
+    pub(crate) fn on_closed(&mut self, closed: AppendsClosed) -> bool {
+        if let AppendsClosed::Behind(through) = closed {
+            self.backlog_end = Some(through);
+        }
+        closed != AppendsClosed::Lost
+    }
+
+    /// Takes the result of a close after the heartbeat lease has expired. `Err`: pause before the next look; `None`
+    /// for the usual one.
+    pub(crate) fn on_expired(&self, closed: AppendsClosed) -> Result<SourceRead, Option<Duration>> {
+        match closed {
+            AppendsClosed::Behind(through) if through <= self.read_through => {
+                Ok(SourceRead::Orphaned)
+            }
+            // Appends of the meantime are read first.
+            AppendsClosed::Behind(_) | AppendsClosed::Heartbeating => Err(Some(Duration::ZERO)),
+            // The lost lease is signalled elsewhere.
+            AppendsClosed::Lost => Err(None),
+        }
+    }
+}
+
 /// Results that a runner appends through any replica.
 pub(super) struct AppendedSource<'a> {
     store: &'a Store,
@@ -147,11 +196,7 @@ pub(super) struct AppendedSource<'a> {
     attempt: u32,
     epoch: i64,
     waiter: RunWaiter,
-    /// Number of the last result that was read.
-    read_through: u64,
-    /// End of the backlog, which must be read first: results before a take-over, or the last ones before the
-    /// end.
-    backlog_end: Option<u64>,
+    cursor: AppendCursor,
 }
 
 impl<'a> AppendedSource<'a> {
@@ -169,24 +214,20 @@ impl<'a> AppendedSource<'a> {
             attempt: run.attempt,
             epoch: run.fencing_token,
             waiter,
-            read_through: 0,
-            backlog_end: None,
+            cursor: AppendCursor::new(None),
         }
     }
 
     /// The same for a run that was taken over. It reports when the backlog was read.
     pub(super) fn with_backlog(mut self, accepted_through: u64) -> Self {
-        self.backlog_end = Some(accepted_through);
+        self.cursor = AppendCursor::new(Some(accepted_through));
         self
     }
 
     /// Accepts no more appends, and makes the rest the backlog. False: another process owns the run.
     pub(super) async fn close(&mut self) -> Result<bool, StoreError> {
         let closed = self.close_appends(false).await?;
-        if let AppendsClosed::Behind(through) = closed {
-            self.backlog_end = Some(through);
-        }
-        Ok(closed != AppendsClosed::Lost)
+        Ok(self.cursor.on_closed(closed))
     }
 
     async fn close_appends(&self, only_if_expired: bool) -> Result<AppendsClosed, StoreError> {
@@ -203,8 +244,7 @@ impl<'a> AppendedSource<'a> {
 
     async fn next(&mut self) -> SourceRead {
         loop {
-            if self.backlog_end.is_some_and(|end| self.read_through >= end) {
-                self.backlog_end = None;
+            if self.cursor.take_caught_up() {
                 return SourceRead::CaughtUp;
             }
             // Subscribe first, then look, so that no append is missed.
@@ -239,21 +279,12 @@ impl<'a> AppendedSource<'a> {
     }
 
     async fn look(&mut self) -> Result<AppendRead, StoreError> {
+        let leases = self.store.leases();
         // Read first: results from before the end of the lease are read after it.
-        let heartbeat_millis = self
-            .store
-            .leases()
-            .heartbeat_remaining(self.run, self.attempt)
-            .await?;
-        let appended = self
-            .store
-            .leases()
-            .appended_results(self.run, self.read_through)
-            .await?;
-        if let Some((last, results)) = appended {
-            self.read_through = last;
-            let results = results.into_iter().map(String::into_bytes);
-            return Ok(AppendRead::Found(SourceRead::Appended(results.collect())));
+        let heartbeat_millis = leases.heartbeat_remaining(self.run, self.attempt).await?;
+        let read_through = self.cursor.read_through();
+        if let Some((last, results)) = leases.appended_results(self.run, read_through).await? {
+            return Ok(AppendRead::Found(self.cursor.advance(last, results)));
         }
         if let Some(millis) = heartbeat_millis {
             let heartbeat_remaining = Duration::from_millis(millis);
@@ -261,18 +292,12 @@ impl<'a> AppendedSource<'a> {
                 heartbeat_remaining,
             });
         }
-        // Appends of the meantime are read first; no more are accepted.
-        // Only if still expired: a heartbeat since the look keeps the run alive.
-        Ok(match self.close_appends(true).await? {
-            AppendsClosed::Behind(through) if through <= self.read_through => {
-                AppendRead::Found(SourceRead::Orphaned)
-            }
-            AppendsClosed::Behind(_) | AppendsClosed::Heartbeating => AppendRead::Nothing {
-                heartbeat_remaining: Duration::ZERO,
-            },
-            // The lost lease is signalled elsewhere.
-            AppendsClosed::Lost => AppendRead::Nothing {
-                heartbeat_remaining: self.poll,
+        // No more are accepted. Only if still expired: a heartbeat since the look keeps the run alive.
+        let closed = self.close_appends(true).await?;
+        Ok(match self.cursor.on_expired(closed) {
+            Ok(read) => AppendRead::Found(read),
+            Err(pause) => AppendRead::Nothing {
+                heartbeat_remaining: pause.unwrap_or(self.poll),
             },
         })
     }
