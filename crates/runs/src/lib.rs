@@ -52,6 +52,8 @@ mod prepare;
 mod recovery;
 mod relay;
 mod services;
+#[cfg(test)]
+mod tests;
 mod ticks;
 mod unconfirmed;
 mod upkeep;

@@ -1,0 +1,115 @@
+//! Task of a run in a simulated gateway: the stages of `RunExecutor`, over the real machines.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use domain::run::{Failure, Run};
+use protocol::id::RunId;
+use store::{Appended, Dispatch, LeaseFilter, StoreError};
+
+use super::runner::PostAnswer;
+use crate::ledger::commit::{CommitMachine, RetryWindow};
+use crate::live::{CommittedFrames, LiveRun};
+use crate::relay::RelayMachine;
+use crate::relay::source::{AppendCursor, SourceRead};
+
+/// Id of a task: the run, and the number of the task.
+pub(super) type TaskKey = (RunId, u64);
+
+pub(super) struct Task {
+    pub(super) key: TaskKey,
+    pub(super) live: Arc<LiveRun>,
+    pub(super) run: Run,
+    pub(super) stage: Stage,
+    /// Number of the connection to the runner.
+    pub(super) connection: u64,
+}
+
+pub(super) enum Stage {
+    /// Reads the row.
+    Prepare,
+    Claim(Box<ClaimStage>),
+    /// Renews the lease of a slow claim.
+    Extend {
+        attempt: u32,
+        requested_at: u64,
+    },
+    Post {
+        attempt: u32,
+        first_byte_until: u64,
+        answer: Option<PostAnswer>,
+    },
+    Backoff {
+        attempt: u32,
+        until: u64,
+    },
+    Defer {
+        window: RetryWindow,
+        retry_at: Option<u64>,
+    },
+    Relay(Box<RelayStage>),
+    Finish(Box<FinishStage>),
+    /// Takes a run that no task drives, to end it.
+    Own {
+        leases: LeaseFilter,
+        failure: Failure,
+    },
+    Release,
+    Done,
+}
+
+pub(super) struct ClaimStage {
+    pub(super) dispatch: Dispatch,
+    pub(super) requested_at: u64,
+    pub(super) window: RetryWindow,
+    pub(super) retry_at: Option<u64>,
+}
+
+/// Commit in flight, with its state between two tries.
+pub(super) struct CommitStage {
+    pub(super) machine: CommitMachine,
+    pub(super) token: Option<u64>,
+    pub(super) retry_at: Option<u64>,
+}
+
+pub(super) struct FinishStage {
+    pub(super) commit: CommitStage,
+    pub(super) frames: CommittedFrames,
+}
+
+/// Lookup that the machine waits for.
+pub(super) struct Lookup {
+    pub(super) token: u64,
+    pub(super) window: RetryWindow,
+    pub(super) retry_at: Option<u64>,
+    /// A close of appends; otherwise a read of the row.
+    pub(super) closes: bool,
+}
+
+pub(super) enum Source {
+    Stream,
+    Appends {
+        cursor: AppendCursor,
+        /// The read in flight; true for the close that follows it.
+        token: Option<(u64, bool)>,
+        look_at: u64,
+    },
+}
+
+#[derive(Default)]
+pub(super) struct Watches {
+    pub(super) interrupts: bool,
+    pub(super) grace: bool,
+    pub(super) release: bool,
+    pub(super) silence_at: Option<u64>,
+}
+
+pub(super) struct RelayStage {
+    pub(super) machine: RelayMachine<'static>,
+    pub(super) source: Source,
+    pub(super) reads: VecDeque<SourceRead>,
+    pub(super) commit: Option<CommitStage>,
+    pub(super) committed: Option<Result<Appended, StoreError>>,
+    pub(super) lookup: Option<Lookup>,
+    pub(super) watches: Watches,
+}
