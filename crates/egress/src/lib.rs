@@ -1,4 +1,4 @@
-//! Guarded HTTP client of gateway and connectors, with its configuration types.
+//! Guarded HTTP client of gateway and connectors, with its configuration types, and the limiter of concurrent use.
 //!
 //! A request is checked three times: its URL, every address that its name resolves to, and the peer address of
 //! the connection.
@@ -6,6 +6,7 @@
 mod address;
 mod allow_rule;
 mod header_name;
+pub mod limiter;
 mod own;
 mod plain_url;
 mod policy;

@@ -16,11 +16,11 @@ use protocol::resources::ArtifactOperation;
 use crate::host_call::HostCall;
 use blob_store::ArtifactStoreError;
 use runs::artifacts::ReadableArtifact;
+use runs::call_limits::CallKind;
 use web::artifact_content::ServedRange;
 use web::artifact_upload::UploadQuery;
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::binary::Binary;
-use web::error::limits::uploads_full;
 use web::error::{ApiError, ApiResult};
 use web::query::{PathOf, QueryOf};
 use web::recheck::StreamedBody;
@@ -51,10 +51,12 @@ pub(crate) async fn create_artifact(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
-    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
+    let permit = state.runs.calls.begin(&caller.grant, CallKind::Upload);
+    if permit.is_err() {
+        // Clients read no response while they send.
         body.discard_body().await;
-        return Err(uploads_full());
-    };
+    }
+    let _permit = permit?;
     let stored = upload::store(&caller, &state, query, &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
 use store::{AuditEntry, AuditOutcome};
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
@@ -15,6 +14,7 @@ use egress::upstream::UpstreamError;
 use models::Payment;
 use runs::Runs;
 use runs::call_abort::RowPoll;
+use runs::call_limits::{CallKind, CallPermit};
 use runs::grant::Grant;
 use telemetry::spans::SpanStart;
 use web::auth::{AuditedCall, RunCaller};
@@ -39,7 +39,7 @@ pub(super) struct HostCall {
     traced: CallTrace,
     ended: bool,
     /// The run's concurrency slot for such calls.
-    permit: Option<OwnedSemaphorePermit>,
+    permit: Option<CallPermit>,
     last_look: RowPoll,
     _under_way: TaskTrackerToken,
 }
@@ -99,14 +99,9 @@ impl HostCall {
         })
     }
 
-    /// Holds this concurrency slot until the call is dropped. Without a slot, fails with 429 and this reason.
-    pub(super) fn keep(
-        &mut self,
-        permit: Option<OwnedSemaphorePermit>,
-        (reason, message): (&str, &str),
-    ) -> ApiResult<()> {
-        let full = || ApiError::rate_limited_by(reason, message.to_owned(), 1);
-        self.permit = Some(permit.ok_or_else(full)?);
+    /// Takes a concurrency slot of the run until the call is dropped. Without a free slot, fails with 429.
+    pub(super) fn take_slot(&mut self, kind: CallKind) -> ApiResult<()> {
+        self.permit = Some(self.runs.calls.begin(&self.grant, kind)?);
         Ok(())
     }
 

@@ -8,6 +8,7 @@ use protocol::resources::KnowledgeOperation;
 use store::BaseKey;
 
 use crate::host_call::{HostCall, Spend};
+use runs::call_limits::CallKind;
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::ApiResult;
 use web::json::JsonBody;
@@ -54,11 +55,6 @@ pub(crate) async fn retrieve_knowledge(
     retrieve(&caller, &state, &kb_id, &query).await.map(Json)
 }
 
-const FULL: (&str, &str) = (
-    "retrievals",
-    "the run has reached its limit of concurrent searches; wait until one has ended",
-);
-
 /// Searches a knowledge base, for all APIs that offer it. The call is authorized, audited, metered and traced,
 /// and ends with its run.
 pub(crate) async fn retrieve(
@@ -77,8 +73,7 @@ pub(crate) async fn retrieve(
     let (mut host_call, _granted) = HostCall::begin(caller, state, call, permission).await?;
     host_call.trace_retrieval(kb_id, query.top_k);
     // Held by the call until its end.
-    let permit = state.runs.calls.begin_retrieval(&caller.grant);
-    if let Err(refused) = host_call.keep(permit, FULL) {
+    if let Err(refused) = host_call.take_slot(CallKind::Retrieval) {
         return host_call.end(Err(refused));
     }
     let embedding = state.knowledge.embedding_model(kb_id);

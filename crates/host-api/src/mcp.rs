@@ -171,11 +171,11 @@ async fn speak<F: ServerHandler + Clone>(
         config,
     );
     let response = match turn {
-        Some(McpCaller { caller, state }) => {
+        Some(McpCaller { caller, .. }) => {
             // The SDK serializes the catalog inside of `handle`, thus the complete future runs on a blocking thread.
             let runtime = Handle::current();
             let answering = move |_: &Grant| runtime.block_on(service.handle(request));
-            of_run(caller, state, answering).await?
+            of_run(caller, answering).await?
         }
         None => service.handle(request).await,
     };

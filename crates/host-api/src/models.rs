@@ -54,11 +54,6 @@ const NOT_EXTRA: [&str; 7] = [
     "best_of",
 ];
 
-const FULL: (&str, &str) = (
-    "model_calls",
-    "the run has reached its limit of concurrent model calls; wait until one has ended",
-);
-
 /// Begins an audited call to a granted model.
 pub(super) async fn begin_call<'a>(
     caller: &RunCaller,
@@ -75,8 +70,7 @@ pub(super) async fn begin_call<'a>(
     let permission = caller.grant.snapshot.model(id, operation).map(drop);
     let (mut call, ()) = HostCall::begin(caller, state, call, permission).await?;
     // Held by the call until its end.
-    let permit = state.runs.calls.begin_model_call(&caller.grant);
-    if let Err(refused) = call.keep(permit, FULL) {
+    if let Err(refused) = call.take_slot(CallKind::Model) {
         return call.end(Err(refused));
     }
     match state.models.find(id) {

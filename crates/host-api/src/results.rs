@@ -14,6 +14,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{Heartbeating, ResultsAppended};
 
+use runs::call_limits::CallKind;
 use telemetry::tolerance::{Peer, tolerated};
 use web::auth::{AuditedCall, RunCaller};
 use web::error::appended::{append_limit_exceeded, not_deferred, sequence_conflict, sequence_gap};
@@ -232,9 +233,9 @@ pub(crate) async fn run_heartbeat(
     }))
 }
 
+/// Another call of the run waits for the response to its dispatch.
 fn early() -> ApiError {
-    let message = "another call waits for the response to this run's dispatch; call again after that response";
-    ApiError::rate_limited_by("early_results", message.to_owned(), 1)
+    CallKind::AnswerWait.limit().into()
 }
 
 /// Audits a call of a run without `202`, and returns its error.

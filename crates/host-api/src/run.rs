@@ -56,7 +56,7 @@ pub(crate) async fn get_own_context(
     let context = if backlog.await?.is_some() {
         // Both texts are in memory at the same time.
         caller.answer.reserve(context.len())?;
-        catalog_work::of_run(&caller, &state, move |_| appendable(context)).await?
+        catalog_work::of_run(&caller, move |_| appendable(context)).await?
     } else {
         context
     };

@@ -18,10 +18,10 @@ use serde_json::json;
 use store::{AreaAccess, BlobDeleted, BlobRecord, CHUNK_BYTES, DeleteBlob, Store, StoreError};
 
 use keys::cursor::CursorKind;
+use runs::call_limits::CallKind;
 use upload::Upload;
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::binary::Binary;
-use web::error::limits::uploads_full;
 use web::error::{ApiError, ApiResult};
 use web::query::{PathOf, QueryOf, page_limit};
 use web::recheck::StreamedBody;
@@ -227,10 +227,12 @@ pub(crate) async fn put_blob(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<Response> {
-    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
+    let permit = state.runs.calls.begin(&caller.grant, CallKind::Upload);
+    if permit.is_err() {
+        // Clients read no response while they send.
         body.discard_body().await;
-        return Err(uploads_full());
-    };
+    }
+    let _permit = permit?;
     let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.
@@ -279,9 +281,7 @@ pub(crate) async fn delete_blob(
     let access = granted_area(&caller, &state, call).await?;
     caller.checked_key(&state, call, &key).await?;
     // Deletes share the permits of uploads.
-    let Some(_permit) = state.runs.calls.begin_upload(&caller.grant) else {
-        return Err(uploads_full());
-    };
+    let _permit = state.runs.calls.begin(&caller.grant, CallKind::Upload)?;
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,
         access,

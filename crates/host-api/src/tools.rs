@@ -20,6 +20,7 @@ use store::{ActivateSkill, KeyOf, StateAccess};
 use crate::host_call::{HostCall, Spend};
 use crate::idempotent_call::IdempotentCall;
 use crate::result_offload::offload;
+use runs::call_limits::CallKind;
 use runs::grant::Grant;
 use tools::{AvailableTool, CallOrigin, RegisteredPackage, SkillsOfRun};
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
@@ -48,7 +49,7 @@ pub(crate) async fn list_granted_tools(
         let tools = &grant.snapshot.resources.tools;
         Json(BTreeMap::from([("tools", tools)])).into_response()
     };
-    of_run(&caller, &state, list).await
+    of_run(&caller, list).await
 }
 
 /// Retrieves a granted tool with its parameter schema.
@@ -160,11 +161,6 @@ fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
         .ok_or_else(|| ApiError::invalid_argument(message))
 }
 
-const FULL: (&str, &str) = (
-    "tool_calls",
-    "the run has reached its limit of concurrent tool calls; wait until one has ended",
-);
-
 impl ToolCalling<'_> {
     /// Calls the tool. Checks the grant, the unchanged definition, the parameters and the idempotency key.
     pub(super) async fn call(
@@ -186,8 +182,7 @@ impl ToolCalling<'_> {
             HostCall::begin(self.caller, self.state, call, permission).await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         // Held by the call until its end.
-        let permit = self.state.runs.calls.begin_tool_call(&self.caller.grant);
-        if let Err(refused) = host_call.keep(permit, FULL) {
+        if let Err(refused) = host_call.take_slot(CallKind::Tool) {
             return host_call.end(Err(refused));
         }
         // After the permit: a refused call must not reserve a budget.

@@ -11,7 +11,7 @@ use store::{
 use tokio::time::Instant;
 
 use crate::bus::Notification;
-use crate::call_limits::CallLimits;
+use crate::call_limits::{CallKind, CallLimits};
 use crate::grant::Grant;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
@@ -124,7 +124,7 @@ impl AsyncRuns {
         }
         let (run_id, store) = (grant.run.id, &self.store);
         // Each waiting call polls the database, so a run has only one.
-        let Some(_permit) = self.calls.begin_wait(grant) else {
+        let Ok(_permit) = self.calls.begin(grant, CallKind::AnswerWait) else {
             return Ok(None);
         };
         let deadline = Instant::now() + ANSWER_TIMEOUT;

@@ -4,12 +4,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use egress::limiter::LimitSpec;
 use protocol::interaction::AwaitedInteraction;
 use store::{AwaitedRecord, CloseAwaited, Store, StoreError};
 use tokio::time::Instant;
 
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
-use crate::call_limits::CallLimits;
+use crate::call_limits::{CallKind, CallLimits};
 use crate::grant::Grant;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
@@ -29,7 +30,7 @@ pub enum AwaitError {
     #[error("the question has no `await`: its answer is an event")]
     NotAwaited,
     #[error("the run has reached its limit of calls that wait for answers")]
-    Full,
+    Full(LimitSpec),
     #[error("the run is over")]
     Over(AbortReason),
     #[error(transparent)]
@@ -67,10 +68,8 @@ impl AwaitedInteractions {
         id: &str,
         wait: Duration,
     ) -> Result<AwaitedInteraction, AwaitError> {
-        let _permit = self
-            .calls
-            .begin_interaction_wait(grant)
-            .ok_or(AwaitError::Full)?;
+        let permit = self.calls.begin(grant, CallKind::InteractionWait);
+        let _permit = permit.map_err(AwaitError::Full)?;
         // Registered before the first query: a commit in between must not be missed.
         let waiter = RunWaiter::of(&self.notifier, grant.run.id);
         let began = Instant::now();

@@ -9,6 +9,7 @@ use domain::canonical::canonical_json;
 use domain::child_run::{ParentRun, child_event};
 use domain::run::Run;
 use domain::trace::TraceParent;
+use egress::limiter::LimitSpec;
 use protocol::child_run::ChildRunRequest;
 use protocol::id::{AgentId, RunId};
 use store::{ParentAttempt, Store, StoreError, sha256_hex};
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
-use crate::call_limits::CallLimits;
+use crate::call_limits::{CallKind, CallLimits};
 use crate::decide::ParentContext;
 use crate::grant::Grant;
 use crate::intake::{Intake, IntakeError, IntakeRequest};
@@ -35,7 +36,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 #[derive(Debug, thiserror::Error)]
 pub enum WaitError {
     #[error("the run has reached its limit of calls that wait for child runs")]
-    Full,
+    Full(LimitSpec),
     #[error("the run is over")]
     Over(AbortReason),
     #[error(transparent)]
@@ -154,7 +155,8 @@ impl Children {
         if child.status.is_terminal() || wait.is_zero() {
             return Ok(child);
         }
-        let _permit = self.calls.begin_child_wait(grant).ok_or(WaitError::Full)?;
+        let permit = self.calls.begin(grant, CallKind::ChildWait);
+        let _permit = permit.map_err(WaitError::Full)?;
         let waiter = RunWaiter::of(&self.notifier, child.id);
         let deadline = Instant::now() + wait;
         let last_look = RowPoll::default();

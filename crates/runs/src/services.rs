@@ -15,7 +15,7 @@ use crate::async_runs::AsyncRuns;
 use crate::awaited::AwaitedInteractions;
 use crate::breakers::Breakers;
 use crate::call_abort::CallAborts;
-use crate::call_limits::{CallCounts, CallLimits};
+use crate::call_limits::CallLimits;
 use crate::call_usage::CallUsage;
 use crate::cancel::Cancellation;
 use crate::children::Children;
@@ -124,8 +124,7 @@ impl Services {
         let rates = Arc::new(EventRates::new(limits.workspace_events));
         let intake = shared.intake(&rates, &artifacts, &decider, &executor, &unconfirmed);
         let cancellation = shared.cancellation(&executor);
-        let counts = CallCounts::default();
-        let calls = Arc::new(CallLimits { counts, clock });
+        let calls = Arc::new(CallLimits::default());
         let aborts = shared.aborts();
         let usage = shared.usage(Arc::clone(&budgets));
         Self {

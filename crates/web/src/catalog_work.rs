@@ -1,43 +1,50 @@
 //! CPU-bound work on tool catalogs. Schemas take megabytes, so this work runs on blocking threads.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
-use tokio::sync::Semaphore;
+use egress::limiter::{KeyedLimiter, LimitRefusal, LimitSpec, Share};
+use protocol::id::RunId;
 
 use crate::auth::RunCaller;
 use crate::error::{ApiError, ApiResult};
-use crate::state::ApiState;
 use runs::grant::Grant;
 
-/// Limits concurrent catalog work to 4 in the process and 1 for each run. Further work queues.
-static CATALOG_PERMITS: Semaphore = Semaphore::const_new(4);
+/// No caller receives it: work queues without a timeout.
+const QUEUED: LimitRefusal = LimitRefusal::new("catalog_work", "other catalog work is in progress");
+/// Maximum concurrent catalog work in the process, and of one run. Further work queues.
+const TOTAL: LimitSpec = QUEUED.at(4);
+const OF_RUN: LimitSpec = QUEUED.at(1);
+
+static CATALOG_WORK: LazyLock<KeyedLimiter<RunId>> = LazyLock::new(|| KeyedLimiter::new(TOTAL));
 
 /// Runs the work on a blocking thread after a permit of the run and of the process.
 pub async fn of_run<T: Send + 'static>(
     caller: &RunCaller,
-    state: &ApiState,
     work: impl FnOnce(&Grant) -> T + Send + 'static,
 ) -> ApiResult<T> {
-    // The permit of the run first: a run that waits for itself must not hold one of the process.
-    let own = state.runs.calls.catalog_permit(&caller.grant).await;
-    let turn = CATALOG_PERMITS.acquire().await;
     let grant = Arc::clone(&caller.grant);
-    run_blocking(move || {
-        // Dropped at the end of the work: a blocking thread continues when the request is aborted.
-        let _turns = (own, turn);
-        work(&grant)
-    })
-    .await
+    let share = Share {
+        key: grant.run.id,
+        limit: OF_RUN,
+    };
+    run_queued(vec![share], move || work(&grant)).await
 }
 
 /// Runs the work on a blocking thread after a permit of the process.
 pub async fn with_permit<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> ApiResult<T> {
-    let turn = CATALOG_PERMITS.acquire().await;
+    run_queued(Vec::new(), work).await
+}
+
+async fn run_queued<T: Send + 'static>(
+    shares: Vec<Share<RunId>>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> ApiResult<T> {
+    let permit = CATALOG_WORK.acquire(shares).await;
     run_blocking(move || {
         // Dropped at the end of the work: a blocking thread continues when the request is aborted.
-        let _turn = turn;
+        let _permit = permit;
         work()
     })
     .await

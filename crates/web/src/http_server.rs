@@ -135,10 +135,13 @@ async fn accept_until_stop(
             // At the limit, connections wait in the kernel's backlog.
             accepted = listener.accept(), if has_capacity => match accepted {
                 Ok((stream, peer)) => {
-                    let Some(slot) = peers.enter(peer.ip(), options.max_connections_of(peer.ip())) else {
-                        tracing::debug!(%peer, "a connection was closed, its address has reached the limit");
-                        // Dropped without a response: reading the request would cost what the limit protects.
-                        continue;
+                    let slot = match peers.enter(peer.ip(), options.max_connections_of(peer.ip())) {
+                        Ok(slot) => slot,
+                        Err(limit) => {
+                            tracing::debug!(%peer, "{}", limit.refusal.message);
+                            // Dropped without a response: reading the request would cost what the limit protects.
+                            continue;
+                        }
                     };
                     let app = PeerService::new(app.clone(), peer);
                     let connection =

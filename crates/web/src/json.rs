@@ -19,7 +19,7 @@ use serde_path_to_error::Segment;
 use crate::discard_body::discard_body;
 use crate::error::body::slow_body;
 use crate::error::{ApiError, ApiResult};
-use crate::memory_budget::{BodyMemory, BufferedBody, MemoryPermit, Sender};
+use crate::memory_budget::{BufferedBody, MemoryBudget, MemoryPermit, Sender};
 use crate::recheck::{AcceptedCredential, ChecksCredentials};
 use telemetry::tolerance::{Peer, tolerated};
 
@@ -161,7 +161,7 @@ async fn read_body_of(
     let BodyTimeout(body_timeout) = extension(&request).unwrap_or_default();
     let sender = sender_of(&request);
     let accepted = extension::<AcceptedCredential>(&request);
-    let budget = extension::<BodyMemory>(&request);
+    let budget = extension::<MemoryBudget>(&request);
     let mut permit = budget.map(|budget| budget.permit_for(sender));
     let announced = announced(request.headers()).unwrap_or(0);
     if announced > max_bytes && request.headers().contains_key(EXPECT) {

@@ -1,18 +1,15 @@
 //! Memory budgets for bodies: requests are held while they are parsed, responses until the client has read them.
 
-use std::collections::HashMap;
 use std::convert::Infallible;
-use std::hash::Hash;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse as _, Response};
+use egress::limiter::{KeyedLimiter, LimitRefusal, LimitSpec, Permit, Share};
 use futures_util::stream;
 use http::HeaderValue;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 use protocol::id::{ApiKeyId, EndpointId, RunId};
-use store::OverBudget;
 
 use crate::error::{ApiError, ApiResult};
 
@@ -27,13 +24,11 @@ pub enum Sender {
     Nobody,
 }
 
-impl Sender {
-    fn endpoint(self) -> Option<EndpointId> {
-        match self {
-            Self::Run(_, endpoint) => Some(endpoint),
-            Self::Key(_) | Self::Nobody => None,
-        }
-    }
+/// Key of a share of memory.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum MemoryKey {
+    Sender(Sender),
+    Endpoint(EndpointId),
 }
 
 /// Threshold and error messages of a budget.
@@ -41,28 +36,28 @@ impl Sender {
 pub struct BudgetSpec {
     /// Maximum size of an uncounted body, in bytes. The connection limit bounds these.
     pub small: usize,
-    /// Reason and message when the sender's share is full.
-    pub own_full: (&'static str, &'static str),
-    /// Reason and message when the endpoint's share is full.
-    pub endpoint_full: (&'static str, &'static str),
-    /// Reason and message when the budget is full.
-    pub full: (&'static str, &'static str),
+    /// Refusal when the sender's share is full.
+    pub own_full: LimitRefusal,
+    /// Refusal when the endpoint's share is full.
+    pub endpoint_full: LimitRefusal,
+    /// Refusal when the budget is full.
+    pub full: LimitRefusal,
 }
 
 /// Request bodies other than model requests.
 const BODIES: BudgetSpec = BudgetSpec {
     small: 16 * 1024,
-    own_full: (
+    own_full: LimitRefusal::new(
         "body_bytes_of_sender",
         "other bodies under the same credential fill its share of the gateway's memory for them; wait for their \
          answers, or send less at once",
     ),
-    endpoint_full: (
+    endpoint_full: LimitRefusal::new(
         "body_bytes_of_endpoint",
         "other bodies of runs of the same endpoint fill its share of the gateway's memory for them; retry after \
              `Retry-After` seconds, or send less at once",
     ),
-    full: (
+    full: LimitRefusal::new(
         "body_bytes",
         "other bodies fill the gateway's memory for them; retry after `Retry-After` seconds, or send less at once",
     ),
@@ -72,28 +67,16 @@ const BODIES: BudgetSpec = BudgetSpec {
 /// quarters. Each share is at least one body of maximum size.
 #[derive(Clone)]
 pub struct MemoryBudget {
-    spec: BudgetSpec,
-    of_sender: usize,
-    of_endpoint: usize,
-    used: Arc<Mutex<BudgetUse>>,
+    small: usize,
+    of_sender: LimitSpec,
+    of_endpoint: LimitSpec,
+    limiter: KeyedLimiter<MemoryKey>,
 }
-
-struct BudgetUse {
-    /// Below 0 if responses were counted beyond the budget.
-    left: i64,
-    by_sender: HashMap<Sender, usize>,
-    by_endpoint: HashMap<EndpointId, usize>,
-}
-
-/// The memory budget for request bodies. An extension of every request.
-#[derive(Clone)]
-pub struct BodyMemory(MemoryBudget);
 
 /// A permit of a memory budget, returned on drop.
 pub struct MemoryPermit {
-    memory_budget: MemoryBudget,
-    sender: Sender,
-    bytes: usize,
+    small: usize,
+    permit: Permit<MemoryKey>,
 }
 
 /// A body and its memory permit.
@@ -110,39 +93,37 @@ impl Deref for BufferedBody {
     }
 }
 
-impl BodyMemory {
-    /// A budget of this many bytes. A single body may have `largest` bytes.
-    pub fn new(bytes: usize, largest: usize) -> Self {
-        Self(MemoryBudget::new(BODIES, bytes, largest))
+impl MemoryBudget {
+    /// The budget for request bodies, an extension of every request. A single body may have `largest` bytes.
+    pub fn of_bodies(bytes: usize, largest: usize) -> Self {
+        Self::new(BODIES, bytes, largest)
+    }
+
+    /// A budget of this many bytes. A single body may have `largest` bytes, even if the budget is smaller.
+    pub fn new(spec: BudgetSpec, bytes: usize, largest: usize) -> Self {
+        Self {
+            small: spec.small,
+            of_sender: spec.own_full.at(largest.max(bytes / 2)),
+            of_endpoint: spec.endpoint_full.at(largest.max(bytes / 4 * 3)),
+            limiter: KeyedLimiter::new(spec.full.at(bytes)),
+        }
     }
 
     /// Creates an empty permit for this sender.
     pub fn permit_for(&self, sender: Sender) -> MemoryPermit {
-        self.0.permit_for(sender)
-    }
-}
-
-impl MemoryBudget {
-    /// A budget of this many bytes. A single body may have `largest` bytes, even if the budget is smaller.
-    pub fn new(spec: BudgetSpec, bytes: usize, largest: usize) -> Self {
-        let used = BudgetUse {
-            left: signed(bytes),
-            by_sender: HashMap::new(),
-            by_endpoint: HashMap::new(),
-        };
-        Self {
-            spec,
-            of_sender: largest.max(bytes / 2),
-            of_endpoint: largest.max(bytes / 4 * 3),
-            used: Arc::new(Mutex::new(used)),
+        let mut shares = vec![Share {
+            key: MemoryKey::Sender(sender),
+            limit: self.of_sender,
+        }];
+        if let Sender::Run(_, endpoint) = sender {
+            shares.push(Share {
+                key: MemoryKey::Endpoint(endpoint),
+                limit: self.of_endpoint,
+            });
         }
-    }
-
-    pub fn permit_for(&self, sender: Sender) -> MemoryPermit {
         MemoryPermit {
-            memory_budget: self.clone(),
-            sender,
-            bytes: 0,
+            small: self.small,
+            permit: self.limiter.empty_permit(shares),
         }
     }
 
@@ -152,19 +133,6 @@ impl MemoryBudget {
         taken.grow_to(bytes)?;
         Ok(taken)
     }
-
-    fn used(&self) -> MutexGuard<'_, BudgetUse> {
-        self.used.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn over((reason, message): (&'static str, &'static str)) -> OverBudget {
-    OverBudget { reason, message }
-}
-
-// The conversion saturates; no process has more memory.
-fn signed(bytes: usize) -> i64 {
-    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 impl MemoryPermit {
@@ -173,38 +141,16 @@ impl MemoryPermit {
         self.grow(bytes).map_err(ApiError::from)
     }
 
-    pub fn grow(&mut self, bytes: usize) -> Result<(), OverBudget> {
-        let more = bytes.saturating_sub(self.bytes);
-        let spec = self.memory_budget.spec;
-        if bytes <= spec.small || more == 0 {
+    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), LimitSpec> {
+        if bytes <= self.small {
             return Ok(());
         }
-        // One lock for all three checks: separate checks could all pass and exceed the budget together.
-        let mut used = self.memory_budget.used();
-        let own = used.by_sender.get(&self.sender).unwrap_or(&0) + more;
-        if own > self.memory_budget.of_sender {
-            return Err(over(spec.own_full));
-        }
-        let endpoint = self.sender.endpoint();
-        let of_endpoint = endpoint.and_then(|endpoint| used.by_endpoint.get(&endpoint));
-        let of_endpoint = of_endpoint.unwrap_or(&0) + more;
-        if endpoint.is_some() && of_endpoint > self.memory_budget.of_endpoint {
-            return Err(over(spec.endpoint_full));
-        }
-        if signed(more) > used.left {
-            return Err(over(spec.full));
-        }
-        used.take(self.sender, more);
-        drop(used);
-        self.bytes += more;
-        Ok(())
+        self.permit.grow(bytes)
     }
 
     /// Counts bytes that are already in memory, even beyond the budget.
     pub fn grow_unchecked(&mut self, bytes: usize) {
-        let more = bytes.saturating_sub(self.bytes);
-        self.memory_budget.used().take(self.sender, more);
-        self.bytes += more;
+        self.permit.grow_unchecked(bytes);
     }
 
     /// Sends JSON and holds the permit until the client has read it, so slow readers stay charged.
@@ -219,32 +165,12 @@ impl MemoryPermit {
     }
 
     pub fn bytes(&self) -> usize {
-        self.bytes
+        self.permit.weight()
     }
 
     /// Returns the excess over this many bytes to the budget.
     pub fn shrink(&mut self, bytes: usize) {
-        let less = self.bytes.saturating_sub(bytes);
-        if less == 0 {
-            return;
-        }
-        self.bytes -= less;
-        let mut used = self.memory_budget.used();
-        used.left += signed(less);
-        give_back(&mut used.by_sender, self.sender, less);
-        if let Some(endpoint) = self.sender.endpoint() {
-            give_back(&mut used.by_endpoint, endpoint, less);
-        }
-    }
-}
-
-impl BudgetUse {
-    fn take(&mut self, sender: Sender, more: usize) {
-        self.left -= signed(more);
-        *self.by_sender.entry(sender).or_default() += more;
-        if let Some(endpoint) = sender.endpoint() {
-            *self.by_endpoint.entry(endpoint).or_default() += more;
-        }
+        self.permit.shrink(bytes);
     }
 }
 
@@ -271,22 +197,6 @@ struct OwnedBytes<K> {
 impl<K> AsRef<[u8]> for OwnedBytes<K> {
     fn as_ref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-/// Decrements a count and removes it at zero.
-fn give_back<K: Copy + Eq + Hash>(counts: &mut HashMap<K, usize>, of: K, less: usize) {
-    if let Some(count) = counts.get_mut(&of) {
-        *count = count.saturating_sub(less);
-        if *count == 0 {
-            counts.remove(&of);
-        }
-    }
-}
-
-impl Drop for MemoryPermit {
-    fn drop(&mut self) {
-        self.shrink(0);
     }
 }
 
@@ -333,9 +243,7 @@ mod tests {
         let fourth = take(other, 20 * MIB);
         assert!(fourth.is_some(), "the first was smaller than declared");
         drop((large, fourth));
-        let used = memory_budget.used();
-        assert_eq!(used.left, signed(64 * MIB));
-        assert!(used.by_sender.is_empty() && used.by_endpoint.is_empty());
+        assert_eq!(memory_budget.limiter.used(), 0);
     }
 
     #[test]
@@ -349,7 +257,7 @@ mod tests {
         assert!(memory_budget.take(other, 64 * MIB).is_ok());
         drop(own);
         assert!(memory_budget.take(one, MIB).is_ok());
-        assert_eq!(memory_budget.used().left, signed(128 * MIB));
+        assert_eq!(memory_budget.limiter.used(), 0);
     }
 
     #[test]

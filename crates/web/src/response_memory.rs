@@ -10,14 +10,15 @@ use std::task::{Context, Poll};
 use axum::body::{Body, Bytes, HttpBody};
 use axum::http::Extensions;
 use axum::response::{IntoResponse as _, Response};
+use egress::limiter::LimitRefusal;
 use http::Method;
 use http::header::CONTENT_LENGTH;
 use hyper::body::{Frame, SizeHint};
 use store::{OverBudget, PageBound, PageBudget};
-use tokio::sync::OwnedSemaphorePermit;
 
 use crate::error::{ApiError, ApiResult};
 use crate::memory_budget::{BudgetSpec, MemoryBudget, MemoryPermit, Sender, in_chunks};
+use runs::call_limits::CallPermit;
 
 /// Maximum size of an uncounted response, in bytes. The connection limit bounds these.
 const SMALL: usize = 64 * 1024;
@@ -26,17 +27,17 @@ const LARGEST: usize = 32 * 1024 * 1024;
 
 const ANSWERS: BudgetSpec = BudgetSpec {
     small: SMALL,
-    own_full: (
+    own_full: LimitRefusal::new(
         "answer_bytes_of_sender",
         "answers under the same credential that are not read yet fill its share of the gateway's memory for them; read \
          them, or ask for less at once",
     ),
-    endpoint_full: (
+    endpoint_full: LimitRefusal::new(
         "answer_bytes_of_endpoint",
         "answers to runs of the same endpoint that are not read yet fill its share of the gateway's memory for them; \
          retry after `Retry-After` seconds, or ask for less at once",
     ),
-    full: (
+    full: LimitRefusal::new(
         "answer_bytes",
         "answers that are not read yet fill the gateway's memory for them; retry after `Retry-After` seconds, or ask \
          for less at once",
@@ -81,7 +82,7 @@ struct ResponseMemoryState {
     /// Bytes of rows read for the response.
     rows: usize,
     /// The concurrency slot of the host call.
-    slot: Option<OwnedSemaphorePermit>,
+    slot: Option<CallPermit>,
 }
 
 impl ResponseMemory {
@@ -97,7 +98,7 @@ impl ResponseMemory {
     }
 
     /// Holds the slot of a host call until the client has read the response.
-    pub fn hold(&self, slot: OwnedSemaphorePermit) {
+    pub fn hold(&self, slot: CallPermit) {
         self.state().slot = Some(slot);
     }
 
@@ -170,7 +171,10 @@ impl PageBudget for ResponseMemory {
         let mut state = self.state();
         state.rows = state.rows.saturating_add(bytes);
         let rows = state.rows;
-        state.taken.grow(rows)
+        state.taken.grow(rows).map_err(|limit| OverBudget {
+            reason: limit.refusal.reason,
+            message: limit.refusal.message,
+        })
     }
 }
 
@@ -183,7 +187,7 @@ impl From<OverBudget> for ApiError {
 /// A body that holds the concurrency slot of its call.
 struct SlotBody {
     body: Body,
-    _slot: OwnedSemaphorePermit,
+    _slot: CallPermit,
 }
 
 impl HttpBody for SlotBody {
@@ -208,10 +212,10 @@ impl HttpBody for SlotBody {
 
 #[cfg(test)]
 mod tests {
+    use egress::limiter::{KeyedLimiter, Share};
     use http::StatusCode;
     use http_body_util::BodyExt as _;
     use protocol::id::ApiKeyId;
-    use tokio::sync::Semaphore;
     use uuid::Uuid;
 
     use super::*;
@@ -285,18 +289,18 @@ mod tests {
     #[tokio::test]
     async fn small_responses_and_streams_hold_call_slot() {
         let memory_budget = ResponseBudget::new(64 * MIB);
-        let slots = Arc::new(Semaphore::new(1));
+        let slots = KeyedLimiter::of_shares();
         for body in [
             Body::from("small"),
             Body::from_stream(futures_util::stream::pending::<Result<Bytes, axum::Error>>()),
             Body::from(vec![0; MIB]),
         ] {
             let memory = memory(&memory_budget, &Method::GET);
-            memory.hold(Arc::clone(&slots).try_acquire_owned().unwrap());
+            memory.hold(slots.try_acquire(Vec::<Share<_>>::new(), 1).ok().unwrap());
             let response = memory.keep(body.into_response()).await;
-            assert_eq!(slots.available_permits(), 0);
+            assert_eq!(slots.used(), 1);
             drop(response);
-            assert_eq!(slots.available_permits(), 1);
+            assert_eq!(slots.used(), 0);
         }
     }
 }

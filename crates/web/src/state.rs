@@ -66,7 +66,7 @@ impl ApiState {
         Self(Arc::new(ApiShared {
             auth_rate_limit: AuthRateLimit::new(api.max_auth_failures),
             key_revocation: RevocationCache::default(),
-            stream_limit: KeyConcurrencyLimit::of(api.connections),
+            stream_limit: KeyConcurrencyLimit::of_streams(api.connections),
             upload_limit: KeyConcurrencyLimit::of_uploads(),
             calls_in_progress: CallsInProgress::default(),
             model_memory: model_memory_budget(api.model_bytes),

@@ -13,7 +13,7 @@ use telemetry::tolerance::{Peer, tolerated};
 use web::discard_body::discard_request_body;
 use web::error::ApiError;
 use web::json::{announced, json_bytes, parse};
-use web::memory_budget::{BodyMemory, MemoryPermit, Sender};
+use web::memory_budget::{MemoryBudget, MemoryPermit, Sender};
 use web::model_memory::BODY_BYTES;
 use web::state::ApiState;
 
@@ -41,7 +41,7 @@ impl<T: DeserializeOwned> FromRequest<ApiState> for ModelBody<T> {
             }
         };
         // The body already has a permit of this budget.
-        request.extensions_mut().remove::<BodyMemory>();
+        request.extensions_mut().remove::<MemoryBudget>();
         let bytes = json_bytes(request, state).await?;
         // The announced length was an upper bound.
         permit.shrink(bytes.len());

@@ -9,13 +9,14 @@ use protocol::id::RunId;
 use super::{LiveCaller, RunCaller, bearer};
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::ApiError;
-use crate::error::limits::{host_calls_full, rate_limited};
+use crate::error::limits::rate_limited;
 use crate::memory_budget::Sender;
 use crate::query::trace_header;
 use crate::recheck::{AcceptedCredential, AfterCancel, CallerCredential, RunAccess};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use keys::token::TokenFault;
+use runs::call_limits::CallKind;
 use runs::grant::Grant;
 
 impl FromRequestParts<ApiState> for RunCaller {
@@ -87,8 +88,7 @@ async fn run_of(
     if !state.runs.calls.admit_call(&grant) {
         return Err(rate_limited());
     }
-    let call_permit = state.runs.calls.begin_call(&grant);
-    let call_permit = call_permit.ok_or_else(host_calls_full)?;
+    let call_permit = state.runs.calls.begin(&grant, CallKind::Host)?;
     let answer = ResponseMemory::of(&parts.extensions)?;
     answer.charge_to(Sender::Run(grant.run.id, grant.run.endpoint_id));
     // Until the response is sent, because the runner may read it slowly.

@@ -36,11 +36,7 @@ impl From<AwaitError> for ApiError {
                     in a run of its own";
                 Self::conflict("not_awaited", message)
             }
-            AwaitError::Full => {
-                let message = "as many calls of this run wait for interactions as may (8); call again when one of \
-                    them was answered";
-                Self::rate_limited_by("interaction_waits", message.to_owned(), 1)
-            }
+            AwaitError::Full(limit) => limit.into(),
             AwaitError::Over(over) => over.into(),
             AwaitError::Store(error) => error.into(),
         }
@@ -50,11 +46,7 @@ impl From<AwaitError> for ApiError {
 impl From<WaitError> for ApiError {
     fn from(error: WaitError) -> Self {
         match error {
-            WaitError::Full => {
-                let message = "as many calls of this run wait for child runs as may (16); call again when one of \
-                    them has ended";
-                Self::rate_limited_by("child_run_waits", message.to_owned(), 1)
-            }
+            WaitError::Full(limit) => limit.into(),
             WaitError::Over(over) => over.into(),
             WaitError::Store(error) => error.into(),
         }

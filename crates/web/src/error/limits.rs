@@ -1,5 +1,6 @@
 //! Errors of rate limits, concurrency limits and budgets.
 
+use egress::limiter::LimitSpec;
 use http::StatusCode;
 use serde_json::json;
 
@@ -14,21 +15,14 @@ pub fn rate_limited() -> ApiError {
 pub fn refused_too_often() -> ApiError {
     let message = "too many credentials from this address were refused; send a valid one after \
                        `Retry-After` seconds";
-    ApiError::new(StatusCode::TOO_MANY_REQUESTS, "rate_limited", message)
-        .with("reason", json!("refused_too_often"))
-        .retryable_after(10)
+    ApiError::rate_limited_by("refused_too_often", message.to_owned(), 10)
 }
 
-/// The run has reached its limit of concurrent uploads and deletes.
-pub fn uploads_full() -> ApiError {
-    let message = "other uploads and deletes of this run are under way; wait for their answers";
-    ApiError::rate_limited_by("uploads", message.to_owned(), 1)
-}
-
-/// The run has reached its limit of concurrent host calls.
-pub fn host_calls_full() -> ApiError {
-    let message = "the run has reached its limit of concurrent host calls; wait for their responses, and read them";
-    ApiError::rate_limited_by("host_calls", message.to_owned(), 1)
+impl From<LimitSpec> for ApiError {
+    fn from(LimitSpec { refusal, .. }: LimitSpec) -> Self {
+        let message = refusal.message.to_owned();
+        Self::rate_limited_by(refusal.reason, message, refusal.retry_after_seconds)
+    }
 }
 
 /// A budget is used up. `seconds` is the time until it resets, if it does.

@@ -25,7 +25,7 @@ use web::error::body::{chunked_twice, encoded_body, unknown_transfer_coding};
 use web::error::{ApiError, ApiResult};
 use web::host_allowlist::{HostAllowlist, check_host_and_origin, host_header};
 use web::json::BodyTimeout;
-use web::memory_budget::BodyMemory;
+use web::memory_budget::MemoryBudget;
 use web::metrics_page::ServedMethods;
 use web::query::WritesWithoutQuery;
 use web::response_memory::ResponseBudget;
@@ -37,7 +37,7 @@ pub(super) struct RequestMiddleware {
     writes: WritesWithoutQuery,
     host_allowlist: Option<HostAllowlist>,
     patience: BodyTimeout,
-    memory_budget: BodyMemory,
+    memory_budget: MemoryBudget,
     response_memory: ResponseBudget,
 }
 
@@ -52,7 +52,7 @@ impl RequestMiddleware {
             writes: WritesWithoutQuery::of(document),
             host_allowlist: state.host_allowlist.clone(),
             patience: BodyTimeout(state.body),
-            memory_budget: BodyMemory::new(state.body_bytes, largest),
+            memory_budget: MemoryBudget::of_bodies(state.body_bytes, largest),
             response_memory: ResponseBudget::new(state.answer_bytes),
         }
     }
@@ -181,7 +181,7 @@ mod tests {
             writes: WritesWithoutQuery::of(&document),
             host_allowlist: None,
             patience: BodyTimeout::default(),
-            memory_budget: BodyMemory::new(1024, 1024),
+            memory_budget: MemoryBudget::of_bodies(1024, 1024),
             response_memory: ResponseBudget::new(1024),
         });
         let router = Router::new()
