@@ -335,7 +335,15 @@ async fn build(directory: &Path) -> anyhow::Result<PathBuf> {
         "only figures of the packages' profile are meaningful: cargo run --profile dist -p benches"
     );
     let mut command = Command::new("cargo");
-    command.args(["build", "--profile", "dist", "-p", "gateway", "--bin", "runnel"]);
+    command.args([
+        "build",
+        "--profile",
+        "dist",
+        "-p",
+        "gateway",
+        "--bin",
+        "runnel",
+    ]);
     let built = command.status().await.context("cargo does not run")?;
     ensure!(built.success(), "the gateway does not build");
     Ok(directory.join("runnel"))

@@ -34,6 +34,7 @@ use content_parts::check_urls;
 use models::Model;
 use native::NativeFace;
 use pipeline::{Delivery, call_model};
+use runs::call_limits::CallKind;
 use token_bounds::{check_token_limits, prompt_texts};
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::{ApiError, ApiResult};
