@@ -503,7 +503,6 @@ impl FaultyRunnerState {
         }
     }
 
-    #[expect(clippy::too_many_lines, reason = "one arm for each fault")]
     fn frames(&self, run: &FaultyRun) -> Vec<String> {
         let text = match self.fault {
             InjectedFault::LeaksTheToken => format!("I am {}", run.token),
