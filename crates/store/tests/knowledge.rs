@@ -138,7 +138,6 @@ async fn holding(bench: &StoreFixture, word: &str, filters: &Filters) -> Vec<Str
     texts
 }
 
-#[expect(clippy::too_many_lines, reason = "one scenario, step by step")]
 async fn replaces_documents_atomically(bench: StoreFixture) {
     let everything = Filters::default();
     let store = &bench.store;

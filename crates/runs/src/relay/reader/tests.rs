@@ -113,7 +113,6 @@ fn deviations(format: ResultFormat, body: &str) -> (usize, Vec<Deviation>, Optio
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a row for each deviation")]
 fn names_each_deviation_once() {
     use Deviation::*;
     use ResultFormat::*;
