@@ -97,7 +97,7 @@ impl Relayer {
             AppendedSource::new((&self.store, &self.ledger), limits.poll, run, waiter)
         };
         let mut trailing_body = None;
-        let (input, source) = match origin {
+        let (mut input, source) = match origin {
             ResultOrigin::Answer(Answer::Started(started)) => {
                 let format = started.format;
                 let reader = ResultReader::new(format, limits.line_bytes, limits.results);
@@ -116,7 +116,7 @@ impl Relayer {
                 (ResultInput::Appended(appended), source)
             }
         };
-        let shell = RelayShell {
+        let mut shell = RelayShell {
             parts: self,
             live,
             prepared,
@@ -126,8 +126,10 @@ impl Relayer {
             _trailing_body: trailing_body,
         };
         let silence = limits.silence;
-        let machine = RelayMachine::new(run, validator, source, silence, Instant::now());
-        shell.drive(machine, input).await
+        let mut machine = RelayMachine::new(run, validator, source, silence, Instant::now());
+        // By reference: a future would hold these values twice, as arguments and while it is awaited.
+        let cause = shell.drive(&mut machine, &mut input).await?;
+        Ok(machine.into_relayed(cause))
     }
 }
 
@@ -144,16 +146,17 @@ struct RelayShell<'a> {
 }
 
 impl RelayShell<'_> {
+    /// Drives the machine to the cause of the run's end.
     async fn drive(
-        mut self,
-        mut machine: RelayMachine<'_>,
-        mut source: ResultInput<'_>,
-    ) -> Result<Relayed, RelayStop> {
+        &mut self,
+        machine: &mut RelayMachine<'_>,
+        source: &mut ResultInput<'_>,
+    ) -> Result<EndCause, RelayStop> {
         let (parts, live, run) = (self.parts, self.live, self.run);
         self.signals.push(lost(live));
         loop {
             let input = match machine.step(self.facts()) {
-                RelayOutput::Wait(wait) => self.wait(wait, &mut source).await,
+                RelayOutput::Wait(wait) => self.wait(wait, source).await,
                 RelayOutput::AwaitCommit => {
                     RelayInput::Committed(committed(&mut self.in_flight).await)
                 }
@@ -173,7 +176,7 @@ impl RelayShell<'_> {
                     let found = parts.interrupts.was_cancelled_elsewhere(live, run);
                     RelayInput::CancelFound(Box::pin(found).await)
                 }
-                RelayOutput::CloseAppends => Box::pin(close_appends(live, &mut source)).await,
+                RelayOutput::CloseAppends => Box::pin(close_appends(live, source)).await,
                 RelayOutput::WatchInterrupts => {
                     self.signals.push(interrupted(&parts.interrupts, live, run));
                     continue;
@@ -191,7 +194,7 @@ impl RelayShell<'_> {
                     self.signals.push(silence_at(at));
                     continue;
                 }
-                RelayOutput::End(cause) => return Ok(machine.into_relayed(cause)),
+                RelayOutput::End(cause) => return Ok(cause),
                 RelayOutput::Stop(stop) => return Err(stop),
             };
             machine.on(input, self.facts());
