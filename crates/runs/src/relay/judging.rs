@@ -7,6 +7,7 @@ use domain::normalize::{
     unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
 use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
@@ -15,6 +16,7 @@ use super::machine::RelayMachine;
 use super::reader::{Deviation, ResultReader, TooLarge};
 use super::steps::{RelayFacts, RelayOutput};
 use crate::ending::EndCause;
+use crate::event_buffer::EventBuffer;
 use telemetry::tolerance::{Peer, tolerated, unknown_result_type};
 
 /// Maximum number of unknown types of a run that are noted in its ledger.
@@ -154,31 +156,6 @@ impl RelayMachine<'_> {
         None
     }
 
-    pub(super) fn over_limit(&mut self, error: TooLarge, chunk: &[u8]) -> Failure {
-        let (reason, message) = match error {
-            TooLarge::Line => (
-                Reason::LineTooLong,
-                "a line is longer than limits.line_bytes; send large data as an artifact or to the storage, and its id in the result",
-            ),
-            TooLarge::Event => (
-                Reason::EventTooLarge,
-                "an event is larger than limits.event_bytes; send large data as an artifact or to the storage, and its id in the result",
-            ),
-            TooLarge::Document => (
-                Reason::EventTooLarge,
-                "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
-            ),
-            TooLarge::Other => (
-                Reason::EventTooLarge,
-                "what is no result (comments, empty lines, unknown fields) is larger than twice limits.run_bytes: \
-                 send fewer heartbeats",
-            ),
-        };
-        self.buffer
-            .reject(Rejection::new(reason, None, chunk, message));
-        Failure::new(FailureCode::RunnerOutputLimit, message)
-    }
-
     /// Validates one result. Returns the end if the result is one.
     fn validate_result(&mut self, raw: &[u8], facts: RelayFacts) -> Option<EndCause> {
         let now = facts.seconds();
@@ -210,7 +187,8 @@ impl RelayMachine<'_> {
             Verdict::Fail(rejection, failure) => {
                 // A runner that writes to another run is faulty or compromised; operators must see it.
                 if rejection.reason == Reason::WrongRunId {
-                    let audit = self.security_audit(facts);
+                    let workspace = self.workspace.clone();
+                    let audit = wrong_run_audit(self.run_id, workspace, facts.epoch_ms);
                     self.buffer.audit(audit);
                 }
                 self.buffer.reject(rejection);
@@ -274,20 +252,46 @@ impl RelayMachine<'_> {
         tolerated(Peer::Runner, deviation.kind(), self.run_id);
         self.buffer.note(deviation.note(), facts.seconds());
     }
+}
 
-    fn security_audit(&self, facts: RelayFacts) -> AuditEntry {
-        AuditEntry {
-            id: Uuid::now_v7(),
-            workspace: self.workspace.clone(),
-            run_id: self.run_id,
-            action: "result",
-            resource: "run".to_owned(),
-            operation: "append",
-            allowed: false,
-            rule: "a result named another run".into(),
-            bytes: 0,
-            at: facts.epoch_ms,
-            is_shared: false,
-        }
+/// Rejects bytes over a limit. Returns the failure of the run.
+pub(super) fn over_limit(buffer: &mut EventBuffer, error: TooLarge, chunk: &[u8]) -> Failure {
+    let (reason, message) = match error {
+        TooLarge::Line => (
+            Reason::LineTooLong,
+            "a line is longer than limits.line_bytes; send large data as an artifact or to the storage, and its id in the result",
+        ),
+        TooLarge::Event => (
+            Reason::EventTooLarge,
+            "an event is larger than limits.event_bytes; send large data as an artifact or to the storage, and its id in the result",
+        ),
+        TooLarge::Document => (
+            Reason::EventTooLarge,
+            "one JSON document holds no more than 8 MiB and limits.run_bytes: answer by lines of JSON",
+        ),
+        TooLarge::Other => (
+            Reason::EventTooLarge,
+            "what is no result (comments, empty lines, unknown fields) is larger than twice limits.run_bytes: \
+             send fewer heartbeats",
+        ),
+    };
+    buffer.reject(Rejection::new(reason, None, chunk, message));
+    Failure::new(FailureCode::RunnerOutputLimit, message)
+}
+
+/// Audit entry of a result for another run.
+fn wrong_run_audit(run_id: RunId, workspace: WorkspaceId, at: i64) -> AuditEntry {
+    AuditEntry {
+        id: Uuid::now_v7(),
+        workspace,
+        run_id,
+        action: "result",
+        resource: "run".to_owned(),
+        operation: "append",
+        allowed: false,
+        rule: "a result named another run".into(),
+        bytes: 0,
+        at,
+        is_shared: false,
     }
 }

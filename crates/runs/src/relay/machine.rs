@@ -12,7 +12,7 @@ use protocol::id::{RunId, RunnerId, WorkspaceId};
 use store::{Append, Appended, StoreError};
 use tokio::time::Instant;
 
-use super::judging::{JudgedNumbers, PendingResult};
+use super::judging::{JudgedNumbers, PendingResult, over_limit};
 use super::reader::{ReaderItem, ResultReader};
 use super::source::{SourceRead, end_of_input};
 use super::steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
@@ -304,7 +304,8 @@ impl<'a> RelayMachine<'a> {
             (SourceRead::Chunk(chunk), Some(reader)) => {
                 let pushed = reader.push(&chunk, &mut items);
                 self.note_deviations(reader, facts);
-                pushed.err().map(|error| self.over_limit(error, &chunk))
+                let buffer = &mut self.buffer;
+                pushed.err().map(|error| over_limit(buffer, error, &chunk))
             }
             (SourceRead::End, Some(reader)) => {
                 reader.finish(&mut items);
