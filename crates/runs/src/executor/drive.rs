@@ -9,7 +9,7 @@ use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
 use store::{LeaseFilter, StoreError, failpoint};
 
-use super::next_step::{NextStep, after_relay, failure_after};
+use super::next_step::{TaskStep, after_relay, failure_after};
 use super::{RunExecutor, Takeover};
 use crate::dispatch::DispatchOutcome;
 use crate::ending::EndCause;
@@ -99,7 +99,7 @@ impl RunExecutor {
         let id = run.id;
         let outcome = Box::pin(self.relayer.relay(live, prepared, run, origin)).await;
         match after_relay(outcome) {
-            NextStep::Finish(relayed) => {
+            TaskStep::Finish(relayed) => {
                 let Relayed {
                     buffer,
                     tally,
@@ -111,11 +111,11 @@ impl RunExecutor {
                         .await;
                 }
             }
-            NextStep::Leave => {
+            TaskStep::Leave => {
                 tracing::warn!(run.id = %id, "another replica took over run {id}; its stream is closed");
             }
-            NextStep::Release => self.release(run).await,
-            NextStep::Stop(error) => {
+            TaskStep::Release => self.release(run).await,
+            TaskStep::Stop(error) => {
                 self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
                     .await;
             }

@@ -7,8 +7,8 @@ use store::{LeaseFilter, StoreError};
 use crate::ending::internal_failure;
 use crate::relay::{RelayStop, Relayed};
 
-/// Next step of the task of a run.
-pub(crate) enum NextStep {
+/// Step of the task of a run.
+pub(crate) enum TaskStep {
     /// Write the end.
     Finish(Box<Relayed>),
     /// Stop without a terminal: another process owns the run.
@@ -20,13 +20,13 @@ pub(crate) enum NextStep {
 }
 
 /// Step after a relay.
-pub(crate) fn after_relay(outcome: Result<Relayed, RelayStop>) -> NextStep {
+pub(crate) fn after_relay(outcome: Result<Relayed, RelayStop>) -> TaskStep {
     match outcome {
-        Ok(relayed) => NextStep::Finish(Box::new(relayed)),
-        Err(RelayStop::Lost) => NextStep::Leave,
+        Ok(relayed) => TaskStep::Finish(Box::new(relayed)),
+        Err(RelayStop::Lost) => TaskStep::Leave,
         // Only its runner has to be waited for, so the stop need not end the run.
-        Err(RelayStop::Released) => NextStep::Release,
-        Err(RelayStop::Unwritable(error)) => NextStep::Stop(error),
+        Err(RelayStop::Released) => TaskStep::Release,
+        Err(RelayStop::Unwritable(error)) => TaskStep::Stop(error),
     }
 }
 

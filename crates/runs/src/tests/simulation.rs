@@ -8,36 +8,26 @@ use std::env;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
+use faults::{Plant, Violation};
 use world::World;
 
+mod checks;
+mod clients;
 mod database;
 mod drive;
+mod driver;
+mod faults;
 mod gateway;
+mod network;
+mod process;
 mod random;
 mod relaying;
 mod runner;
+mod runner_log;
 pub(super) mod settings;
 mod task;
+mod tasks;
 mod world;
-
-/// A fault that is planted to prove that the simulation finds it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Plant {
-    Nothing,
-    /// Appends are not compared with the epoch of the row.
-    LostFencing,
-    /// An end is written whatever the status and the sequence of the row.
-    DoubledTerminal,
-    /// A task that has lost its run leaves its entry in the registry.
-    ForgottenRelease,
-}
-
-/// A broken invariant, at a time in milliseconds.
-#[derive(Debug, PartialEq, Eq)]
-struct Violation {
-    at: u64,
-    text: String,
-}
 
 /// The smallest of `seeds` with a violation.
 fn first_violation(seeds: std::ops::Range<u64>, plant: Plant) -> Option<(u64, Violation)> {

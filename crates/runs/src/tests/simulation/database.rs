@@ -8,7 +8,7 @@ use std::sync::Arc;
 use domain::admission::{Admission, admit};
 use domain::run::Run;
 use protocol::admin::Concurrency;
-use protocol::id::{AgentId, RunId};
+use protocol::id::RunId;
 use protocol::run::RunStatus;
 use store::{
     Append, Appended, AppendsClosed, ConversationRun, Dispatch, Dispatched, LeaseFilter, Renewed,
@@ -16,7 +16,8 @@ use store::{
 };
 use uuid::Uuid;
 
-use super::{Plant, settings};
+use super::faults::Plant;
+use super::settings::{self, agent};
 
 /// A statement, or the statements of one transaction.
 #[derive(Clone)]
@@ -93,6 +94,7 @@ pub(super) enum Answer {
 /// Answer to an event.
 #[derive(Clone)]
 pub(super) struct Ingested {
+    pub(super) event: usize,
     pub(super) is_accepted: bool,
     /// The run to drive. `is_dispatched`: its first attempt is committed.
     pub(super) started: Option<Box<Run>>,
@@ -103,7 +105,7 @@ pub(super) struct Ingested {
 }
 
 /// Results of a runner that appends them.
-pub(super) struct Deferral {
+pub(super) struct AsyncRun {
     attempt: u32,
     pub(super) accepted: Vec<String>,
     judged_through: u64,
@@ -127,9 +129,46 @@ pub(super) struct Row {
     pub(super) lines: Vec<String>,
     rejections: u64,
     rejected: HashSet<u64>,
-    pub(super) deferral: Option<Deferral>,
+    pub(super) async_run: Option<AsyncRun>,
     /// Absorbed events that wait for a pull.
     steering: Vec<usize>,
+}
+
+impl Row {
+    fn new(template: &Run, order: usize, policy: Concurrency, now: u64) -> Self {
+        Self {
+            run: Run {
+                fencing_token: 0,
+                last_sequence: 0,
+                attempt: 0,
+                ..template.clone()
+            },
+            owner: None,
+            lease_until: None,
+            order,
+            policy,
+            created_at: now,
+            intents: Vec::new(),
+            was_released: false,
+            is_ending: false,
+            lines: Vec::new(),
+            rejections: 0,
+            rejected: HashSet::new(),
+            async_run: None,
+            steering: Vec::new(),
+        }
+    }
+
+    /// Begins a lease.
+    fn hold(&mut self, owner: &str, now: u64) {
+        self.owner = Some(owner.to_owned());
+        self.lease_until = Some(now + settings::LEASE);
+    }
+
+    /// True for a running run whose lease has lapsed.
+    fn is_expired(&self, now: u64) -> bool {
+        self.run.status == RunStatus::Running && self.lease_until.is_some_and(|end| end < now)
+    }
 }
 
 /// The database of one simulation.
@@ -138,21 +177,13 @@ pub(super) struct Database {
     answers: BTreeMap<usize, Ingested>,
     /// Policy of each agent.
     policies: Vec<Concurrency>,
-    plant: Plant,
+    pub(super) plant: Plant,
     /// Reservations of calls, each with the end of its lease.
     pub(super) reservations: BTreeMap<Uuid, u64>,
     /// Events that a run has pulled.
     pub(super) pulled: HashSet<usize>,
     /// The first broken invariant.
     pub(super) violation: Option<String>,
-}
-
-pub(super) fn agent(number: usize) -> AgentId {
-    AgentId(Uuid::from_u128(0xA0 + number as u128))
-}
-
-fn is_live(status: RunStatus) -> bool {
-    !status.is_terminal()
 }
 
 impl Database {
@@ -248,6 +279,7 @@ impl Database {
         let policy = self.policies[number];
         let load = occupancy(&self.live_of(&key), template.agent_id);
         let mut answer = Ingested {
+            event,
             is_accepted: true,
             started: None,
             is_dispatched: false,
@@ -256,13 +288,12 @@ impl Database {
         };
         match admit(policy, true, &load) {
             Admission::Start => {
-                let mut row = new_row(template, event, policy, now);
+                let mut row = Row::new(template, event, policy, now);
                 if let Some(owner) = first_owner {
                     row.run.status = RunStatus::Running;
                     row.run.attempt = 1;
                     row.run.fencing_token = 1;
-                    row.owner = Some(owner.clone());
-                    row.lease_until = Some(now + settings::LEASE);
+                    row.hold(owner, now);
                     row.intents.push((1, row.run.created_at));
                     answer.is_dispatched = true;
                 }
@@ -292,7 +323,7 @@ impl Database {
     }
 
     fn queue(&mut self, template: &Run, event: usize, policy: Concurrency, now: u64) {
-        let mut row = new_row(template, event, policy, now);
+        let mut row = Row::new(template, event, policy, now);
         row.run.status = RunStatus::Queued;
         self.rows.insert(template.id, row);
     }
@@ -300,7 +331,7 @@ impl Database {
     /// Live runs of a conversation, in the order of their events.
     fn live_of(&self, key: &str) -> Vec<ConversationRun> {
         let of_key = |row: &&Row| {
-            row.run.conversation_key.as_deref() == Some(key) && is_live(row.run.status)
+            row.run.conversation_key.as_deref() == Some(key) && !row.run.status.is_terminal()
         };
         let mut live: Vec<_> = self.rows.values().filter(of_key).collect();
         live.sort_by_key(|row| row.order);
@@ -340,6 +371,11 @@ impl Database {
 
     // --- leases ---
 
+    fn running(&mut self, id: RunId) -> Option<&mut Row> {
+        let row = self.rows.get_mut(&id);
+        row.filter(|row| row.run.status == RunStatus::Running)
+    }
+
     fn claim(&mut self, dispatch: &Dispatch, now: u64) -> Dispatched {
         let Some(row) = self.rows.get_mut(&dispatch.run.id) else {
             return Dispatched::Lost;
@@ -350,8 +386,7 @@ impl Database {
             row.run.status = RunStatus::Running;
             row.run.attempt = dispatch.attempt;
             row.run.fencing_token += 1;
-            row.owner = Some(dispatch.owner.clone());
-            row.lease_until = Some(now + settings::LEASE);
+            row.hold(&dispatch.owner, now);
             row.intents.push((dispatch.attempt, dispatch.at));
             return Dispatched::Owned(Box::new(row.run.clone()));
         }
@@ -371,8 +406,7 @@ impl Database {
     fn renew(&mut self, owner: &str, ids: &[RunId], now: u64) -> Renewed {
         let mut renewed = Renewed::default();
         for id in ids {
-            if let Some(row) = self.rows.get_mut(id)
-                && row.run.status == RunStatus::Running
+            if let Some(row) = self.running(*id)
                 && row.owner.as_deref() == Some(owner)
             {
                 row.lease_until = Some(now + settings::LEASE);
@@ -383,10 +417,7 @@ impl Database {
     }
 
     fn expired(&self, now: u64) -> Vec<Run> {
-        let expired = |row: &&Row| {
-            row.run.status == RunStatus::Running && row.lease_until.is_some_and(|end| end < now)
-        };
-        let found = self.rows.values().filter(expired);
+        let found = self.rows.values().filter(|row| row.is_expired(now));
         found.map(|row| row.run.clone()).collect()
     }
 
@@ -399,29 +430,27 @@ impl Database {
     ) -> Vec<(Run, bool)> {
         let mut taken = Vec::new();
         for id in ids {
-            let Some(row) = self.rows.get_mut(id) else {
+            let Some(row) = self.running(*id) else {
                 continue;
             };
             let is_eligible = match leases {
-                LeaseFilter::Expired => row.lease_until.is_some_and(|end| end < now),
+                LeaseFilter::Expired => row.is_expired(now),
                 LeaseFilter::All => true,
                 LeaseFilter::Own => row.owner.as_deref() == Some(owner),
                 LeaseFilter::None => false,
             };
-            if row.run.status == RunStatus::Running && is_eligible {
+            if is_eligible {
                 row.was_released = row.owner.is_none();
                 row.run.fencing_token += 1;
-                row.owner = Some(owner.to_owned());
-                row.lease_until = Some(now + settings::LEASE);
-                taken.push((row.run.clone(), row.deferral.is_some()));
+                row.hold(owner, now);
+                taken.push((row.run.clone(), row.async_run.is_some()));
             }
         }
         taken
     }
 
     fn release(&mut self, id: RunId, epoch: i64) {
-        if let Some(row) = self.rows.get_mut(&id)
-            && row.run.status == RunStatus::Running
+        if let Some(row) = self.running(id)
             && row.run.fencing_token == epoch
         {
             row.lease_until = Some(0);
@@ -439,7 +468,7 @@ impl Database {
 
     fn request_cancel(&mut self, id: RunId, now: u64) -> Option<Box<Run>> {
         let row = self.rows.get_mut(&id)?;
-        if is_live(row.run.status) && row.run.cancel_requested_at.is_none() {
+        if !row.run.status.is_terminal() && row.run.cancel_requested_at.is_none() {
             row.run.cancel_requested_at = Some(settings::epoch_ms(now));
         }
         Some(Box::new(row.run.clone()))
@@ -472,8 +501,8 @@ impl Database {
         let numbers = append.rejections.iter();
         row.rejected
             .extend(numbers.filter_map(|rejection| rejection.runner_sequence));
-        if let (Some(through), Some(deferral)) = (append.judged_through, &mut row.deferral) {
-            deferral.judged_through = through;
+        if let (Some(through), Some(async_run)) = (append.judged_through, &mut row.async_run) {
+            async_run.judged_through = through;
         }
         let Some(end) = &append.terminal else {
             self.check_ledger(append.run_id);
@@ -538,16 +567,13 @@ impl Database {
     // --- async runs ---
 
     fn start_async(&mut self, id: RunId, attempt: u32, now: u64) -> bool {
-        let Some(row) = self.rows.get_mut(&id) else {
+        let Some(row) = self.running(id) else {
             return false;
         };
-        if row.run.status != RunStatus::Running {
-            return false;
-        }
-        match &mut row.deferral {
-            Some(deferral) => deferral.attempt = attempt,
+        match &mut row.async_run {
+            Some(async_run) => async_run.attempt = attempt,
             none => {
-                *none = Some(Deferral {
+                *none = Some(AsyncRun {
                     attempt,
                     accepted: Vec::new(),
                     judged_through: 0,
@@ -565,30 +591,30 @@ impl Database {
         if row.run.status.is_terminal() {
             return Some(false);
         }
-        let deferral = row.deferral.as_mut()?;
-        if number <= deferral.accepted.len() as u64 {
+        let async_run = row.async_run.as_mut()?;
+        if number <= async_run.accepted.len() as u64 {
             return Some(true);
         }
-        if deferral.is_closed {
+        if async_run.is_closed {
             return Some(false);
         }
-        deferral.accepted.push(raw.to_owned());
-        deferral.lease_until = now + settings::APPEND_LEASE;
+        async_run.accepted.push(raw.to_owned());
+        async_run.lease_until = now + settings::APPEND_LEASE;
         Some(true)
     }
 
     fn resume(&mut self, id: RunId, attempt: u32, now: u64) -> Option<ResumePoint> {
-        let row = self.rows.get_mut(&id)?;
-        if row.run.status != RunStatus::Running {
-            return None;
-        }
-        let deferral = row.deferral.as_mut().filter(|one| one.attempt == attempt)?;
-        if !deferral.is_closed {
-            deferral.lease_until = now + settings::APPEND_LEASE;
+        let row = self.running(id)?;
+        let async_run = row
+            .async_run
+            .as_mut()
+            .filter(|one| one.attempt == attempt)?;
+        if !async_run.is_closed {
+            async_run.lease_until = now + settings::APPEND_LEASE;
         }
         Some(ResumePoint {
-            judged_through: deferral.judged_through,
-            accepted_through: deferral.accepted.len() as u64,
+            judged_through: async_run.judged_through,
+            accepted_through: async_run.accepted.len() as u64,
             rejections: row.rejections,
             rejected: row.rejected.clone(),
         })
@@ -601,29 +627,27 @@ impl Database {
         only_if_expired: bool,
         now: u64,
     ) -> AppendsClosed {
-        let row = self.rows.get_mut(&id);
-        let Some(row) = row
-            .filter(|row| row.run.status == RunStatus::Running && row.run.fencing_token == epoch)
-        else {
+        let row = self.running(id);
+        let Some(row) = row.filter(|row| row.run.fencing_token == epoch) else {
             return AppendsClosed::Lost;
         };
-        let Some(deferral) = &mut row.deferral else {
+        let Some(async_run) = &mut row.async_run else {
             return AppendsClosed::Behind(0);
         };
-        if only_if_expired && deferral.lease_until >= now {
+        if only_if_expired && async_run.lease_until >= now {
             return AppendsClosed::Heartbeating;
         }
-        deferral.is_closed = true;
-        AppendsClosed::Behind(deferral.accepted.len() as u64)
+        async_run.is_closed = true;
+        AppendsClosed::Behind(async_run.accepted.len() as u64)
     }
 
     fn read_appends(&self, id: RunId, after: u64, now: u64) -> Answer {
         const PER_READ: usize = 3;
-        let deferral = self.rows.get(&id).and_then(|row| row.deferral.as_ref());
-        let is_expired = deferral.is_none_or(|deferral| deferral.lease_until < now);
-        let new: Vec<_> = deferral
+        let async_run = self.rows.get(&id).and_then(|row| row.async_run.as_ref());
+        let is_expired = async_run.is_none_or(|async_run| async_run.lease_until < now);
+        let new: Vec<_> = async_run
             .iter()
-            .flat_map(|deferral| deferral.accepted.iter())
+            .flat_map(|async_run| async_run.accepted.iter())
             .skip(usize::try_from(after).unwrap())
             .take(PER_READ)
             .cloned()
@@ -634,44 +658,19 @@ impl Database {
 
     /// The runner pulls the absorbed events of its run.
     pub(super) fn pull(&mut self, id: RunId) {
-        if let Some(row) = self.rows.get_mut(&id)
-            && row.run.status == RunStatus::Running
+        if let Some(row) = self.running(id)
             && row.run.cancel_requested_at.is_none()
         {
-            self.pulled.extend(row.steering.drain(..));
+            let pulled = std::mem::take(&mut row.steering);
+            self.pulled.extend(pulled);
         }
     }
 
-    pub(super) fn run_of(&self, event: usize) -> Option<&Row> {
-        self.rows.get(&settings::run_id(event))
-    }
-
-    pub(super) fn are_all_ended(&self) -> bool {
-        self.rows.values().all(|row| row.run.status.is_terminal())
-    }
-}
-
-fn new_row(template: &Run, order: usize, policy: Concurrency, now: u64) -> Row {
-    Row {
-        run: Run {
-            fencing_token: 0,
-            last_sequence: 0,
-            attempt: 0,
-            ..template.clone()
-        },
-        owner: None,
-        lease_until: None,
-        order,
-        policy,
-        created_at: now,
-        intents: Vec::new(),
-        was_released: false,
-        is_ending: false,
-        lines: Vec::new(),
-        rejections: 0,
-        rejected: HashSet::new(),
-        deferral: None,
-        steering: Vec::new(),
+    /// Checks that published events are in the table.
+    pub(super) fn check_published(&mut self, id: RunId, last: u64) {
+        if self.rows[&id].run.last_sequence < last {
+            self.break_with(format!("{id} showed the event {last} before its commit"));
+        }
     }
 }
 

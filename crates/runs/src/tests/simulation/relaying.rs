@@ -1,33 +1,51 @@
 //! The relay of a simulated gateway: it executes the outputs of the real [`RelayMachine`].
 
-use std::collections::VecDeque;
-
 use domain::normalize::ResultValidator;
 use protocol::admin::DeltaMode;
-use runner_client::ResultFormat;
 use store::StoreError;
 
 use super::database::{Answer, Op};
-use super::drive::commit_output;
+use super::driver::Driver;
 use super::settings::{LEASE, LIMITS, POLL, SILENCE, event_of, millis, snapshots};
-use super::task::{CommitStage, Lookup, RelayStage, Source, Stage, Task, Watches};
-use super::world::{Connection, World};
-use crate::ledger::commit::{AfterError, CommitMachine, CommitOutput, RetryWindow};
-use crate::relay::reader::ResultReader;
+use super::task::{CommitStage, Lookup, RelayStage, Retry, Source, Watches};
+use crate::ending::EndCause;
+use crate::ledger::commit::CommitMachine;
 use crate::relay::source::{AppendCursor, SourceRead};
 use crate::relay::{
     RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait,
 };
 
-impl World {
-    pub(super) fn begin_stream(&mut self, gateway: usize, task: &mut Task) {
-        let reader = ResultReader::new(ResultFormat::JsonLines, 4_000, LIMITS);
-        self.begin_relay(gateway, task, RelaySource::Stream(Box::new(reader)));
-        self.pump_relay(gateway, task);
-    }
+/// Kinds of signals that are ready.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Signal {
+    Lost,
+    Interrupted,
+    GraceOver,
+    Released,
+    Silent,
+}
 
-    pub(super) fn begin_relay(&mut self, gateway: usize, task: &mut Task, source: RelaySource) {
-        let snapshot = &snapshots()[event_of(task.run.id)];
+fn facts(driver: &Driver) -> RelayFacts {
+    RelayFacts {
+        now: driver.now(),
+        epoch_ms: driver.epoch_ms(),
+        is_cancelled: driver.task.live.cancel.is_cancelled(),
+    }
+}
+
+fn close_appends(driver: &mut Driver, only_if_expired: bool) -> u64 {
+    let op = Op::CloseAppends {
+        run: driver.task.run.id,
+        epoch: driver.task.run.fencing_token,
+        only_if_expired,
+    };
+    driver.request(op)
+}
+
+impl RelayStage {
+    pub(super) fn new(driver: &Driver, source: RelaySource) -> Self {
+        let run = &driver.task.run;
+        let snapshot = &snapshots()[event_of(run.id)];
         let validator = ResultValidator::new(snapshot, LIMITS, DeltaMode::Increment, true);
         let appends = |backlog_end| Source::Appends {
             cursor: AppendCursor::new(backlog_end),
@@ -39,180 +57,108 @@ impl World {
             RelaySource::Appends => appends(None),
             RelaySource::Backlog(point) => appends(Some(point.accepted_through)),
         };
-        let now = self.instant(self.now);
-        let machine = RelayMachine::new(&task.run, validator, source, millis(SILENCE), now);
-        task.stage = Stage::Relay(Box::new(RelayStage {
-            machine,
+        let now = driver.now();
+        Self {
+            machine: RelayMachine::new(run, validator, source, millis(SILENCE), now),
             source: results,
-            reads: VecDeque::new(),
+            reads: [].into(),
             commit: None,
             committed: None,
             lookup: None,
             watches: Watches::default(),
-        }));
-        let deadline = u64::try_from(task.run.deadline_at - self.epoch_ms(gateway)).unwrap_or(0);
-        self.wake_task(gateway, task, self.now + deadline);
-    }
-
-    /// Bytes of the runner's response.
-    pub(super) fn read(&mut self, connection: Connection, read: SourceRead) {
-        let gateway = connection.process.gateway;
-        let task = self.gateways[gateway].tasks.get_mut(&connection.key);
-        if let Some(task) = task
-            && task.connection == connection.number
-            && let Stage::Relay(relay) = &mut task.stage
-        {
-            relay.reads.push_back(read);
-            self.advance(gateway, connection.key);
         }
     }
 
-    fn facts(&self, gateway: usize, task: &Task) -> RelayFacts {
-        RelayFacts {
-            now: self.instant(self.now),
-            epoch_ms: self.epoch_ms(gateway),
-            is_cancelled: task.live.cancel.is_cancelled(),
-        }
-    }
-
-    pub(super) fn pump_relay(&mut self, gateway: usize, task: &mut Task) {
+    /// Continues until the relay ends, stops or waits.
+    pub(super) fn pump(&mut self, driver: &mut Driver) -> Option<Result<EndCause, RelayStop>> {
         loop {
-            self.send_due(gateway, task);
-            let facts = self.facts(gateway, task);
-            let signal = self.signal(gateway, task);
-            let Stage::Relay(relay) = &mut task.stage else {
-                return;
-            };
-            if relay.lookup.is_some() {
+            self.send_due(driver);
+            let facts = facts(driver);
+            let signal = self.signal(driver);
+            if self.lookup.is_some() {
                 // The product waits for the answer or the loss of the run.
                 if signal != Some(Signal::Lost) {
-                    return;
+                    return None;
                 }
-                relay.lookup = None;
-                relay.machine.on(RelayInput::Lost, facts);
+                self.lookup = None;
+                self.machine.on(RelayInput::Lost, facts);
             }
-            let input = match relay.machine.step(facts) {
-                RelayOutput::Wait(wait) => match self.next_input(gateway, task, wait, signal) {
-                    Some(input) => input,
-                    None => return,
-                },
-                RelayOutput::AwaitCommit => match relay.committed.take() {
-                    Some(outcome) => RelayInput::Committed(outcome),
-                    None => return,
-                },
-                RelayOutput::End(cause) => {
-                    let stage = std::mem::replace(&mut task.stage, Stage::Done);
-                    let Stage::Relay(relay) = stage else { return };
-                    let relayed = relay.machine.into_relayed(cause);
-                    return self.relayed(gateway, task, Ok(relayed));
-                }
-                RelayOutput::Stop(stop) => return self.stopped(gateway, task, stop),
+            let input = match self.machine.step(facts) {
+                RelayOutput::Wait(wait) => self.next_input(driver, wait, signal)?,
+                RelayOutput::AwaitCommit => RelayInput::Committed(self.committed.take()?),
+                RelayOutput::End(cause) => return Some(Ok(cause)),
+                RelayOutput::Stop(stop) => return Some(Err(stop)),
                 other => {
-                    self.execute(gateway, task, other);
+                    self.execute(driver, other);
                     continue;
                 }
             };
-            if let Stage::Relay(relay) = &mut task.stage {
-                relay.machine.on(input, facts);
-            }
+            self.machine.on(input, facts);
         }
-    }
-
-    fn stopped(&mut self, gateway: usize, task: &mut Task, stop: RelayStop) {
-        self.relayed(gateway, task, Err(stop));
     }
 
     /// Sends the operations whose pause is over.
-    fn send_due(&mut self, gateway: usize, task: &mut Task) {
-        let now = self.now;
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
-        if let Some(op) = relay.commit.as_mut().and_then(|commit| commit.due(now)) {
-            let token = self.ask(gateway, task, op);
-            if let Stage::Relay(relay) = &mut task.stage
-                && let Some(commit) = &mut relay.commit
-            {
-                commit.token = Some(token);
-            }
+    fn send_due(&mut self, driver: &mut Driver) {
+        if let Some(commit) = &mut self.commit {
+            commit.send_due(driver);
         }
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
-        if let Some(lookup) = &mut relay.lookup
-            && lookup.retry_at.take_if(|at| *at <= now).is_some()
+        if let Some(lookup) = &mut self.lookup
+            && lookup.retry.is_due(driver.net.now)
         {
-            let op = Op::CloseAppends {
-                run: task.run.id,
-                epoch: task.run.fencing_token,
-                only_if_expired: false,
-            };
-            let token = self.ask(gateway, task, op);
-            if let Stage::Relay(relay) = &mut task.stage
-                && let Some(lookup) = &mut relay.lookup
-            {
-                lookup.token = token;
-            }
+            lookup.token = close_appends(driver, false);
         }
     }
 
     /// The next signal of the watches, if there is one.
-    fn signal(&mut self, gateway: usize, task: &mut Task) -> Option<Signal> {
-        let interruption = self.interruption(gateway, task);
-        let Stage::Relay(relay) = &task.stage else {
-            return None;
-        };
-        let watches = &relay.watches;
-        if task.live.lost.is_cancelled() {
+    fn signal(&self, driver: &mut Driver) -> Option<Signal> {
+        let watches = &self.watches;
+        if driver.task.live.lost.is_cancelled() {
             return Some(Signal::Lost);
         }
-        if watches.interrupts && interruption.is_some() {
+        if watches.interrupts && driver.interruption().is_some() {
             return Some(Signal::Interrupted);
         }
-        if watches.grace && self.is_grace_over(gateway, task) {
+        if watches.grace && driver.is_grace_over() {
             return Some(Signal::GraceOver);
         }
-        if watches.release && self.gateways[gateway].is_stopping {
+        if watches.release && driver.gateway.is_stopping {
             return Some(Signal::Released);
         }
-        let is_silent = watches.silence_at.is_some_and(|at| at <= self.now);
+        let is_silent = watches.silence_at.is_some_and(|at| at <= driver.net.now);
         is_silent.then_some(Signal::Silent)
     }
 
     /// An input for a waiting machine. Usually the first that is ready in the order of the product, else any.
     fn next_input(
         &mut self,
-        gateway: usize,
-        task: &mut Task,
+        driver: &mut Driver,
         wait: RelayWait,
         signal: Option<Signal>,
     ) -> Option<RelayInput> {
-        let interruption = self.interruption(gateway, task);
-        let prefers_signal = signal.is_some() && self.random.chance(20);
-        self.look(gateway, task, wait);
-        let Stage::Relay(relay) = &mut task.stage else {
-            return None;
-        };
+        let prefers_signal = signal.is_some() && driver.net.random.chance(20);
+        if wait.for_reads && self.reads.is_empty() {
+            self.look(driver);
+        }
         if !prefers_signal {
             if wait.for_reads
-                && let Some(read) = relay.take_read()
+                && let Some(read) = self.reads.pop_front()
             {
                 return Some(RelayInput::Read(read));
             }
-            if let Some(outcome) = relay.committed.take() {
+            if let Some(outcome) = self.committed.take() {
                 return Some(RelayInput::Committed(outcome));
             }
         }
-        let watches = &mut relay.watches;
+        let watches = &mut self.watches;
         match signal {
             Some(Signal::Lost) => Some(RelayInput::Lost),
             Some(Signal::Interrupted) => {
                 watches.interrupts = false;
-                interruption.map(RelayInput::Interrupted)
+                driver.interruption().map(RelayInput::Interrupted)
             }
             Some(Signal::GraceOver) => {
                 watches.grace = false;
-                interruption.map(RelayInput::Interrupted)
+                driver.interruption().map(RelayInput::Interrupted)
             }
             Some(Signal::Released) => {
                 watches.release = false;
@@ -229,57 +175,50 @@ impl World {
     }
 
     /// Executes an output that needs no input at once.
-    fn execute(&mut self, gateway: usize, task: &mut Task, output: RelayOutput) {
-        let now = self.now;
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
+    fn execute(&mut self, driver: &mut Driver, output: RelayOutput) {
         match output {
             RelayOutput::Commit(append) => {
                 let machine = CommitMachine::new(append, millis(LEASE));
-                relay.commit = Some(CommitStage::new(machine));
+                self.commit = Some(CommitStage::new(machine));
             }
             RelayOutput::Publish(frames, _) => {
                 if !frames.ends.is_empty() {
-                    self.check_published(task.run.id, frames.last());
+                    let id = driver.task.run.id;
+                    driver.net.db.check_published(id, frames.last());
                 }
-                task.live.log.publish(frames);
+                driver.task.live.log.publish(frames);
             }
             // No run of the simulation uploads artifacts.
             RelayOutput::FindArtifact(_) => {
-                let facts = self.facts(gateway, task);
-                if let Stage::Relay(relay) = &mut task.stage {
-                    relay
-                        .machine
-                        .on(RelayInput::ArtifactFound(Ok(false)), facts);
-                }
+                let found = RelayInput::ArtifactFound(Ok(false));
+                self.machine.on(found, facts(driver));
             }
             RelayOutput::FindCancel => {
-                let token = self.ask(gateway, task, Op::FindRun(task.run.id));
-                Self::begin_lookup(task, token, false);
+                let token = driver.request(Op::FindRun(driver.task.run.id));
+                self.lookup = Some(Lookup {
+                    token,
+                    retry: Retry::new(),
+                    closes: false,
+                });
             }
             RelayOutput::CloseAppends => {
                 // A look in flight is dropped, as `select!` drops its future.
-                if let Source::Appends { token, .. } = &mut relay.source {
+                if let Source::Appends { token, .. } = &mut self.source {
                     *token = None;
                 }
-                let op = Op::CloseAppends {
-                    run: task.run.id,
-                    epoch: task.run.fencing_token,
-                    only_if_expired: false,
-                };
-                let token = self.ask(gateway, task, op);
-                Self::begin_lookup(task, token, true);
+                let token = close_appends(driver, false);
+                self.lookup = Some(Lookup {
+                    token,
+                    retry: Retry::new(),
+                    closes: true,
+                });
             }
-            RelayOutput::WatchInterrupts => relay.watches.interrupts = true,
-            RelayOutput::WatchGrace => relay.watches.grace = true,
-            RelayOutput::WatchRelease => relay.watches.release = true,
+            RelayOutput::WatchInterrupts => self.watches.interrupts = true,
+            RelayOutput::WatchGrace => self.watches.grace = true,
+            RelayOutput::WatchRelease => self.watches.release = true,
             RelayOutput::WatchSilence(at) => {
-                let begin = self.instant(now);
-                let wait = at.saturating_duration_since(begin).as_millis();
-                let at = now + u64::try_from(wait).unwrap();
-                relay.watches.silence_at = Some(at);
-                self.wake_task(gateway, task, at);
+                let pause = at.saturating_duration_since(driver.now());
+                self.watches.silence_at = Some(driver.wake_after(pause));
             }
             RelayOutput::Wait(_)
             | RelayOutput::AwaitCommit
@@ -288,115 +227,67 @@ impl World {
         }
     }
 
-    fn begin_lookup(task: &mut Task, token: u64, closes: bool) {
-        if let Stage::Relay(relay) = &mut task.stage {
-            relay.lookup = Some(Lookup {
-                token,
-                window: RetryWindow::new(millis(LEASE)),
-                retry_at: None,
-                closes,
-            });
-        }
-    }
-
     /// Reads appended results, if no read is in flight.
-    fn look(&mut self, gateway: usize, task: &mut Task, wait: RelayWait) {
-        let now = self.now;
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
+    fn look(&mut self, driver: &mut Driver) {
         let Source::Appends {
             cursor,
             token,
             look_at,
-        } = &mut relay.source
+        } = &mut self.source
         else {
             return;
         };
-        if !wait.for_reads || !relay.reads.is_empty() || token.is_some() || *look_at > now {
+        if token.is_some() || *look_at > driver.net.now {
             return;
         }
         if cursor.take_caught_up() {
-            relay.reads.push_back(SourceRead::CaughtUp);
+            self.reads.push_back(SourceRead::CaughtUp);
             return;
         }
         let op = Op::ReadAppends {
-            run: task.run.id,
+            run: driver.task.run.id,
             after: cursor.read_through(),
         };
-        let requested = self.ask(gateway, task, op);
-        if let Stage::Relay(relay) = &mut task.stage
-            && let Source::Appends { token, .. } = &mut relay.source
-        {
-            *token = Some((requested, false));
-        }
+        *token = Some(driver.request(op));
     }
 
     /// Takes an answer for the commit, the lookup or the read in flight. Others were dropped.
-    pub(super) fn relay_answered(
+    pub(super) fn answered(
         &mut self,
-        gateway: usize,
-        task: &mut Task,
+        driver: &mut Driver,
         token: u64,
         answer: Result<Answer, StoreError>,
     ) {
-        let now = self.instant(self.now);
-        let facts = self.facts(gateway, task);
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
-        if let Some(commit) = &mut relay.commit
+        if let Some(commit) = &mut self.commit
             && commit.token == Some(token)
         {
-            commit.token = None;
-            match commit_output(&mut commit.machine, answer, now) {
-                CommitOutput::Pause { pause, .. } => {
-                    let at = self.now + u64::try_from(pause.as_millis()).unwrap();
-                    commit.retry_at = Some(at);
-                    self.wake_task(gateway, task, at);
-                }
-                CommitOutput::Done(outcome) => {
-                    relay.commit = None;
-                    relay.committed = Some(outcome);
-                }
-                CommitOutput::Write | CommitOutput::FindRun => commit.retry_at = Some(self.now),
+            if let Some(outcome) = commit.answered(driver, answer) {
+                self.commit = None;
+                self.committed = Some(outcome);
             }
-        } else if relay
-            .lookup
-            .as_ref()
-            .is_some_and(|lookup| lookup.token == token)
-        {
-            self.lookup_answered(gateway, task, answer, facts);
+        } else if let Some(lookup) = self.lookup.take_if(|lookup| lookup.token == token) {
+            self.lookup_answered(driver, lookup, answer);
         } else {
-            self.look_answered(gateway, task, token, answer);
+            self.look_answered(driver, token, answer);
         }
     }
 
     fn lookup_answered(
         &mut self,
-        gateway: usize,
-        task: &mut Task,
+        driver: &mut Driver,
+        mut lookup: Lookup,
         answer: Result<Answer, StoreError>,
-        facts: RelayFacts,
     ) {
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
-        let Some(mut lookup) = relay.lookup.take() else {
-            return;
-        };
         let input = match answer {
-            Err(error) if lookup.closes => match lookup.window.after(error, facts.now) {
-                AfterError::Retry { pause, .. } => {
-                    let at = self.now + u64::try_from(pause.as_millis()).unwrap();
-                    lookup.retry_at = Some(at);
-                    relay.lookup = Some(lookup);
-                    return self.wake_task(gateway, task, at);
+            Err(error) if lookup.closes => match lookup.retry.after(driver, error) {
+                None => {
+                    self.lookup = Some(lookup);
+                    return;
                 }
-                AfterError::Fail(error) => RelayInput::AppendsClosed(Err(error)),
+                Some(error) => RelayInput::AppendsClosed(Err(error)),
             },
             Ok(Answer::Closed(closed)) => {
-                let is_ours = match &mut relay.source {
+                let is_ours = match &mut self.source {
                     Source::Appends { cursor, .. } => cursor.on_closed(closed),
                     Source::Stream => true,
                 };
@@ -407,85 +298,50 @@ impl World {
             }
             _ => RelayInput::CancelFound(false),
         };
-        relay.machine.on(input, facts);
+        self.machine.on(input, facts(driver));
     }
 
     fn look_answered(
         &mut self,
-        gateway: usize,
-        task: &mut Task,
+        driver: &mut Driver,
         answered: u64,
         answer: Result<Answer, StoreError>,
     ) {
-        let now = self.now;
-        let Stage::Relay(relay) = &mut task.stage else {
-            return;
-        };
         let Source::Appends {
             cursor,
             token,
             look_at,
-        } = &mut relay.source
+        } = &mut self.source
         else {
             return;
         };
-        if token.is_none_or(|(token, _)| token != answered) {
+        if token.take_if(|token| *token == answered).is_none() {
             return;
         }
-        *token = None;
-        let mut pause = POLL;
-        match answer {
+        let pause = match answer {
             Ok(Answer::Appends {
                 found: Some((last, results)),
                 ..
             }) => {
-                relay.reads.push_back(cursor.advance(last, results));
+                self.reads.push_back(cursor.advance(last, results));
                 return;
             }
             Ok(Answer::Appends {
                 is_expired: true, ..
             }) => {
-                let op = Op::CloseAppends {
-                    run: task.run.id,
-                    epoch: task.run.fencing_token,
-                    only_if_expired: true,
-                };
-                let requested = self.ask(gateway, task, op);
-                if let Stage::Relay(relay) = &mut task.stage
-                    && let Source::Appends { token, .. } = &mut relay.source
-                {
-                    *token = Some((requested, true));
-                }
+                *token = Some(close_appends(driver, true));
                 return;
             }
             Ok(Answer::Closed(closed)) => match cursor.on_expired(closed) {
                 Ok(read) => {
-                    relay.reads.push_back(read);
+                    self.reads.push_back(read);
                     return;
                 }
-                Err(wait) => {
-                    pause = wait.map_or(POLL, |_| 5);
-                }
+                Err(wait) => wait.map_or(POLL, |_| 5),
             },
-            _ => {}
-        }
-        *look_at = now + pause;
-        self.wake_task(gateway, task, now + pause);
-    }
-}
-
-/// Kinds of signals that are ready.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Signal {
-    Lost,
-    Interrupted,
-    GraceOver,
-    Released,
-    Silent,
-}
-
-impl RelayStage {
-    fn take_read(&mut self) -> Option<SourceRead> {
-        self.reads.pop_front()
+            _ => POLL,
+        };
+        *look_at = driver.net.now + pause;
+        driver.wake(*look_at);
     }
 }

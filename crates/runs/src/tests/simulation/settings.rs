@@ -6,13 +6,11 @@ use std::time::Duration;
 use domain::authorization::AuthorizationSnapshot;
 use domain::normalize::ResultLimits;
 use domain::run::Run;
-use protocol::id::{EndpointId, RunId, WorkspaceId};
+use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::json;
 use uuid::Uuid;
-
-use super::database::agent;
 
 pub(super) const LEASE: u64 = 3_000;
 pub(super) const APPEND_LEASE: u64 = 2_500;
@@ -45,6 +43,10 @@ pub(super) fn millis(time: u64) -> Duration {
 
 pub(super) fn epoch_ms(time: u64) -> i64 {
     START + i64::try_from(time).unwrap()
+}
+
+pub(super) fn agent(number: usize) -> AgentId {
+    AgentId(Uuid::from_u128(0xA0 + number as u128))
 }
 
 /// Id of the run of an event.

@@ -4,17 +4,14 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use domain::run::{Failure, Run};
-use protocol::id::RunId;
 use store::{Appended, Dispatch, LeaseFilter, StoreError};
 
+use super::network::TaskKey;
 use super::runner::PostAnswer;
 use crate::ledger::commit::{CommitMachine, RetryWindow};
 use crate::live::{CommittedFrames, LiveRun};
 use crate::relay::RelayMachine;
 use crate::relay::source::{AppendCursor, SourceRead};
-
-/// Id of a task: the run, and the number of the task.
-pub(super) type TaskKey = (RunId, u64);
 
 pub(super) struct Task {
     pub(super) key: TaskKey,
@@ -43,10 +40,8 @@ pub(super) enum Stage {
         attempt: u32,
         until: u64,
     },
-    Defer {
-        window: RetryWindow,
-        retry_at: Option<u64>,
-    },
+    /// Writes that the run is async.
+    Defer(Retry),
     Relay(Box<RelayStage>),
     Finish(Box<FinishStage>),
     /// Takes a run that no task drives, to end it.
@@ -61,8 +56,13 @@ pub(super) enum Stage {
 pub(super) struct ClaimStage {
     pub(super) dispatch: Dispatch,
     pub(super) requested_at: u64,
+    pub(super) retry: Retry,
+}
+
+/// An operation that is repeated after errors.
+pub(super) struct Retry {
     pub(super) window: RetryWindow,
-    pub(super) retry_at: Option<u64>,
+    pub(super) at: Option<u64>,
 }
 
 /// Commit in flight, with its state between two tries.
@@ -80,8 +80,7 @@ pub(super) struct FinishStage {
 /// Lookup that the machine waits for.
 pub(super) struct Lookup {
     pub(super) token: u64,
-    pub(super) window: RetryWindow,
-    pub(super) retry_at: Option<u64>,
+    pub(super) retry: Retry,
     /// A close of appends; otherwise a read of the row.
     pub(super) closes: bool,
 }
@@ -90,8 +89,8 @@ pub(super) enum Source {
     Stream,
     Appends {
         cursor: AppendCursor,
-        /// The read in flight; true for the close that follows it.
-        token: Option<(u64, bool)>,
+        /// The read in flight, or the close that follows it.
+        token: Option<u64>,
         look_at: u64,
     },
 }

@@ -1,0 +1,104 @@
+//! Invariants of the simulation at its rest.
+
+use std::collections::{BTreeSet, HashSet};
+
+use super::clients::Clients;
+use super::database::{Database, Row, is_terminal_line};
+use super::gateway::Gateway;
+use super::runner_log::Runners;
+use super::settings::run_id;
+
+/// View of all parts of a world.
+pub(super) struct Checks<'a> {
+    pub(super) db: &'a Database,
+    pub(super) gateways: &'a [Gateway],
+    pub(super) clients: &'a Clients,
+    pub(super) runners: &'a Runners,
+}
+
+impl Checks<'_> {
+    pub(super) fn is_at_rest(&self) -> bool {
+        let is_idle = |one: &Gateway| one.is_up && !one.is_stopping && one.tasks.is_empty();
+        self.clients.are_settled()
+            && self.live().next().is_none()
+            && self.db.reservations.is_empty()
+            && self.gateways.iter().all(is_idle)
+    }
+
+    fn live(&self) -> impl Iterator<Item = &Row> {
+        let rows = self.db.rows.values();
+        rows.filter(|row| !row.run.status.is_terminal())
+    }
+
+    /// Describes what still waits at the end.
+    pub(super) fn unrest(&self) -> String {
+        let runs: Vec<_> = self
+            .live()
+            .map(|row| format!("{} {:?} of {:?}", row.run.id, row.run.status, row.owner))
+            .collect();
+        let tasks: usize = self.gateways.iter().map(|one| one.tasks.len()).sum();
+        let reserved = self.db.reservations.len();
+        format!("no rest: live runs {runs:?}, {tasks} tasks, {reserved} reservations")
+    }
+
+    pub(super) fn check_rest(&self) -> Result<(), String> {
+        for gateway in self.gateways {
+            if gateway.live.count() > 0 {
+                return Err(format!("{} holds entries of ended runs", gateway.owner));
+            }
+        }
+        for event in self.clients.accepted() {
+            if !self.db.rows.contains_key(&run_id(event)) && !self.db.pulled.contains(&event) {
+                return Err(format!("event {event} was acknowledged and lost"));
+            }
+        }
+        for row in self.db.rows.values() {
+            let ends = row.lines.iter().filter(|line| is_terminal_line(line));
+            if ends.count() != 1 {
+                return Err(format!("{} has not one terminal event", row.run.id));
+            }
+            self.check_acknowledged(row)?;
+        }
+        Ok(())
+    }
+
+    /// Results with a confirmation are in the ledger, unless a terminal result precedes them.
+    fn check_acknowledged(&self, row: &Row) -> Result<(), String> {
+        let Some(async_run) = &row.async_run else {
+            return Ok(());
+        };
+        let written: HashSet<_> = row.lines.iter().filter_map(|line| text_of(line)).collect();
+        let acknowledged = self.runners.acknowledged(row.run.id);
+        for raw in async_run.accepted.iter().take(acknowledged) {
+            if let Some(text) = text_of(raw)
+                && !written.contains(text)
+            {
+                return Err(format!("{} has lost the result {text}", row.run.id));
+            }
+        }
+        Ok(())
+    }
+
+    /// Codes of failed runs, types of other terminal events, and ways of their runs.
+    pub(super) fn ends(&self) -> BTreeSet<String> {
+        let mut ends = BTreeSet::new();
+        for row in self.db.rows.values() {
+            let line = row.lines.last().map_or("", String::as_str);
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            let end = event["data"]["code"].as_str().or(event["type"].as_str());
+            ends.insert(end.unwrap().to_owned());
+            if row.async_run.is_some() && row.run.fencing_token > i64::from(row.run.attempt) {
+                ends.insert(format!("resumed, {:?}", row.run.status));
+            }
+        }
+        ends.extend((!self.db.pulled.is_empty()).then(|| "pulled".to_owned()));
+        ends
+    }
+}
+
+/// The text of a delta, which is unique in its run.
+fn text_of(line: &str) -> Option<&str> {
+    let begin = line.find("text-")?;
+    let length = line[begin..].find('.')?;
+    Some(&line[begin..begin + length])
+}
