@@ -19,7 +19,8 @@ use action_graph::validate::{AcceptedDeclaration, Context};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::{ParseToml, output};
+use crate::output;
+use crate::parse_toml::ParseToml;
 use execute::{ExecutedGraph, execute};
 use live::{RunGraphArguments, run_live};
 use read::{read_model_output, read_script};

@@ -18,23 +18,20 @@ mod graph;
 mod ids;
 mod interactions;
 mod kb;
+mod parse_toml;
 mod runs;
 mod send;
 mod table;
 
-use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Subcommand;
-use serde_json::Value;
 
 use output::OutputFormat;
 
 pub use ids::tail;
+pub use parse_toml::ParseToml;
 pub use runs::{ACTIONS_FAILED, INCOMPLETE, waits_for};
-
-/// Parses the text of a TOML file. Its errors name the file and the line.
-pub type ParseToml = fn(&Path, &str) -> anyhow::Result<Value>;
 
 /// A command of a client, with its arguments.
 #[derive(Subcommand)]

@@ -8,8 +8,8 @@ use action_graph::rules::CarrierMode;
 use anyhow::{Context as _, bail};
 use serde_json::Value;
 
-use crate::ParseToml;
 use crate::graph::script::{ReplayScript, ScriptFile};
+use crate::parse_toml::ParseToml;
 
 /// Maximum size of a file; twice the largest declaration.
 const MAX_BYTES: u64 = 1 << 20;
