@@ -18,6 +18,7 @@ mod bodies;
 mod closed;
 mod digests;
 mod document;
+mod error;
 mod head;
 mod host;
 mod inbox;
@@ -33,15 +34,14 @@ use std::collections::BTreeMap;
 use action_graph::diagnostic::Diagnostic;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::GraphId;
-use action_graph::record::RestoreError;
 use action_graph::rules::KnownGraph;
 use action_graph::transcript::TranscriptTurn;
 use protocol::context::AgentRunContext;
-use runner_kit::HostError;
 
 pub use allowances::pattern;
 pub use closed::GraphArchive;
 pub use digests::Digest;
+pub use error::RecordsError;
 pub use head::{PendingQuestion, QuestionSubject};
 pub use host::{HostResult, RecordsHost};
 pub use inbox::Submission;
@@ -214,59 +214,5 @@ impl<H: RecordsHost> GraphRecords<H> {
     fn needs_storage(&self) -> Result<(), RecordsError> {
         self.refused
             .map_or(Ok(()), |why| Err(RecordsError::Refused(why)))
-    }
-}
-
-/// Failure to read or write records.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordsError {
-    /// Another run drives the graph. This run aborts its attempts and sends no further results for it.
-    #[error("run {run} drives graph {graph} now")]
-    LeaseLost {
-        /// Graph that was taken over.
-        graph: GraphId,
-        /// Id of the run that drives the graph; empty if unknown.
-        run: String,
-    },
-    /// The gateway failed to read or write a record, also after retries. No effect may start.
-    #[error("the gateway cannot store the graph")]
-    Unavailable(#[source] HostError),
-    /// The gateway's quota rejects the size of a record, or another record.
-    #[error(
-        "the gateway's quota is too small for the graph: remove old records, or raise its bounds"
-    )]
-    QuotaExceeded(#[source] HostError),
-    /// A bound of this service is reached.
-    #[error(
-        "{what} would exceed {bound} bytes or entries: declare smaller graphs, or close open ones"
-    )]
-    Full {
-        /// Name of the record.
-        what: &'static str,
-        /// Bound in bytes or entries.
-        bound: usize,
-    },
-    /// This run may not store records.
-    #[error("{0}")]
-    Refused(&'static str),
-    /// A stored record is damaged, or of a later version.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
-}
-
-impl From<HostError> for RecordsError {
-    fn from(error: HostError) -> Self {
-        if error.code == "payload_too_large" {
-            Self::QuotaExceeded(error)
-        } else {
-            Self::Unavailable(error)
-        }
-    }
-}
-
-impl RecordsError {
-    /// True if the run was cancelled. The gateway then accepts only state from it.
-    pub fn is_cancelled(&self) -> bool {
-        matches!(self, Self::Unavailable(error) if error.is_cancelled())
     }
 }

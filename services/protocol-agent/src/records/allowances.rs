@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::records::GraphRecords;
-use crate::records::RecordsError;
+use crate::records::error::RecordsError;
 use crate::records::host::RecordsHost;
 
 /// State key of the approvals.

@@ -11,8 +11,8 @@ use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::records::RecordsError;
 use crate::records::document::VERSION;
+use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
 /// Maximum bytes of one part. The gateway's limit is 10 MiB.

@@ -15,9 +15,9 @@ use serde_json::Value;
 
 use crate::failpoint::reach;
 use crate::records::GraphRecords;
-use crate::records::RecordsError;
 use crate::records::bodies::Bodies;
 use crate::records::document::StateDocument;
+use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
 use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{ClosedEntry, Index};

@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::records::RecordsError;
+use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
 /// Format version of stored records.

@@ -9,7 +9,7 @@ use action_graph::record::{GraphOwner, RecordBody, RestoreError, StoredGraph, st
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::records::RecordsError;
+use crate::records::error::RecordsError;
 
 /// Maximum bytes of a head.
 pub(super) const HEAD_BYTES: usize = 200 << 10;

@@ -6,8 +6,8 @@ use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use crate::records::GraphRecords;
-use crate::records::RecordsError;
 use crate::records::document::{StoredRecord, named, read};
+use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
 /// Key prefix of answers.

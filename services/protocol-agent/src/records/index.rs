@@ -4,7 +4,7 @@ use action_graph::graph::{GraphStatus, Millis};
 use action_graph::ids::GraphId;
 use serde::{Deserialize, Serialize};
 
-use crate::records::RecordsError;
+use crate::records::error::RecordsError;
 
 /// State key of the index.
 pub(super) const KEY: &str = "apd.index";

@@ -14,11 +14,11 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 
 use crate::failpoint::reach;
-use crate::records::RecordsError;
 use crate::records::allowances::{self, Allowances};
 use crate::records::bodies::Bodies;
 use crate::records::digests::{self, DigestList};
 use crate::records::document::{StateDocument, StoredRecord, is_version_conflict, named, read};
+use crate::records::error::RecordsError;
 use crate::records::head::GraphHead;
 use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{self, Index, OpenEntry};

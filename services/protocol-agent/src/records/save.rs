@@ -15,10 +15,11 @@ use serde_json::{Value, json};
 use crate::failpoint::reach;
 use crate::records::bodies::Bodies;
 use crate::records::document::{StoredRecord, is_version_conflict, named, read};
+use crate::records::error::RecordsError;
 use crate::records::head::{GraphHead, HEAD_BYTES, HeadChange, Observation, PendingQuestion};
 use crate::records::host::{RecordsHost, with_retries};
 use crate::records::index::{Index, OpenEntry};
-use crate::records::{GraphRecords, OpenOutcome, RecordsError, RunIdentity};
+use crate::records::{GraphRecords, OpenOutcome, RunIdentity};
 
 /// Maximum bytes of all bodies of a graph.
 const GRAPH_BYTES: u64 = 256 << 20;
