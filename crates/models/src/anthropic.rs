@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::completions::CompletionPiece;
 use super::exchange::{Event, Exchange, KeyHeader, ProviderAddress};
-use super::http_provider::{HttpProvider, Path, ProviderApi};
+use super::http_provider::{HttpApi, HttpProvider, Path};
 use super::{ThoughtCount, WireFormat};
 use egress::Egress;
 use egress::upstream::UpstreamError;
@@ -18,10 +18,10 @@ use llm_formats::anthropic::{EventReader, Thinking, completion, messages};
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
 
 /// A provider with Anthropic's Messages API.
-pub type Anthropic = HttpProvider<MessagesApi>;
+pub type Anthropic = HttpProvider<AnthropicHttpApi>;
 
 /// Anthropic's Messages API.
-pub struct MessagesApi {
+pub struct AnthropicHttpApi {
     /// Thinking modes by model name. Other models get theirs from their name.
     thinking: BTreeMap<String, Thinking>,
 }
@@ -37,7 +37,7 @@ impl Anthropic {
         let exchange = Exchange::new(egress, address, KeyHeader::ApiKey);
         Self {
             exchange: exchange.with_header(name, version),
-            api: MessagesApi { thinking },
+            api: AnthropicHttpApi { thinking },
         }
     }
 }
@@ -49,7 +49,7 @@ fn upstream(error: FormatError) -> UpstreamError {
     }
 }
 
-impl ProviderApi for MessagesApi {
+impl HttpApi for AnthropicHttpApi {
     const COMPLETIONS: Path = &["v1", "messages"];
     const MODELS: Path = &["v1", "models"];
     type Reader = EventReader;

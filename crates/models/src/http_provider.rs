@@ -1,4 +1,4 @@
-//! Providers over HTTP. Requests, streams, errors and keys are the same for every API; a [`ProviderApi`] has the
+//! Providers over HTTP. Requests, streams, errors and keys are the same for every API; a [`HttpApi`] has the
 //! translation.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use egress::upstream::UpstreamError;
 pub(super) type Path = &'static [&'static str];
 
 /// The API of a provider: translation from and to chat completions.
-pub(super) trait ProviderApi: Send + Sync + 'static {
+pub(super) trait HttpApi: Send + Sync + 'static {
     /// Path of completions.
     const COMPLETIONS: Path;
     /// Path of the model list.
@@ -56,11 +56,7 @@ pub struct HttpProvider<A> {
     pub(super) api: A,
 }
 
-fn chunks<A: ProviderApi>(
-    exchange: &Exchange,
-    items: ResponseItems,
-    request: &JsonObject,
-) -> Chunks {
+fn chunks<A: HttpApi>(exchange: &Exchange, items: ResponseItems, request: &JsonObject) -> Chunks {
     let redactor = exchange.redactor();
     let mut reader = A::Reader::default();
     let pieces = items.flat_map(move |item| {
@@ -74,11 +70,11 @@ fn chunks<A: ProviderApi>(
     normalized(pieces.boxed(), answers, exchange.noted())
 }
 
-fn supported_path(api: &impl ProviderApi, format: WireFormat) -> Result<Path, UpstreamError> {
+fn supported_path(api: &impl HttpApi, format: WireFormat) -> Result<Path, UpstreamError> {
     api.wire_path(format).ok_or_else(|| format.unsupported())
 }
 
-fn pieces<A: ProviderApi>(
+fn pieces<A: HttpApi>(
     reader: &mut A::Reader,
     redactor: &Redactor,
     item: Item,
@@ -99,7 +95,7 @@ fn pieces<A: ProviderApi>(
     }
 }
 
-fn completion<A: ProviderApi>(
+fn completion<A: HttpApi>(
     redactor: &Redactor,
     document: JsonObject,
 ) -> Result<JsonObject, UpstreamError> {
@@ -116,7 +112,7 @@ fn error_of_event(redactor: &Redactor, event: &Event) -> Option<UpstreamError> {
 }
 
 #[async_trait]
-impl<A: ProviderApi> Provider for HttpProvider<A> {
+impl<A: HttpApi> Provider for HttpProvider<A> {
     async fn complete(&self, request: ProviderRequest) -> Result<JsonObject, UpstreamError> {
         let body = match request {
             ProviderRequest::Completion(body) => body,

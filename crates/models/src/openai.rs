@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::completions::{CompletionPiece, completion};
 use super::exchange::{Event, Exchange, KeyHeader, ProviderAddress};
-use super::http_provider::{HttpProvider, Path, ProviderApi};
+use super::http_provider::{HttpApi, HttpProvider, Path};
 use super::{ThoughtCount, WireFormat};
 use egress::Egress;
 use egress::upstream::UpstreamError;
@@ -22,10 +22,10 @@ const OWN_HOSTS: [&str; 4] = [
 ];
 
 /// A provider with OpenAI's API.
-pub type OpenAi = HttpProvider<OpenAiApi>;
+pub type OpenAi = HttpProvider<OpenAiHttpApi>;
 
 /// OpenAI's API.
-pub struct OpenAiApi {
+pub struct OpenAiHttpApi {
     bound: &'static str,
     supports_responses: bool,
 }
@@ -37,7 +37,7 @@ impl OpenAi {
         let is_openais_own = OWN_HOSTS.iter().any(|own| host.ends_with(own));
         let [of_openai, of_others] = BOUNDS;
         Self {
-            api: OpenAiApi {
+            api: OpenAiHttpApi {
                 bound: if is_openais_own { of_openai } else { of_others },
                 supports_responses: is_openais_own,
             },
@@ -70,7 +70,7 @@ impl OpenAi {
     }
 }
 
-impl ProviderApi for OpenAiApi {
+impl HttpApi for OpenAiHttpApi {
     const COMPLETIONS: Path = &["chat", "completions"];
     const MODELS: Path = &["models"];
     type Reader = ();
