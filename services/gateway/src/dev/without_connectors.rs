@@ -5,18 +5,21 @@ use std::sync::Arc;
 
 use runner_kit::Runner;
 
+pub(crate) use NoConnectorAgents as ConnectorAgents;
+pub(crate) use NoConnectors as ConnectorArgs;
+
 #[derive(clap::Args)]
-pub(crate) struct ConnectorArgs {}
+pub(crate) struct NoConnectors {}
 
-pub(crate) struct ConnectorAgents;
+pub(crate) struct NoConnectorAgents;
 
-impl ConnectorArgs {
-    pub(super) fn read(&self) -> anyhow::Result<ConnectorAgents> {
-        Ok(ConnectorAgents)
+impl NoConnectors {
+    pub(super) fn read(&self) -> anyhow::Result<NoConnectorAgents> {
+        Ok(NoConnectorAgents)
     }
 }
 
-impl ConnectorAgents {
+impl NoConnectorAgents {
     pub(super) fn names(&self) -> Vec<String> {
         Vec::new()
     }

@@ -8,10 +8,12 @@ use runner_kit::Runner;
 
 use crate::app::LoopbackServers;
 
-#[derive(clap::Args)]
-pub(crate) struct HarnessArgs {}
+pub(crate) use NoHarnesses as HarnessArgs;
 
-impl HarnessArgs {
+#[derive(clap::Args)]
+pub(crate) struct NoHarnesses {}
+
+impl NoHarnesses {
     pub(super) fn names(&self) -> &[String] {
         &[]
     }
