@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use crate::facts::{elements, moment, print_facts, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
-use crate::output;
+use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, print_table};
 
 /// Members that the gateway adds to the spec of an agent.
@@ -66,7 +66,10 @@ pub struct AgentArguments {
 }
 
 /// Runs an `agents` command.
-pub(super) async fn agents(command: AgentsCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn agents(
+    command: AgentsCommand,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let (AgentsCommand::List { gateway }
     | AgentsCommand::Show(AgentArguments { gateway, .. })
     | AgentsCommand::Enable(AgentArguments { gateway, .. })
@@ -78,16 +81,16 @@ pub(super) async fn agents(command: AgentsCommand, json: bool) -> anyhow::Result
     match command {
         AgentsCommand::List { .. } => {
             let agents = gateway.list(AGENTS.path, AGENTS.cursor, MAX_LISTED).await?;
-            list(&agents, json);
+            list(&agents, format);
         }
         AgentsCommand::Show(AgentArguments { agent, .. }) => {
-            show(&find(&gateway, &agent).await?, json);
+            show(&find(&gateway, &agent).await?, format);
         }
         AgentsCommand::Enable(AgentArguments { agent, .. }) => {
-            switch(&gateway, &agent, Switch::Enable, json).await?;
+            switch(&gateway, &agent, Switch::Enable, format).await?;
         }
         AgentsCommand::Disable(AgentArguments { agent, .. }) => {
-            switch(&gateway, &agent, Switch::Disable, json).await?;
+            switch(&gateway, &agent, Switch::Disable, format).await?;
         }
         AgentsCommand::Delete(AgentArguments { agent, .. }) => {
             let agent = find(&gateway, &agent).await?;
@@ -95,7 +98,7 @@ pub(super) async fn agents(command: AgentsCommand, json: bool) -> anyhow::Result
             changeable(&agent)?;
             let request = gateway.request(Method::DELETE, &path_of(&agent))?;
             gateway.ask(request).await?;
-            if json {
+            if format.is_json() {
                 output::document(&json!({"deleted": agent["id"], "name": agent["name"]}));
             } else {
                 output::line(&format!("deleted {}", text(&agent, "name")));
@@ -116,8 +119,8 @@ fn path_of(agent: &Value) -> String {
     format!("{}/{}", AGENTS.path, encoded(text(agent, "id")))
 }
 
-fn list(agents: &[Value], json: bool) {
-    if json {
+fn list(agents: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": agents }));
         return;
     }
@@ -162,8 +165,8 @@ fn events(agent: &Value) -> String {
     names.join(", ")
 }
 
-fn show(agent: &Value, json: bool) {
-    if json {
+fn show(agent: &Value, format: OutputFormat) {
+    if format.is_json() {
         output::document(agent);
         return;
     }
@@ -215,7 +218,12 @@ enum Switch {
 }
 
 /// Enables or disables an agent. A concurrent change of the agent is refused by its version.
-async fn switch(gateway: &Gateway, named: &str, switch: Switch, json: bool) -> anyhow::Result<()> {
+async fn switch(
+    gateway: &Gateway,
+    named: &str,
+    switch: Switch,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
     let mut agent = find(gateway, named).await?;
     changeable(&agent)?;
     let version = agent["version"]
@@ -231,7 +239,7 @@ async fn switch(gateway: &Gateway, named: &str, switch: Switch, json: bool) -> a
     let request = gateway.request(Method::PUT, &path)?;
     let request = request.header(IF_MATCH, version.to_string()).json(&agent);
     let changed = gateway.ask(request).await?;
-    if json {
+    if format.is_json() {
         output::document(&changed);
     } else {
         output::line(&format!(

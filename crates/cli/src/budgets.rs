@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::facts::{elements, moment, text};
 use crate::gateway::GatewayArguments;
-use crate::output;
+use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, print_table};
 
 const USAGE: u8 = 2;
@@ -23,12 +23,15 @@ pub struct BudgetsArguments {
 }
 
 /// Prints the budgets of the gateway.
-pub(super) async fn budgets(arguments: BudgetsArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn budgets(
+    arguments: BudgetsArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let Some(gateway) = arguments.gateway.find()? else {
         return Ok(ExitCode::from(USAGE));
     };
     let budgets = gateway.get("/v1/budgets").await?;
-    if json {
+    if format.is_json() {
         output::document(&budgets);
         return Ok(ExitCode::SUCCESS);
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::facts::{age, moment, text};
 use crate::gateway::{GatewayArguments, encoded};
-use crate::output::{self, OutputPart};
+use crate::output::{self, OutputFormat, OutputPart};
 use crate::table::{TableRow, print_table};
 
 const USAGE: u8 = 2;
@@ -46,7 +46,7 @@ pub enum ConversationsCommand {
 /// Runs a `conversations` command.
 pub(super) async fn conversations(
     command: ConversationsCommand,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let (ConversationsCommand::List { gateway, .. } | ConversationsCommand::Show { gateway, .. }) =
         &command;
@@ -57,7 +57,7 @@ pub(super) async fn conversations(
         ConversationsCommand::List { limit, .. } => {
             let path = "/v1/conversations";
             let found = gateway.list(path, "cursor", usize::from(limit)).await?;
-            list(&found, json);
+            list(&found, format);
         }
         ConversationsCommand::Show {
             conversation,
@@ -86,14 +86,14 @@ pub(super) async fn conversations(
             }
             // The API lists newest items first, pages of one request may be in either order.
             messages.sort_by_key(|message| message["seq"].as_i64());
-            show(&messages, json);
+            show(&messages, format);
         }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn list(conversations: &[Value], json: bool) {
-    if json {
+fn list(conversations: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": conversations }));
         return;
     }
@@ -134,8 +134,8 @@ fn name_of(conversation: &Value) -> String {
     )
 }
 
-fn show(messages: &[Value], json: bool) {
-    if json {
+fn show(messages: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": messages }));
         return;
     }

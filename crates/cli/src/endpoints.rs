@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::facts::{age, elements, text};
 use crate::gateway::{GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
-use crate::output;
+use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, print_table};
 
 /// Maximum number of listed endpoints.
@@ -46,7 +46,10 @@ pub enum EndpointsCommand {
 }
 
 /// Runs an `endpoints` command.
-pub(super) async fn endpoints(command: EndpointsCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn endpoints(
+    command: EndpointsCommand,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let (EndpointsCommand::List { gateway } | EndpointsCommand::Refresh { gateway, .. }) = &command;
     let Some(gateway) = gateway.find()? else {
         return Ok(ExitCode::from(USAGE));
@@ -56,14 +59,14 @@ pub(super) async fn endpoints(command: EndpointsCommand, json: bool) -> anyhow::
             let endpoints = gateway
                 .list(ENDPOINTS.path, ENDPOINTS.cursor, MAX_LISTED)
                 .await?;
-            list(&endpoints, json);
+            list(&endpoints, format);
             Ok(ExitCode::SUCCESS)
         }
         EndpointsCommand::Refresh { endpoint, .. } => {
             let id = find_id(&gateway, &ENDPOINTS, &endpoint).await?;
             let path = format!("{}/{}/refresh", ENDPOINTS.path, encoded(&id));
             let refreshed = gateway.ask(gateway.request(Method::POST, &path)?).await?;
-            if json {
+            if format.is_json() {
                 output::document(&refreshed);
             } else {
                 print_refreshed(&refreshed);
@@ -77,8 +80,8 @@ pub(super) async fn endpoints(command: EndpointsCommand, json: bool) -> anyhow::
     }
 }
 
-fn list(endpoints: &[Value], json: bool) {
-    if json {
+fn list(endpoints: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": endpoints }));
         return;
     }

@@ -14,7 +14,7 @@ use crate::agents::AGENTS;
 use crate::event_body::EventParts;
 use crate::gateway::{GatewayArguments, encoded};
 use crate::ids::find_id;
-use crate::output;
+use crate::output::{self, OutputFormat};
 use render::ExplainDetail;
 
 pub(super) use render::what;
@@ -53,7 +53,10 @@ pub struct ExplainArguments {
 }
 
 /// Requests a dry run and prints its result. Succeeds even if the event would be refused.
-pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn explain(
+    arguments: ExplainArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let event = event(&arguments)?;
     let Some(gateway) = arguments.gateway.find()? else {
         // `find` has printed the cause.
@@ -68,7 +71,7 @@ pub(super) async fn explain(arguments: ExplainArguments, json: bool) -> anyhow::
     };
     let request = gateway.request(Method::POST, &path)?.json(&event);
     let answer = gateway.ask(request).await?;
-    if json {
+    if format.is_json() {
         output::document(&answer);
     } else {
         let amount = if arguments.verbose {

@@ -19,7 +19,7 @@ use action_graph::validate::{AcceptedDeclaration, Context};
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::output;
+use crate::output::{self, OutputFormat};
 use crate::parse_toml::ParseToml;
 use execute::{ExecutedGraph, execute};
 use live::{RunGraphArguments, run_live};
@@ -60,25 +60,25 @@ struct CheckedOutput {
 pub(super) async fn graph(
     command: GraphCommand,
     parse_script: ParseToml,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let (shown, to_authors) = (GraphLimits::default(), all_diagnostics());
-    let (arguments, limits, act): (_, _, fn(CheckedOutput, bool) -> bool) = match command {
+    let (arguments, limits, act): (_, _, fn(CheckedOutput, OutputFormat) -> bool) = match command {
         GraphCommand::Lint(arguments) => (arguments, to_authors, lint),
         GraphCommand::Render(arguments) => (arguments, shown, render),
         GraphCommand::Run(arguments) if arguments.live.live => {
-            return run_live(arguments, json).await;
+            return run_live(arguments, format).await;
         }
         GraphCommand::Run(arguments) => (arguments.graph, to_authors, run),
     };
     let checked = check_output(&arguments, parse_script, limits)?;
     // With JSON, the output is for a program; the remark would mix into its log.
-    if !json && checked.script.is_open() {
+    if !format.is_json() && checked.script.is_open() {
         output::remark(
             "no --tools file: every executor is assumed to exist and to take any arguments",
         );
     }
-    Ok(if act(checked, json) {
+    Ok(if act(checked, format) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -135,24 +135,25 @@ fn check_output(
     })
 }
 
-fn lint(checked: CheckedOutput, json: bool) -> bool {
+fn lint(checked: CheckedOutput, format: OutputFormat) -> bool {
     let (is_accepted, diagnostics) = match checked.verdict {
         OutputVerdict::Accepted(accepted) => (true, accepted.diagnostics),
         OutputVerdict::Repair(repair) => (false, repair.diagnostics),
         OutputVerdict::Content(_) => (true, Vec::new()),
     };
-    if json {
+    if format.is_json() {
         output::document(&json!({"accepted": is_accepted, "diagnostics": diagnostics}));
         return is_accepted;
     }
     for diagnostic in &diagnostics {
         output::line(&show::diagnostic_line(diagnostic));
     }
-    output::remark(&show::lint_summary(is_accepted, &diagnostics));
+    let verdict = if is_accepted { "accepted" } else { "refused" };
+    output::remark(&show::lint_summary(verdict, &diagnostics));
     is_accepted
 }
 
-fn render(checked: CheckedOutput, json: bool) -> bool {
+fn render(checked: CheckedOutput, format: OutputFormat) -> bool {
     let (text, is_accepted) = match checked.verdict {
         OutputVerdict::Repair(repair) => (show::notice_turn(&repair), false),
         OutputVerdict::Content(text) => (text, true),
@@ -165,7 +166,7 @@ fn render(checked: CheckedOutput, json: bool) -> bool {
             (show::graph_turn(&played, &checked.script.goal), true)
         }
     };
-    if json {
+    if format.is_json() {
         output::document(&json!({"accepted": is_accepted, "transcript": text}));
     } else {
         output::piece(&text);
@@ -173,28 +174,28 @@ fn render(checked: CheckedOutput, json: bool) -> bool {
     is_accepted
 }
 
-fn run(checked: CheckedOutput, json: bool) -> bool {
+fn run(checked: CheckedOutput, format: OutputFormat) -> bool {
     match checked.verdict {
-        OutputVerdict::Repair(repair) => refuse(&repair.diagnostics, json),
-        OutputVerdict::Content(text) => print_message(&text, json),
+        OutputVerdict::Repair(repair) => refuse(&repair.diagnostics, format),
+        OutputVerdict::Content(text) => print_message(&text, format),
         OutputVerdict::Accepted(accepted) if !accepted.declaration.makes_graph() => {
-            print_message(&accepted.declaration.message, json)
+            print_message(&accepted.declaration.message, format)
         }
         OutputVerdict::Accepted(accepted) => {
             let diagnostics = accepted.diagnostics.clone();
             let graph = graph_of(*accepted, &checked.rules, &checked.facts);
             let played = execute(graph, &checked.script, &mut |transition| {
-                if !json {
+                if !format.is_json() {
                     output::line(&show::transition_line(transition));
                 }
             });
-            print_executed(&played, diagnostics, json)
+            print_executed(&played, diagnostics, format)
         }
     }
 }
 
-fn refuse(diagnostics: &[Diagnostic], json: bool) -> bool {
-    if json {
+fn refuse(diagnostics: &[Diagnostic], format: OutputFormat) -> bool {
+    if format.is_json() {
         output::document(&json!({"accepted": false, "diagnostics": diagnostics}));
     } else {
         for diagnostic in diagnostics {
@@ -206,8 +207,8 @@ fn refuse(diagnostics: &[Diagnostic], json: bool) -> bool {
 }
 
 /// The output declares no graph: an answer, an end, or a decision about an earlier graph.
-fn print_message(message: &str, json: bool) -> bool {
-    if json {
+fn print_message(message: &str, format: OutputFormat) -> bool {
+    if format.is_json() {
         output::document(&json!({"accepted": true, "message": message}));
     } else {
         output::remark("the output declares no graph: nothing was executed");
@@ -216,10 +217,14 @@ fn print_message(message: &str, json: bool) -> bool {
     true
 }
 
-fn print_executed(played: &ExecutedGraph, diagnostics: Vec<Diagnostic>, json: bool) -> bool {
+fn print_executed(
+    played: &ExecutedGraph,
+    diagnostics: Vec<Diagnostic>,
+    format: OutputFormat,
+) -> bool {
     let record = show::record(played, diagnostics);
     let report = show::report(played);
-    if json {
+    if format.is_json() {
         let mut answer = json!({"accepted": true, "end": played.why, "record": record, "transitions": played.transitions});
         if let Some(report) = report {
             answer["report"] = Value::from(report);

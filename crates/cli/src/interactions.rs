@@ -10,8 +10,9 @@ use serde_json::{Value, json};
 use crate::facts::{age, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
+use crate::output::{self, OutputFormat};
+use crate::send;
 use crate::table::{TableRow, print_table};
-use crate::{output, send};
 
 const USAGE: u8 = 2;
 
@@ -57,7 +58,7 @@ pub enum InteractionsCommand {
 /// Runs an `interactions` command.
 pub(super) async fn interactions(
     command: InteractionsCommand,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let (InteractionsCommand::List { gateway, .. } | InteractionsCommand::Answer { gateway, .. }) =
         &command;
@@ -73,7 +74,7 @@ pub(super) async fn interactions(
                 "/v1/interactions?status=open"
             };
             let found = gateway.list(path, "after", usize::from(limit)).await?;
-            list(&found, json);
+            list(&found, format);
             Ok(ExitCode::SUCCESS)
         }
         InteractionsCommand::Answer {
@@ -96,7 +97,7 @@ pub(super) async fn interactions(
                 };
                 pairs.push(pair);
             }
-            send::answer(&gateway, &question, action.as_deref(), &pairs, json).await
+            send::answer(&gateway, &question, action.as_deref(), &pairs, format).await
         }
     }
 }
@@ -118,8 +119,8 @@ async fn find(gateway: &Gateway, named: Option<String>) -> anyhow::Result<Value>
     }
 }
 
-fn list(questions: &[Value], json: bool) {
-    if json {
+fn list(questions: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": questions }));
         return;
     }

@@ -13,7 +13,7 @@ use http::header::CONTENT_TYPE;
 use serde_json::{Map, Value, json};
 
 use crate::gateway::{Gateway, GatewayArguments, encoded, next_cursor};
-use crate::output;
+use crate::output::{self, OutputFormat};
 use files::{FoundFile, find_files};
 
 #[derive(Subcommand)]
@@ -80,7 +80,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(500);
 const USAGE: u8 = 2;
 
 /// Runs a `kb` command.
-pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn kb(command: KbCommand, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (KbCommand::Add { gateway, .. }
     | KbCommand::List { gateway, .. }
     | KbCommand::Remove { gateway, .. }
@@ -117,16 +117,16 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
                 output::fault("there is no text, Markdown, HTML or PDF file");
                 return Ok(ExitCode::FAILURE);
             }
-            add(&gateway, &kb, files, &metadata, json).await
+            add(&gateway, &kb, files, &metadata, format).await
         }
-        KbCommand::List { kb, .. } => list(&gateway, &kb, json).await,
+        KbCommand::List { kb, .. } => list(&gateway, &kb, format).await,
         KbCommand::Remove {
             kb, document_id, ..
         } => {
             let path = document_path(&kb, &document_id);
             let request = gateway.request(Method::DELETE, &path)?;
             gateway.ask(request).await?;
-            say(json, &json!({"removed": document_id}), "removed");
+            say(format, &json!({"removed": document_id}), "removed");
             Ok(ExitCode::SUCCESS)
         }
         KbCommand::Search {
@@ -140,9 +140,9 @@ pub(super) async fn kb(command: KbCommand, json: bool) -> anyhow::Result<ExitCod
                 return Ok(ExitCode::from(USAGE));
             };
             let body = json!({"query_text": query, "top_k": top, "filters": filters});
-            search(&gateway, &kb, &body, json).await
+            search(&gateway, &kb, &body, format).await
         }
-        KbCommand::Reindex { kb, .. } => reindex(&gateway, &kb, json).await,
+        KbCommand::Reindex { kb, .. } => reindex(&gateway, &kb, format).await,
     }
 }
 
@@ -182,8 +182,8 @@ fn chunks(document: &Value) -> String {
     output::counted(document["chunks"].as_u64().unwrap_or_default(), "chunk")
 }
 
-fn say(json: bool, value: &Value, line: &str) {
-    if json {
+fn say(format: OutputFormat, value: &Value, line: &str) {
+    if format.is_json() {
         output::document(value);
     } else {
         output::line(line);
@@ -195,7 +195,7 @@ async fn add(
     kb: &str,
     files: Vec<FoundFile>,
     metadata: &Map<String, Value>,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let mut failed = 0;
     let all = files.len();
@@ -207,12 +207,12 @@ async fn add(
                 if let Some(missing) = document["error"].as_str() {
                     line = format!("{line}, but {missing}");
                 }
-                say(json, &document, &line);
+                say(format, &document, &line);
             }
             Err(error) => {
                 failed += 1;
                 let failure = json!({"document_id": file.id, "error": format!("{error:#}")});
-                say(json, &failure, &format!("{label}  failed: {error:#}"));
+                say(format, &failure, &format!("{label}  failed: {error:#}"));
             }
         }
     }
@@ -273,7 +273,7 @@ async fn add_one(
     }
 }
 
-async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCode> {
+async fn list(gateway: &Gateway, kb: &str, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let mut cursor = String::new();
     loop {
         let path = format!("{}/documents?limit=100{cursor}", base_path(kb));
@@ -287,7 +287,7 @@ async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCod
                 document["size"],
                 text("document_id")
             );
-            say(json, document, &line);
+            say(format, document, &line);
         }
         match next_cursor(&page) {
             Some(next) => cursor = format!("&cursor={}", encoded(next)),
@@ -296,11 +296,16 @@ async fn list(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCod
     }
 }
 
-async fn search(gateway: &Gateway, kb: &str, body: &Value, json: bool) -> anyhow::Result<ExitCode> {
+async fn search(
+    gateway: &Gateway,
+    kb: &str,
+    body: &Value,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let path = format!("{}/retrieve", base_path(kb));
     let request = gateway.request(Method::POST, &path)?.json(body);
     let found = gateway.ask(request).await?;
-    if json {
+    if format.is_json() {
         output::document(&found);
         return Ok(ExitCode::SUCCESS);
     }
@@ -332,7 +337,7 @@ async fn search(gateway: &Gateway, kb: &str, body: &Value, json: bool) -> anyhow
     Ok(ExitCode::SUCCESS)
 }
 
-async fn reindex(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<ExitCode> {
+async fn reindex(gateway: &Gateway, kb: &str, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (mut cursor, mut failed) = (String::new(), false);
     loop {
         let path = format!("{}/reindex{cursor}", base_path(kb));
@@ -345,7 +350,7 @@ async fn reindex(gateway: &Gateway, kb: &str, json: bool) -> anyhow::Result<Exit
                 chunks(document),
                 document["document_id"].as_str().unwrap_or_default()
             );
-            say(json, document, &line);
+            say(format, document, &line);
         }
         match next_cursor(&done) {
             Some(next) => cursor = format!("?cursor={}", encoded(next)),

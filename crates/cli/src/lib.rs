@@ -76,21 +76,20 @@ impl ClientCommand {
     ) -> anyhow::Result<ExitCode> {
         #[cfg(not(feature = "graph"))]
         let _ = parse_script;
-        let json = format == OutputFormat::Json;
         match self {
-            Self::Send(arguments) => Box::pin(send::send(arguments, json)).await,
-            Self::Runs(command) => Box::pin(runs::runs(command, json)).await,
-            Self::Conversations(command) => conversations::conversations(command, json).await,
+            Self::Send(arguments) => Box::pin(send::send(arguments, format)).await,
+            Self::Runs(command) => Box::pin(runs::runs(command, format)).await,
+            Self::Conversations(command) => conversations::conversations(command, format).await,
             Self::Interactions(command) => {
-                Box::pin(interactions::interactions(command, json)).await
+                Box::pin(interactions::interactions(command, format)).await
             }
-            Self::Agents(command) => agents::agents(command, json).await,
-            Self::Endpoints(command) => endpoints::endpoints(command, json).await,
-            Self::Budgets(arguments) => budgets::budgets(arguments, json).await,
-            Self::Explain(arguments) => explain::explain(arguments, json).await,
-            Self::Kb(command) => kb::kb(command, json).await,
+            Self::Agents(command) => agents::agents(command, format).await,
+            Self::Endpoints(command) => endpoints::endpoints(command, format).await,
+            Self::Budgets(arguments) => budgets::budgets(arguments, format).await,
+            Self::Explain(arguments) => explain::explain(arguments, format).await,
+            Self::Kb(command) => kb::kb(command, format).await,
             #[cfg(feature = "graph")]
-            Self::Graph(command) => Box::pin(graph::graph(command, parse_script, json)).await,
+            Self::Graph(command) => Box::pin(graph::graph(command, parse_script, format)).await,
         }
     }
 }

@@ -22,8 +22,15 @@ pub const YELLOW: Style = AnsiColor::Yellow.on_default();
 pub enum OutputFormat {
     /// For a person at a terminal.
     Text,
-    /// For programs.
+    /// For programs: one JSON document, or one a line.
     Json,
+}
+
+impl OutputFormat {
+    /// True for JSON.
+    pub fn is_json(self) -> bool {
+        self == Self::Json
+    }
 }
 
 impl From<bool> for OutputFormat {
@@ -175,7 +182,7 @@ pub fn time(at_ms: i64) -> String {
 
 /// Prints an error with its causes.
 pub fn error(error: &anyhow::Error, format: OutputFormat) {
-    if format == OutputFormat::Json {
+    if format.is_json() {
         let causes: Vec<Value> = error
             .chain()
             .skip(1)

@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use crate::facts::{age, elements, moment, print_facts, text, took};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{RUNS, find_id, tail};
+use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, one_line, print_table};
-use crate::{agents, output, send};
+use crate::{agents, send};
 use details::DetailArguments;
 
 /// Finish reason of a run whose graph has failed actions.
@@ -83,7 +84,7 @@ pub struct RunArguments {
 }
 
 /// Runs a `runs` command.
-pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (RunsCommand::List { gateway, .. }
     | RunsCommand::Show {
         run: RunArguments { gateway, .. },
@@ -118,24 +119,24 @@ pub(super) async fn runs(command: RunsCommand, json: bool) -> anyhow::Result<Exi
             let path = format!("/v1/runs?{}", query.join("&"));
             let path = path.trim_end_matches('?');
             let runs = gateway.list(path, "cursor", usize::from(limit)).await?;
-            list(&runs, json);
+            list(&runs, format);
         }
         RunsCommand::Show {
             run: RunArguments { run, .. },
             details,
-        } => show(&gateway, run, &details, json).await?,
+        } => show(&gateway, run, &details, format).await?,
         RunsCommand::Watch(RunArguments { run, .. }) => {
             let run = find(&gateway, run).await?;
-            return send::watch(&gateway, &run, json).await;
+            return send::watch(&gateway, &run, format).await;
         }
-        RunsCommand::Cancel { runs, .. } => return cancel(&gateway, &runs, json).await,
+        RunsCommand::Cancel { runs, .. } => return cancel(&gateway, &runs, format).await,
         RunsCommand::Retry { run, .. } => {
             let run = find(&gateway, Some(run)).await?;
             let path = format!("/v1/runs/{}/retry", encoded(&run));
             let next = gateway.ask(gateway.request(Method::POST, &path)?).await?;
             let next = next["run_id"].as_str().context("the answer names no run")?;
             output::remark(&format!("run {next} runs the event again"));
-            return send::watch(&gateway, next, json).await;
+            return send::watch(&gateway, next, format).await;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -152,8 +153,8 @@ async fn find(gateway: &Gateway, named: Option<String>) -> anyhow::Result<String
     Ok(id.to_owned())
 }
 
-fn list(runs: &[Value], json: bool) {
-    if json {
+fn list(runs: &[Value], format: OutputFormat) {
+    if format.is_json() {
         output::document(&json!({ "items": runs }));
         return;
     }
@@ -210,13 +211,13 @@ async fn show(
     gateway: &Gateway,
     named: Option<String>,
     details: &DetailArguments,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let id = find(gateway, named).await?;
     let path = format!("/v1/runs/{}", encoded(&id));
     let mut run = gateway.get(&path).await?;
     let details = details.read(gateway, &path).await?;
-    if json {
+    if format.is_json() {
         details.add_to(&mut run);
         output::document(&run);
         return Ok(());
@@ -352,11 +353,15 @@ fn answer_of(message: &Value) -> String {
     }
 }
 
-async fn cancel(gateway: &Gateway, named: &[String], json: bool) -> anyhow::Result<ExitCode> {
+async fn cancel(
+    gateway: &Gateway,
+    named: &[String],
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for named in named {
         match cancel_one(gateway, named).await {
-            Ok(run) if json => output::document(&run),
+            Ok(run) if format.is_json() => output::document(&run),
             Ok(run) => {
                 let (id, status) = (text(&run, "run_id"), text(&run, "status"));
                 output::line(&if ENDED.contains(&status) {
@@ -367,7 +372,7 @@ async fn cancel(gateway: &Gateway, named: &[String], json: bool) -> anyhow::Resu
             }
             Err(error) => {
                 // One run that cannot be cancelled does not stop the others.
-                output::error(&error, json.into());
+                output::error(&error, format);
                 code = ExitCode::FAILURE;
             }
         }

@@ -22,7 +22,7 @@ use serde_json::{Map, Value};
 
 use crate::event_body::EventParts;
 use crate::gateway::{Gateway, GatewayArguments};
-use crate::output;
+use crate::output::{self, OutputFormat};
 use conversation::CurrentConversation;
 use line_editor::{LineEditor, TypedEntry};
 use questions::QuestionAnswer;
@@ -62,7 +62,10 @@ const USAGE: u8 = 2;
 const LEFT: u8 = 130;
 
 /// Posts messages and prints the answers as they arrive.
-pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn send(
+    arguments: SendArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let words = arguments.words.join(" ");
     let has_parts =
         arguments.event.is_some() || arguments.event_type.is_some() || !arguments.attach.is_empty();
@@ -88,7 +91,7 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
         words if !words.is_empty() => Some(words),
         _ if has_parts => None,
         _ if std::io::stdin().is_terminal() => {
-            return Box::pin(chat::chat(&gateway, conversation, json)).await;
+            return Box::pin(chat::chat(&gateway, conversation, format)).await;
         }
         _ => Some(read_input()?),
     };
@@ -102,28 +105,44 @@ pub(super) async fn send(arguments: SendArguments, json: bool) -> anyhow::Result
     };
     let mut event = parts.build()?;
     attachments::attach(&gateway, &arguments.attach, &mut event).await?;
-    post(&gateway, event, json, arguments.no_wait).await
+    let on_busy = if arguments.no_wait {
+        OnBusy::Fail
+    } else {
+        OnBusy::Wait
+    };
+    post(&gateway, event, format, on_busy).await
 }
 
-/// Posts an event and follows its run. Answers its questions at a terminal. With `no_wait`, a busy gateway is an error.
+/// Handling of a busy gateway.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum OnBusy {
+    Wait,
+    Fail,
+}
+
+/// Posts an event and follows its run. Answers its questions at a terminal.
 pub(super) async fn post(
     gateway: &Gateway,
     event: Map<String, Value>,
-    json: bool,
-    no_wait: bool,
+    format: OutputFormat,
+    on_busy: OnBusy,
 ) -> anyhow::Result<ExitCode> {
-    let mut input = answers(std::io::stdin().is_terminal() && !json);
-    let mut sending = Sending::new(gateway, json, input.as_deref_mut());
-    if no_wait {
+    let mut input = answers(std::io::stdin().is_terminal() && !format.is_json());
+    let mut sending = Sending::new(gateway, format, input.as_deref_mut());
+    if on_busy == OnBusy::Fail {
         sending = sending.without_wait();
     }
     Ok(code_of(sending.post(event, &mut None).await?))
 }
 
 /// Follows a run from its first event to its end.
-pub(super) async fn watch(gateway: &Gateway, run: &str, json: bool) -> anyhow::Result<ExitCode> {
-    let mut input = answers(std::io::stdin().is_terminal() && !json);
-    let sending = Sending::new(gateway, json, input.as_deref_mut());
+pub(super) async fn watch(
+    gateway: &Gateway,
+    run: &str,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
+    let mut input = answers(std::io::stdin().is_terminal() && !format.is_json());
+    let sending = Sending::new(gateway, format, input.as_deref_mut());
     Ok(code_of(sending.watch(run).await?))
 }
 
@@ -133,7 +152,7 @@ pub(super) async fn answer(
     question: &Value,
     action: Option<&str>,
     values: &[(&str, &str)],
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let request = &question["request"];
     let answer = if action.is_some() || !values.is_empty() {
@@ -154,7 +173,7 @@ pub(super) async fn answer(
         ));
         return Ok(ExitCode::SUCCESS);
     };
-    watch(gateway, &next, json).await
+    watch(gateway, &next, format).await
 }
 
 fn code_of(end: FollowEnd) -> ExitCode {

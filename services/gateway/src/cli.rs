@@ -104,34 +104,40 @@ pub async fn run() -> ExitCode {
         version,
         verbose,
     } = Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let format = OutputFormat::from(json);
     if version {
-        version::print(verbose, json);
+        if verbose {
+            version::print_details(format);
+        } else {
+            version::print(format);
+        }
         return ExitCode::SUCCESS;
     }
     let Some(command) = command else {
         output::fault("a command is missing; `runnel --help` lists them");
         return ExitCode::from(2);
     };
-    let format = OutputFormat::from(json);
     let outcome = match command {
-        Command::Dev(arguments) => Box::pin(dev_command::dev(arguments, json)).await,
-        Command::Serve(arguments) => Box::pin(serve::serve(&arguments, json)).await,
+        Command::Dev(arguments) => Box::pin(dev_command::dev(arguments, format)).await,
+        Command::Serve(arguments) => Box::pin(serve::serve(&arguments, format)).await,
         Command::CheckConfig(arguments) => {
-            Box::pin(check_config::check_config(&arguments, json)).await
+            Box::pin(check_config::check_config(&arguments, format)).await
         }
-        Command::Health(arguments) => health::health(&arguments, json).await,
-        Command::MigrateConfig(arguments) => migrate_config::migrate_config(&arguments, json).await,
+        Command::Health(arguments) => health::health(&arguments, format).await,
+        Command::MigrateConfig(arguments) => {
+            migrate_config::migrate_config(&arguments, format).await
+        }
         Command::Openapi(arguments) => openapi::openapi(&arguments),
-        Command::Token(command) => token::token(command, json).await,
-        Command::Workspace(command) => workspace::workspace(command, json).await,
-        Command::Keys(command) => keys::keys(command, json).await,
+        Command::Token(command) => token::token(command, format).await,
+        Command::Workspace(command) => workspace::workspace(command, format).await,
+        Command::Keys(command) => keys::keys(command, format).await,
         Command::Client(command) => Box::pin(command.run(parse_script, format)).await,
-        Command::Backup(arguments) => backup::backup(arguments, json).await,
+        Command::Backup(arguments) => backup::backup(arguments, format).await,
         Command::Completions(arguments) => Ok(help::completions(&arguments)),
         Command::Man(arguments) => help::man(&arguments),
         Command::ExtractText(arguments) => extract_text::extract_text(&arguments),
         Command::Failpoints => Ok(failpoints()),
-        Command::Conform(arguments) => Ok(Box::pin(conform::conform(*arguments, json)).await),
+        Command::Conform(arguments) => Ok(Box::pin(conform::conform(*arguments, format)).await),
     };
     outcome.unwrap_or_else(|error| {
         output::error(&error, format);

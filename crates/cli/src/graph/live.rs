@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 use crate::gateway::GatewayArguments;
 use crate::graph::read::read_model_output;
 use crate::graph::{GraphArguments, script};
+use crate::output::OutputFormat;
 use crate::send;
 
 /// Type of the event that the protocol agent runs.
@@ -39,7 +40,10 @@ pub(super) struct LiveArguments {
 }
 
 /// Posts the graph and follows its run. Exit code 0: the run completed.
-pub(super) async fn run_live(arguments: RunGraphArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn run_live(
+    arguments: RunGraphArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let RunGraphArguments { graph, live } = arguments;
     let declaration = script::body(&read_model_output(&graph.file)?);
     if !declaration.is_object() {
@@ -57,7 +61,7 @@ pub(super) async fn run_live(arguments: RunGraphArguments, json: bool) -> anyhow
     let Value::Object(event) = event else {
         bail!("the event is no object");
     };
-    send::post(&gateway, event, json, false).await
+    send::post(&gateway, event, format, send::OnBusy::Wait).await
 }
 
 /// Values that are JSON keep their type; others are texts.

@@ -37,9 +37,8 @@ pub(super) fn diagnostic_line(diagnostic: &Diagnostic) -> String {
     )
 }
 
-pub(super) fn lint_summary(is_accepted: bool, diagnostics: &[Diagnostic]) -> String {
+pub(super) fn lint_summary(verdict: &str, diagnostics: &[Diagnostic]) -> String {
     let count = |level| diagnostics.iter().filter(|one| one.level == level).count();
-    let verdict = if is_accepted { "accepted" } else { "refused" };
     format!(
         "{verdict} (errors: {}, warnings: {})",
         count(Severity::Error),

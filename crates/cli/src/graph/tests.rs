@@ -234,7 +234,7 @@ fn diagnostics_show_code_pointer_and_fix() {
     assert!(line.starts_with("error bad_id at /calls/0/id: "), "{line}");
     assert!(line.contains(". Fix: "), "{line}");
     assert_eq!(
-        show::lint_summary(false, &repair.diagnostics[..1]),
+        show::lint_summary("refused", &repair.diagnostics[..1]),
         "refused (errors: 1, warnings: 0)"
     );
 }

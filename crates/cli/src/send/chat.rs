@@ -11,7 +11,7 @@ use super::{LEFT, answers};
 use crate::event_body::EventParts;
 use crate::facts::text;
 use crate::gateway::{Gateway, encoded};
-use crate::output;
+use crate::output::{self, OutputFormat};
 
 /// File next to `dev.json` with the messages of earlier chats.
 const HISTORY: &str = "chat-history";
@@ -57,7 +57,7 @@ impl<'a> ChatLine<'a> {
 pub(super) async fn chat(
     gateway: &Gateway,
     mut conversation: CurrentConversation,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let id = conversation.id();
     output::remark(&format!(
@@ -85,7 +85,7 @@ pub(super) async fn chat(
                 conversation.renew()?;
                 output::remark(&format!("conversation {}", conversation.id()));
             }
-            ChatLine::Cancel => cancel(gateway, last_run.as_deref(), json).await,
+            ChatLine::Cancel => cancel(gateway, last_run.as_deref(), format).await,
             ChatLine::Quit => return Ok(ExitCode::SUCCESS),
             ChatLine::Help => output::remark(HELP),
             ChatLine::Unknown(command) => {
@@ -101,13 +101,13 @@ pub(super) async fn chat(
                     ..EventParts::default()
                 };
                 // A new reader per message: an answer must not enter the history of messages.
-                let mut input = answers(!json);
-                let sending = Sending::new(gateway, json, input.as_deref_mut());
+                let mut input = answers(!format.is_json());
+                let sending = Sending::new(gateway, format, input.as_deref_mut());
                 match sending.post(parts.build()?, &mut last_run).await {
                     Ok(FollowEnd::Left) => return Ok(ExitCode::from(LEFT)),
                     Ok(FollowEnd::Ended(_)) => {}
                     // A network error must not end the chat and its history.
-                    Err(error) => output::error(&error, json.into()),
+                    Err(error) => output::error(&error, format),
                 }
             }
         }
@@ -115,7 +115,7 @@ pub(super) async fn chat(
 }
 
 /// Cancels the last run of the chat.
-async fn cancel(gateway: &Gateway, run: Option<&str>, json: bool) {
+async fn cancel(gateway: &Gateway, run: Option<&str>, format: OutputFormat) {
     let Some(run) = run else {
         return output::remark("no message was sent in this chat");
     };
@@ -129,7 +129,7 @@ async fn cancel(gateway: &Gateway, run: Option<&str>, json: bool) {
             let status = text(&cancelled, "status");
             output::remark(&format!("run {run} has ended: {status}"));
         }
-        Err(error) => output::error(&error, json.into()),
+        Err(error) => output::error(&error, format),
     }
 }
 

@@ -18,7 +18,7 @@ use super::sending::FollowEnd;
 use super::{LEFT, LineInput};
 use crate::facts::{milliseconds, text, took};
 use crate::gateway::{Gateway, encoded, read_json, refusal};
-use crate::output;
+use crate::output::{self, OutputFormat};
 use crate::runs::{ACTIONS_FAILED, INCOMPLETE};
 use egress::{RequestBuilder, Response};
 
@@ -67,12 +67,12 @@ pub(super) struct MessageRun<'a> {
 impl<'a> MessageRun<'a> {
     pub(super) fn new(
         gateway: &'a Gateway,
-        json: bool,
+        format: OutputFormat,
         first_interrupt: FirstInterrupt,
     ) -> anyhow::Result<Self> {
         Ok(Self {
             gateway,
-            screen: Screen::new(json),
+            screen: Screen::new(format),
             interrupts: signal(SignalKind::interrupt()).context("Ctrl-C cannot be handled")?,
             first_interrupt,
             is_cancelled: false,

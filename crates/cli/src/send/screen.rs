@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::graph_list::{GraphList, PROJECTION};
 use super::tool_line::{OutputDevice, outcome, tool_line};
-use crate::output::{self, Escape, OutputPart, without_controls};
+use crate::output::{self, Escape, OutputFormat, OutputPart, without_controls};
 
 const FRAMES: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const CLEAR_LINE: OutputPart<'_> = OutputPart::Escape(Escape("\r\u{1b}[K"));
@@ -58,9 +58,9 @@ pub(super) struct Screen {
 }
 
 impl Screen {
-    pub(super) fn new(json: bool) -> Self {
+    pub(super) fn new(format: OutputFormat) -> Self {
         Self {
-            mode: if json {
+            mode: if format.is_json() {
                 ScreenMode::Events
             } else {
                 ScreenMode::Text

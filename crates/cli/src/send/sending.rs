@@ -9,6 +9,7 @@ use super::LineInput;
 use super::message_run::{FirstInterrupt, MessageRun};
 use super::questions::delivery;
 use crate::gateway::Gateway;
+use crate::output::OutputFormat;
 
 /// Maximum time that a message waits for a busy gateway. The client packages have the same.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -24,7 +25,7 @@ pub(super) enum FollowEnd {
 /// A message, its run, and the runs that continue after its questions.
 pub(super) struct Sending<'a> {
     gateway: &'a Gateway,
-    json: bool,
+    format: OutputFormat,
     /// Answers questions; without it they stay open.
     input: Option<&'a mut LineInput>,
     /// Time that a message waits for a busy gateway.
@@ -32,10 +33,14 @@ pub(super) struct Sending<'a> {
 }
 
 impl<'a> Sending<'a> {
-    pub(super) fn new(gateway: &'a Gateway, json: bool, input: Option<&'a mut LineInput>) -> Self {
+    pub(super) fn new(
+        gateway: &'a Gateway,
+        format: OutputFormat,
+        input: Option<&'a mut LineInput>,
+    ) -> Self {
         Self {
             gateway,
-            json,
+            format,
             input,
             patience: PATIENCE,
         }
@@ -60,7 +65,7 @@ impl<'a> Sending<'a> {
             // Without the declaration, runners do not ask questions.
             event.entry("delivery").or_insert_with(delivery);
         }
-        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Cancels)?;
+        let mut run = MessageRun::new(self.gateway, self.format, FirstInterrupt::Cancels)?;
         if let Err(stop) = run.post(&Value::Object(event), run_id, self.patience).await {
             return run.stopped(stop);
         }
@@ -69,7 +74,7 @@ impl<'a> Sending<'a> {
 
     /// Follows a run from its first event.
     pub(super) async fn watch(self, id: &str) -> anyhow::Result<FollowEnd> {
-        let mut run = MessageRun::new(self.gateway, self.json, FirstInterrupt::Leaves)?;
+        let mut run = MessageRun::new(self.gateway, self.format, FirstInterrupt::Leaves)?;
         run.id = id.to_owned();
         self.follow(run).await
     }
@@ -83,7 +88,7 @@ impl<'a> Sending<'a> {
             let Some(next) = run.next.take() else {
                 return Ok(FollowEnd::Ended(code));
             };
-            run = MessageRun::new(self.gateway, self.json, run.first_interrupt)?;
+            run = MessageRun::new(self.gateway, self.format, run.first_interrupt)?;
             run.id = next;
         }
     }

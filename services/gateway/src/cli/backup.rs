@@ -14,7 +14,7 @@ use tar::Builder;
 
 use crate::app::{artifact_directory, embedded_file};
 use crate::cli::config_argument::ConfigArgument;
-use cli::output;
+use cli::output::{self, OutputFormat};
 
 /// Name of the artifacts' directory in the file.
 const ARTIFACTS: &str = "artifacts";
@@ -39,7 +39,10 @@ struct Backup {
 }
 
 /// Writes the backup. The file appears when it is complete.
-pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn backup(
+    arguments: BackupArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let BackupArguments { file, config } = arguments;
     let settings = config.load_for_existing_database()?;
     let Some(database) = embedded_file(&settings.database.url) else {
@@ -65,7 +68,7 @@ pub(super) async fn backup(arguments: BackupArguments, json: bool) -> anyhow::Re
         artifacts,
         bytes,
     } = backup;
-    if json {
+    if format.is_json() {
         output::document(
             &json!({"file": file, "runs": runs, "artifacts": artifacts, "bytes": bytes}),
         );
@@ -91,7 +94,7 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
     let archive = Temporary::next_to(file, "part")?;
     // The name of `database.url`, so that unpacking replaces this file.
     let name = database.file_name().context("the database has no name")?;
-    let written = archive_of((&copy.path, name), artifacts, &archive.path);
+    let written = archive_of(&copy.path, name, artifacts, &archive.path);
     let counted = written.with_context(|| format!("cannot write {}", file.display()))?;
     let bytes = fs::metadata(&archive.path)?.len();
     // Only a complete archive gets the final name.
@@ -106,7 +109,8 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
 
 /// Writes the archive. Returns the number of artifacts. They are copied after the database, which names them.
 fn archive_of(
-    (copy, name): (&Path, &OsStr),
+    copy: &Path,
+    name: &OsStr,
     artifacts: Option<&Path>,
     archive: &Path,
 ) -> io::Result<u64> {

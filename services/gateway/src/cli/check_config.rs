@@ -25,7 +25,7 @@ use crate::app::{
 use crate::cli::config_argument::ConfigArgument;
 use crate::cli::serve::master_key;
 use crate::config::{BuiltinRunner, Config, ConfigErrors, ConfigFault};
-use cli::output::{self, OutputPart};
+use cli::output::{self, OutputFormat, OutputPart};
 use clock::Clock;
 use egress::Egress;
 use models::ProviderProbe;
@@ -49,10 +49,10 @@ pub(super) struct CheckConfigArguments {
 /// Reports everything that `serve` would refuse. Changes nothing.
 pub(super) async fn check_config(
     arguments: &CheckConfigArguments,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let checked = check(arguments).await?;
-    if json {
+    if format.is_json() {
         output::document(&checked.to_json());
     } else {
         checked.show();

@@ -16,7 +16,7 @@ use url::Url;
 
 use crate::app::run_limits;
 use crate::config::{Config, SecretRef};
-use cli::output::{self, OutputPart};
+use cli::output::{self, OutputFormat, OutputPart};
 use conform::junit::junit;
 use conform::report::{ConformReport, Outcome, ReportLine};
 use conform::{ConformError, ConformOptions, conform as check};
@@ -90,21 +90,21 @@ enum Deltas {
 }
 
 /// Tests the endpoint and prints the report.
-pub(super) async fn conform(arguments: ConformArguments, json: bool) -> ExitCode {
+pub(super) async fn conform(arguments: ConformArguments, format: OutputFormat) -> ExitCode {
     let junit_file = arguments.junit.clone();
     // Wrong arguments have exit code 2, so a script can distinguish them from failed checks.
     let options = match options(arguments) {
         Ok(options) => options,
-        Err(message) => return wrong_usage(&anyhow::anyhow!(message), json),
+        Err(message) => return wrong_usage(&anyhow::anyhow!(message), format),
     };
     match Box::pin(check(options)).await {
-        Ok(report) => finish(&report, junit_file.as_deref(), json),
-        Err(error) => wrong_usage(&with_advice(error), json),
+        Ok(report) => finish(&report, junit_file.as_deref(), format),
+        Err(error) => wrong_usage(&with_advice(error), format),
     }
 }
 
-fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> ExitCode {
-    if json {
+fn finish(report: &ConformReport, junit_file: Option<&Path>, format: OutputFormat) -> ExitCode {
+    if format.is_json() {
         output::document(&report.to_json());
     } else {
         report.lines().iter().for_each(print);
@@ -114,7 +114,7 @@ fn finish(report: &ConformReport, junit_file: Option<&Path>, json: bool) -> Exit
     {
         let message = format!("cannot write {}: {error}", file.display());
         // The report on standard output may be JSON already, so this error is text.
-        return wrong_usage(&anyhow::anyhow!(message), false);
+        return wrong_usage(&anyhow::anyhow!(message), OutputFormat::Text);
     }
     if report.is_passed() {
         ExitCode::SUCCESS
@@ -140,8 +140,8 @@ fn print(line: &ReportLine) {
     ]);
 }
 
-fn wrong_usage(error: &anyhow::Error, json: bool) -> ExitCode {
-    output::error(error, json.into());
+fn wrong_usage(error: &anyhow::Error, format: OutputFormat) -> ExitCode {
+    output::error(error, format);
     ExitCode::from(2)
 }
 

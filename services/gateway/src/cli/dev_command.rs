@@ -13,7 +13,7 @@ use crate::cli::process_hardening;
 use crate::dev::{
     self, ConnectorArgs, DevNote, DevOptions, HarnessArgs, ModelPreference, Playground, USUAL_PORTS,
 };
-use cli::output;
+use cli::output::{self, OutputFormat};
 use telemetry::LogFormat;
 
 /// Log filter without `-v` and `-q`. The output has lines of its own for ended runs and for runners.
@@ -68,8 +68,8 @@ struct OutputAmount {
 }
 
 impl OutputAmount {
-    fn log_filter(&self, json: bool) -> &'static str {
-        match (self.quiet, json) {
+    fn log_filter(&self, format: OutputFormat) -> &'static str {
+        match (self.quiet, format.is_json()) {
             (true, true) => "warn",
             (true, false) => QUIET,
             (false, true) => "info",
@@ -80,13 +80,13 @@ impl OutputAmount {
 }
 
 /// Starts the playground and serves it until a stop signal.
-pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<ExitCode> {
-    let format = if json {
+pub(super) async fn dev(arguments: DevArguments, format: OutputFormat) -> anyhow::Result<ExitCode> {
+    let log_format = if format.is_json() {
         LogFormat::Json
     } else {
         LogFormat::Text
     };
-    telemetry::init(format, arguments.amount.log_filter(json));
+    telemetry::init(log_format, arguments.amount.log_filter(format));
     let print = if arguments.amount.quiet {
         print_quietly
     } else {
@@ -109,7 +109,7 @@ pub(super) async fn dev(arguments: DevArguments, json: bool) -> anyhow::Result<E
         reads_own_file: !arguments.no_config,
     });
     let playground = Box::pin(building).await?;
-    if json {
+    if format.is_json() {
         // With JSON, standard output has one document, which a program can parse.
         output::document(&to_json(&playground));
         Box::pin(playground.serve(|_| {})).await?;

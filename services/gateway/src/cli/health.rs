@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::cli::config_argument::ConfigArgument;
 use crate::config::{Config, reachable};
-use cli::output;
+use cli::output::{self, OutputFormat};
 use egress::{Egress, read_up_to};
 
 /// Maximum size of the body that is read.
@@ -29,7 +29,10 @@ pub(super) struct HealthArguments {
 }
 
 /// Checks whether the gateway accepts new runs. For container health checks without curl.
-pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn health(
+    arguments: &HealthArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let base = match &arguments.url {
         Some(url) => url.clone(),
         None => local_url(
@@ -57,7 +60,7 @@ pub(super) async fn health(arguments: &HealthArguments, json: bool) -> anyhow::R
     // The status decides; the body only explains it.
     let body = body.ok().and_then(Result::ok).unwrap_or_default();
     let reason = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    if json {
+    if format.is_json() {
         output::document(&json!({
             "ready": ready, "http_status": status.as_u16(),
             "status": reason["status"], "detail": reason["detail"],

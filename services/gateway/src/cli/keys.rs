@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use crate::app::open_store;
 use crate::cli::config_argument::ConfigArgument;
 use crate::cli::serve::master_key;
-use cli::output;
+use cli::output::{self, OutputFormat};
 use clock::Clock;
 use keys::keyring::{Rotation, rotate};
 use secrets::seal::MasterKey;
@@ -64,7 +64,7 @@ fn purposes() -> impl TypedValueParser<Value = KeyPurpose> {
 }
 
 /// Runs a `keys` command.
-pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn keys(command: KeysCommand, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (KeysCommand::List { config } | KeysCommand::Rotate { config, .. }) = &command;
     let settings = config.load_for_existing_database()?;
     // A list needs no master key, so it works without access to it.
@@ -81,20 +81,20 @@ pub(super) async fn keys(command: KeysCommand, json: bool) -> anyhow::Result<Exi
             } else {
                 RotationCause::Requested
             };
-            rotate_all(&store, &master_key, &purposes, occasion, json).await
+            rotate_all(&store, &master_key, &purposes, occasion, format).await
         }
-        _ => list(&store, json).await,
+        _ => list(&store, format).await,
     };
     // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
 }
 
-async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
+async fn list(store: &Store, format: OutputFormat) -> anyhow::Result<()> {
     let now = Clock::system().now_ms();
     let records = store.access().list_signing_keys().await?;
     let mut items = Vec::new();
-    if !json {
+    if !format.is_json() {
         output::line(&format!(
             "{:9}  {:9}  {:20}  {:20}  {:20}  kid",
             "purpose", "phase", "created", "signs until", "verifies until"
@@ -111,7 +111,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
                 "sign_until": key.sign_until.map(seconds),
                 "verify_until": key.verify_until.map(seconds),
             }));
-            if !json {
+            if !format.is_json() {
                 let end = |at: Option<i64>| at.map_or("-".to_owned(), output::time);
                 output::line(&format!(
                     "{purpose:9}  {phase:9}  {:20}  {:20}  {:20}  {}",
@@ -123,7 +123,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
             }
         }
     }
-    if json {
+    if format.is_json() {
         output::document(&json!({ "items": items }));
     }
     Ok(())
@@ -138,7 +138,7 @@ async fn rotate_all(
     master_key: &MasterKey,
     purposes: &[KeyPurpose],
     occasion: RotationCause,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let mut items = Vec::new();
     for purpose in purposes {
@@ -147,11 +147,11 @@ async fn rotate_all(
         let rotation = rotate(store, master_key, *purpose, occasion, now).await?;
         let (item, summary) = report(*purpose, rotation, now)?;
         items.push(item);
-        if !json {
+        if !format.is_json() {
             output::line(&summary);
         }
     }
-    if json {
+    if format.is_json() {
         output::document(&json!({ "items": items }));
     }
     Ok(())

@@ -19,7 +19,7 @@ use langbot::migrate::{
 };
 use serde_json::json;
 
-use cli::output;
+use cli::output::{self, OutputFormat};
 use read::read_source;
 use report::report;
 use secrets::write_secrets;
@@ -81,7 +81,7 @@ enum RunnerIdFormat {
 /// Plans, prints, and writes if requested. Fails if a pipeline or another row could not be migrated.
 pub(super) async fn migrate_config(
     arguments: &MigrateArguments,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
     let (mut migration, secrets) = plan(arguments).await?;
     // Without these rules the gateway would refuse the migrated addresses.
@@ -107,7 +107,7 @@ pub(super) async fn migrate_config(
                 .to_owned(),
         });
     }
-    if json {
+    if format.is_json() {
         let mut document = json!(migration);
         document["toml"] = json!(written.text);
         document["connectors"] = json!({"allow": upstream});

@@ -11,7 +11,7 @@ use crate::cli::config_argument::ConfigArgument;
 use crate::cli::{process_hardening, version};
 use crate::config::{Config, ConfigErrors, ConfigFault};
 use crate::shutdown::{HangupEffect, Signals};
-use cli::output;
+use cli::output::{self, OutputFormat};
 use secrets::seal::MasterKey;
 use telemetry::LogFormat;
 use web::http_server::bind;
@@ -45,7 +45,10 @@ impl ServeArguments {
 }
 
 /// Serves until a stop signal. All faults are reported before a port is bound.
-pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn serve(
+    arguments: &ServeArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let path = arguments.config.path();
     let config = Config::load(path.as_deref())
         .map_err(|errors| with_further_faults(path.as_deref(), errors))?;
@@ -86,7 +89,7 @@ pub(super) async fn serve(arguments: &ServeArguments, json: bool) -> anyhow::Res
     .await?;
     // The metrics port is known now, also if it was 0.
     let metrics_url = metrics.as_ref().map(MetricsServer::url).transpose()?;
-    if json {
+    if format.is_json() {
         output::document(&json!({"listening": url, "metrics": metrics_url}));
     } else {
         if let Some(url) = metrics_url {

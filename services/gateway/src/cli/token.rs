@@ -16,7 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
 use crate::cli::config_argument::ConfigArgument;
-use cli::output;
+use cli::output::{self, OutputFormat};
 use clock::Clock;
 use keys::api_key::{IssueError, issue, prefix_of, shown};
 
@@ -107,7 +107,7 @@ fn roles() -> impl TypedValueParser<Value = KeyRole> {
 }
 
 /// Runs a `token` command.
-pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn token(command: TokenCommand, format: OutputFormat) -> anyhow::Result<ExitCode> {
     let (TokenCommand::Create { config, of, .. }
     | TokenCommand::List { config, of }
     | TokenCommand::Revoke { config, of, .. }) = &command;
@@ -127,7 +127,7 @@ pub(super) async fn token(command: TokenCommand, json: bool) -> anyhow::Result<E
         );
     }
     let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
-    let done = run(&store, &workspace, command, json).await;
+    let done = run(&store, &workspace, command, format).await;
     // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
@@ -137,7 +137,7 @@ async fn run(
     store: &Store,
     workspace: &str,
     command: TokenCommand,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let Some(workspace) = store.access().find_workspace(workspace).await? else {
         bail!(
@@ -147,9 +147,9 @@ async fn run(
     };
     let workspace = workspace.id;
     match command {
-        TokenCommand::Create { key, .. } => create(store, &workspace, &key.spec(), json).await,
-        TokenCommand::List { .. } => list(store, &workspace, json).await,
-        TokenCommand::Revoke { key, .. } => revoke(store, workspace, &key, json).await,
+        TokenCommand::Create { key, .. } => create(store, &workspace, &key.spec(), format).await,
+        TokenCommand::List { .. } => list(store, &workspace, format).await,
+        TokenCommand::Revoke { key, .. } => revoke(store, workspace, &key, format).await,
     }
 }
 
@@ -195,7 +195,7 @@ async fn create(
     store: &Store,
     workspace: &WorkspaceId,
     spec: &ApiKeySpec,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let issued = issue(store, &Clock::system(), workspace, spec).await;
     let (record, key) = match issued {
@@ -209,7 +209,7 @@ async fn create(
         issued => issued?,
     };
     let key = key.expose_secret();
-    if json {
+    if format.is_json() {
         output::line(
             &json!({"id": record.id, "role": record.role, "name": record.name,
                 "prefix": record.prefix, "expires_at": spec.expires_at,
@@ -222,7 +222,7 @@ async fn create(
     Ok(())
 }
 
-async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Result<()> {
+async fn list(store: &Store, workspace: &WorkspaceId, format: OutputFormat) -> anyhow::Result<()> {
     let mut keys: Vec<ApiKeyRecord> = Vec::new();
     loop {
         let after = keys.last().map(|key| key.id.to_string());
@@ -235,7 +235,7 @@ async fn list(store: &Store, workspace: &WorkspaceId, json: bool) -> anyhow::Res
             break;
         }
     }
-    if json {
+    if format.is_json() {
         let items: Vec<_> = keys.into_iter().map(shown).collect();
         output::document(&json!({ "items": items }));
         return Ok(());
@@ -268,7 +268,7 @@ async fn revoke(
     store: &Store,
     workspace: WorkspaceId,
     named: &str,
-    json: bool,
+    format: OutputFormat,
 ) -> anyhow::Result<()> {
     let found = find(store, &workspace, named).await?;
     let Some(found) = found else {
@@ -292,7 +292,7 @@ async fn revoke(
         }
     };
     let since = key.revoked_at.map(output::time).unwrap_or_default();
-    if json {
+    if format.is_json() {
         output::document(&json!(shown(key)));
     } else {
         output::line(&format!(

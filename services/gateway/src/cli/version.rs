@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use cli::output;
+use cli::output::{self, OutputFormat};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Commit and its date, set by the build script; empty if the build knows none.
@@ -35,8 +35,18 @@ fn features() -> Vec<&'static str> {
     enabled.map(|(name, _)| name).collect()
 }
 
-pub(super) fn print(is_verbose: bool, json: bool) {
-    let or_unknown = |text: &'static str| if text.is_empty() { UNKNOWN } else { text };
+pub(super) fn print(format: OutputFormat) {
+    match format {
+        OutputFormat::Json => {
+            let (commit, date) = (or_unknown(COMMIT), or_unknown(COMMIT_DATE));
+            output::document(&json!({"version": VERSION, "commit": commit, "date": date}));
+        }
+        OutputFormat::Text => output::line(&format!("runnel {}", with_commit())),
+    }
+}
+
+/// Prints also features, platform and profile.
+pub(super) fn print_details(format: OutputFormat) {
     let (commit, date, features) = (or_unknown(COMMIT), or_unknown(COMMIT_DATE), features());
     let platform = format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS);
     let profile = if cfg!(debug_assertions) {
@@ -44,16 +54,12 @@ pub(super) fn print(is_verbose: bool, json: bool) {
     } else {
         "release"
     };
-    match (json, is_verbose) {
-        (true, true) => {
+    match format {
+        OutputFormat::Json => {
             output::document(&json!({"version": VERSION, "commit": commit, "date": date,
             "features": features, "platform": platform, "profile": profile}));
         }
-        (true, false) => {
-            output::document(&json!({"version": VERSION, "commit": commit, "date": date}));
-        }
-        (false, false) => output::line(&format!("runnel {}", with_commit())),
-        (false, true) => {
+        OutputFormat::Text => {
             let features = features.join(", ");
             output::line(&format!(
                 "runnel {VERSION}\ncommit   {commit}\ndate     {date}\nfeatures {features}\n\
@@ -61,6 +67,10 @@ pub(super) fn print(is_verbose: bool, json: bool) {
             ));
         }
     }
+}
+
+fn or_unknown(text: &'static str) -> &'static str {
+    if text.is_empty() { UNKNOWN } else { text }
 }
 
 #[cfg(test)]

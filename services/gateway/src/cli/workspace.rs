@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
 use crate::cli::config_argument::ConfigArgument;
-use cli::output;
+use cli::output::{self, OutputFormat};
 use clock::Clock;
 use keys::api_key::{issue_workspace, shown_workspace};
 
@@ -38,7 +38,10 @@ pub(super) enum WorkspaceCommand {
 }
 
 /// Runs a `workspace` command.
-pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::Result<ExitCode> {
+pub(super) async fn workspace(
+    command: WorkspaceCommand,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
     let (WorkspaceCommand::Create { config, .. } | WorkspaceCommand::List { config }) = &command;
     let settings = if matches!(command, WorkspaceCommand::Create { .. }) {
         config.load_for_database()?
@@ -57,15 +60,15 @@ pub(super) async fn workspace(command: WorkspaceCommand, json: bool) -> anyhow::
     }
     let store = open_store(&settings, &TaskTracker::new(), Migrations::New).await?;
     let done = match spec {
-        Some(spec) => create(&store, &spec, json).await,
-        None => list(&store, json).await,
+        Some(spec) => create(&store, &spec, format).await,
+        None => list(&store, format).await,
     };
     // Also after an error, so that SQLite removes its write-ahead log.
     store.close().await;
     done.map(|()| ExitCode::SUCCESS)
 }
 
-async fn create(store: &Store, spec: &WorkspaceSpec, json: bool) -> anyhow::Result<()> {
+async fn create(store: &Store, spec: &WorkspaceSpec, format: OutputFormat) -> anyhow::Result<()> {
     let created = issue_workspace(store, &Clock::system(), spec).await?;
     let created = created.ok_or_else(|| {
         anyhow!(
@@ -74,7 +77,7 @@ async fn create(store: &Store, spec: &WorkspaceSpec, json: bool) -> anyhow::Resu
             id = spec.id
         )
     })?;
-    if json {
+    if format.is_json() {
         output::document(&json!(created));
     } else {
         output::line(&created.api_key.key);
@@ -86,7 +89,7 @@ async fn create(store: &Store, spec: &WorkspaceSpec, json: bool) -> anyhow::Resu
     Ok(())
 }
 
-async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
+async fn list(store: &Store, format: OutputFormat) -> anyhow::Result<()> {
     let mut all: Vec<WorkspaceRecord> = Vec::new();
     loop {
         let after = all.last().map(|workspace| workspace.id.to_string());
@@ -99,7 +102,7 @@ async fn list(store: &Store, json: bool) -> anyhow::Result<()> {
             break;
         }
     }
-    if json {
+    if format.is_json() {
         let items: Vec<_> = all.into_iter().map(shown_workspace).collect();
         output::document(&json!({ "items": items }));
         return Ok(());
