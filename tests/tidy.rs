@@ -10,6 +10,8 @@ use std::process::Command;
 mod imports;
 #[path = "tidy/pages.rs"]
 mod pages;
+#[path = "tidy/signatures.rs"]
+mod signatures;
 #[path = "tidy/words.rs"]
 mod words;
 

@@ -4,7 +4,9 @@
 use std::sync::LazyLock;
 
 use domain::authorization::AuthorizationSnapshot;
-use domain::normalize::{Reason, ResultEffect, ResultLimits, ResultValidator, Verdict};
+use domain::normalize::{
+    ExpectedOutput, Reason, ResultEffect, ResultLimits, ResultValidator, Verdict,
+};
 use protocol::admin::DeltaMode;
 use protocol::resources::StateScope;
 use serde_json::{Value, json};
@@ -56,7 +58,12 @@ fn validate_all(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
     } else {
         DeltaMode::Snapshot
     };
-    let mut validator = ResultValidator::new(&SNAPSHOT, LIMITS, mode, kind & 2 == 0);
+    let expected = if kind & 2 == 0 {
+        ExpectedOutput::Message
+    } else {
+        ExpectedOutput::Nothing
+    };
+    let mut validator = ResultValidator::new(&SNAPSHOT, LIMITS, mode, expected);
     let (mut verdicts, mut ended, mut last) = (Vec::new(), false, 0);
     let (mut rejected, mut duplicates, mut gaps) = (0, 0, 0);
     for line in lines {

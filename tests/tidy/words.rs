@@ -13,7 +13,7 @@ use rust::tokens;
 #[path = "words/dialect.rs"]
 mod dialect;
 #[path = "words/rust.rs"]
-mod rust;
+pub(crate) mod rust;
 #[path = "words/scripts.rs"]
 mod scripts;
 
@@ -145,7 +145,7 @@ fn measures() -> BTreeMap<String, Measure> {
     crates
 }
 
-fn product_lines(file: &File) -> usize {
+pub(crate) fn product_lines(file: &File) -> usize {
     let tested = ["benches/", "fuzz/"];
     if is_test(&file.path) || tested.iter().any(|start| file.path.starts_with(start)) {
         return 0;
@@ -153,7 +153,7 @@ fn product_lines(file: &File) -> usize {
     lines_before_tests(&file.text)
 }
 
-fn crate_of(path: &str) -> String {
+pub(crate) fn crate_of(path: &str) -> String {
     const PARENTS: [&str; 4] = ["crates", "services", "clients", "examples"];
     let mut segments = path.split('/');
     let first = segments.next().unwrap_or_default();

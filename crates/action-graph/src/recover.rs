@@ -181,7 +181,7 @@ fn is_recoverable(
     }
     let input = Value::Object(arguments.clone());
     // Without bindings: a direct call is run as it is.
-    for violation in schema::check(&entry.schema, &input, false) {
+    for violation in schema::check(&entry.schema, &input) {
         found.add(
             Code::ArgsSchema,
             format!("{at}/args{}", violation.pointer),

@@ -23,8 +23,17 @@ pub struct Violation {
     pub message: String,
 }
 
-/// Checks `value` against `schema`. With `bindings`, objects such as `{"$ref": …}` fit everything.
-pub fn check(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
+/// Checks `value` against `schema`.
+pub fn check(schema: &Value, value: &Value) -> Vec<Violation> {
+    violations(schema, value, false)
+}
+
+/// Like `check`, but bindings such as `{"$ref": …}` fit everything.
+pub fn check_with_bindings(schema: &Value, value: &Value) -> Vec<Violation> {
+    violations(schema, value, true)
+}
+
+fn violations(schema: &Value, value: &Value, bindings: bool) -> Vec<Violation> {
     let mut check = SchemaCheck {
         root: schema,
         bindings,
@@ -294,7 +303,7 @@ mod tests {
             (json!({"path": "ab", "extra": 1}), vec!["/extra"]),
             (json!([]), vec![""]),
         ] {
-            let found = check(&schema, &value, true);
+            let found = check_with_bindings(&schema, &value);
             let found: Vec<_> = found.iter().map(|one| one.pointer.as_str()).collect();
             assert_eq!(found, pointers, "{value}");
         }
@@ -304,16 +313,16 @@ mod tests {
     fn bindings_fit_every_type_until_bound() {
         let schema = json!({"properties": {"path": {"type": "string"}}});
         let value = json!({"path": {"$ref": "action:a.output"}});
-        assert!(check(&schema, &value, true).is_empty());
-        assert_eq!(check(&schema, &value, false).len(), 1);
+        assert!(check_with_bindings(&schema, &value).is_empty());
+        assert_eq!(check(&schema, &value).len(), 1);
     }
 
     #[test]
     fn recursive_schemas_end() {
         let schema = json!({"$ref": "#"});
-        assert!(check(&schema, &json!({"a": 1}), false).is_empty());
+        assert!(check(&schema, &json!({"a": 1})).is_empty());
         let wide = json!({"anyOf": [{"$ref": "#"}, {"$ref": "#"}]});
-        check(&wide, &json!(1), false);
+        check(&wide, &json!(1));
     }
 
     #[test]

@@ -75,7 +75,7 @@ pub fn terminal(
 ) -> AgentRunResult {
     let terminal = match ended {
         Ok(reason) => results::run_completed_because(reason),
-        Err(failure) => results::run_failed(failure.code, failure.message, failure.retryable),
+        Err(failure) => results::run_failed(failure.into()),
     };
     AgentRunResult { usage, ..terminal }
 }

@@ -189,7 +189,7 @@ pub(super) async fn read(
             &opened.snapshot,
             check_harness.limits.results,
             check_harness.options.delta_mode,
-            opened.expects_message,
+            opened.expected_output,
         ),
         leak: TokenLeakDetector::new(opened),
         recording,

@@ -76,8 +76,16 @@ impl Admission {
     }
 }
 
-/// Applies the agent's concurrency policy. `steerable`: the event is a message and the runner can pull it.
-pub fn admit(policy: Concurrency, steerable: bool, occupancy: &ConversationLoad) -> Admission {
+/// Policy for an event that no run can pull: steering starts a parallel run.
+pub fn without_steering(policy: Concurrency) -> Concurrency {
+    match policy {
+        Concurrency::Steer => Concurrency::Concurrent,
+        policy => policy,
+    }
+}
+
+/// Applies the agent's concurrency policy.
+pub fn admit(policy: Concurrency, occupancy: &ConversationLoad) -> Admission {
     let Some(oldest) = occupancy.active.first() else {
         return Admission::Start;
     };
@@ -99,10 +107,10 @@ pub fn admit(policy: Concurrency, steerable: bool, occupancy: &ConversationLoad)
             let takes = |run: &&ActiveRun| {
                 run.running && !run.cancel_requested && run.steering < MAX_STEERING_EVENTS
             };
-            match occupancy.active.iter().find(takes).filter(|_| steerable) {
+            match occupancy.active.iter().find(takes) {
                 Some(run) => Admission::Absorb(run.run_id),
                 // Earlier events wait for a run that is ending. Queue to keep the order.
-                None if steerable && occupancy.has_pending_events() => {
+                None if occupancy.has_pending_events() => {
                     if occupancy.queued >= MAX_QUEUED_RUNS {
                         Admission::QueueFull
                     } else {
@@ -138,7 +146,7 @@ mod tests {
             queued,
         };
         assert_eq!(
-            &admit(policy, true, &occupancy),
+            &admit(policy, &occupancy),
             expected,
             "{policy:?} {occupancy:?}"
         );
@@ -260,7 +268,7 @@ mod tests {
             queued: 0,
         };
         assert_eq!(
-            admit(Concurrency::Steer, false, &occupancy),
+            admit(without_steering(Concurrency::Steer), &occupancy),
             Admission::Start
         );
     }

@@ -131,8 +131,12 @@ pub enum DetectedType<'a> {
 }
 
 /// Returns the media type of a content. The declared type is kept unless the content contradicts it.
-/// `has_signature`: contents of the declared type begin with a known signature.
-pub fn media_type(declared: Option<&str>, shown: DetectedType<'_>, has_signature: bool) -> String {
+/// `has_signature`: contents of a type begin with a known signature.
+pub fn media_type(
+    declared: Option<&str>,
+    shown: DetectedType<'_>,
+    has_signature: impl Fn(&str) -> bool,
+) -> String {
     let declared = declared.map(essence);
     // `application/octet-stream` declares nothing: detection decides.
     let declared = declared.filter(|kind| is_media_type(kind) && kind != ANY_TYPE);
@@ -140,12 +144,14 @@ pub fn media_type(declared: Option<&str>, shown: DetectedType<'_>, has_signature
         (Some(declared), DetectedType::Type(found)) if fits(&declared, found) => declared,
         (_, DetectedType::Type(found)) => found.to_owned(),
         // Text has no signature. A declared type with one, such as `image/png`, contradicts it.
-        (Some(declared), DetectedType::Text) if declared.starts_with("text/") || !has_signature => {
+        (Some(declared), DetectedType::Text)
+            if declared.starts_with("text/") || !has_signature(&declared) =>
+        {
             declared
         }
         (_, DetectedType::Text) => TEXT_TYPE.to_owned(),
         (Some(declared), DetectedType::Unknown)
-            if !has_signature && !declared.starts_with("text/") =>
+            if !has_signature(&declared) && !declared.starts_with("text/") =>
         {
             declared
         }
@@ -305,7 +311,7 @@ mod tests {
     #[test]
     fn keeps_declared_media_type_unless_content_contradicts() {
         let check = |declared, shown, has_signature, expected: &str| {
-            let found = media_type(declared, shown, has_signature);
+            let found = media_type(declared, shown, |_| has_signature);
             assert_eq!(found, expected, "{declared:?} {shown:?}");
         };
         let png = DetectedType::Type("image/png");

@@ -363,11 +363,11 @@ pub fn authorize(
 /// Returns the agents that the policy of `own` lists by id or name, sorted by name. `"*"` lists all agents
 /// except `own`.
 pub fn peers<'a>(
-    own: (AgentId, &AgentSpec),
+    own_id: AgentId,
+    own: &AgentSpec,
     agents: impl IntoIterator<Item = (AgentId, &'a AgentSpec)>,
 ) -> Vec<AgentResource> {
-    let (own_id, spec) = own;
-    let policy = &spec.resource_policy.agents;
+    let policy = &own.resource_policy.agents;
     if policy.is_empty() {
         // Spares most agents the comparison with all others.
         return Vec::new();

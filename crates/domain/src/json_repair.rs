@@ -25,14 +25,22 @@ pub fn repair_json_text(text: &[u8]) -> Cow<'_, [u8]> {
     repair(text, false).text
 }
 
+/// Placeholders for halves of surrogate pairs in a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SurrogateHalves {
+    Absent,
+    /// Some strings begin or end with a placeholder.
+    Present,
+}
+
 /// JSON text of one increment.
 #[derive(Debug, PartialEq, Eq)]
 pub struct JsonPart<'a> {
     /// `Owned`: the text was repaired, which the caller reports.
     pub text: Cow<'a, [u8]>,
-    /// True if some strings begin or end with a placeholder. Pass each such string through its [`SurrogateJoiner`],
-    /// and all others through [`replace_halves`].
-    pub has_halves: bool,
+    /// If present, pass each string with a placeholder at its begin or end through its [`SurrogateJoiner`], and all
+    /// others through [`replace_halves`].
+    pub halves: SurrogateHalves,
 }
 
 /// Like [`repair_json_text`], but keeps a low half that starts a string and a high half that ends one as
@@ -54,18 +62,18 @@ fn repair(text: &[u8], keeps_halves: bool) -> JsonPart<'_> {
         repaired: Vec::new(),
         copied: 0,
         keeps_halves,
-        has_halves: false,
+        halves: SurrogateHalves::Absent,
     };
     let mut at = 0;
     while let Some(quote) = memchr(b'"', valid.get(at..).unwrap_or_default()) {
         at = pass.string(at + quote + 1);
     }
-    let has_halves = pass.has_halves;
+    let halves = pass.halves;
     let text = match pass.end() {
         Some(repaired) => Cow::Owned(repaired),
         None => valid,
     };
-    JsonPart { text, has_halves }
+    JsonPart { text, halves }
 }
 
 /// Returns true if valid UTF-8 has a character of the placeholder range, raw or escaped.
@@ -87,7 +95,7 @@ struct Pass<'a> {
     /// Number of bytes already in `repaired`.
     copied: usize,
     keeps_halves: bool,
-    has_halves: bool,
+    halves: SurrogateHalves,
 }
 
 impl Pass<'_> {
@@ -130,7 +138,7 @@ impl Pass<'_> {
         let placeholder = char::from_u32(FIRST_HALF + u32::from(unit.wrapping_sub(0xD800)));
         match placeholder.filter(|_| may_join && self.keeps_halves) {
             Some(placeholder) => {
-                self.has_halves = true;
+                self.halves = SurrogateHalves::Present;
                 self.replace(at, end, placeholder)
             }
             None => self.replace(at, end, char::REPLACEMENT_CHARACTER),
@@ -177,8 +185,9 @@ pub struct SurrogateJoiner {
 
 impl SurrogateJoiner {
     /// Processes the next increment: joins a half at its start with the previous increment, and buffers a half
-    /// at its end. `has_halves`: see its [`JsonPart`].
-    pub fn push(&mut self, text: &mut String, has_halves: bool) {
+    /// at its end. `halves`: of its [`JsonPart`].
+    pub fn push(&mut self, text: &mut String, halves: SurrogateHalves) {
+        let has_halves = halves == SurrogateHalves::Present;
         // An empty increment must not end a buffered half.
         if text.is_empty() || (!has_halves && self.high.is_none()) {
             return;
@@ -214,7 +223,7 @@ impl SurrogateJoiner {
     }
 }
 
-/// Replaces the placeholders in all strings of a value by U+FFFD. Only for values of a part that `has_halves`,
+/// Replaces the placeholders in all strings of a value by U+FFFD. Only for values of a part with placeholders,
 /// after the check of their depth.
 pub fn replace_halves(value: &mut Value) {
     match value {
@@ -289,7 +298,7 @@ mod tests {
             b"not JSON",
         ] {
             assert_eq!(repair_json_text(text), Cow::Borrowed(text));
-            assert!(!repair_json_part(text).has_halves);
+            assert_eq!(repair_json_part(text).halves, SurrogateHalves::Absent);
         }
     }
 
@@ -297,9 +306,9 @@ mod tests {
         let mut joiner = SurrogateJoiner::default();
         let mut joined = String::new();
         for part in parts {
-            let JsonPart { text, has_halves } = repair_json_part(part.as_bytes());
+            let JsonPart { text, halves } = repair_json_part(part.as_bytes());
             let mut text: String = serde_json::from_slice(&text).unwrap();
-            joiner.push(&mut text, has_halves);
+            joiner.push(&mut text, halves);
             joined.push_str(&text);
         }
         joined.extend(joiner.finish());
@@ -329,7 +338,7 @@ mod tests {
     #[test]
     fn replaces_unjoined_surrogate_halves() {
         let part = repair_json_part(br#"{"\ud83d":["a\ud83d",{"b":"\ude00"}]}"#);
-        assert!(part.has_halves);
+        assert_eq!(part.halves, SurrogateHalves::Present);
         let mut value = serde_json::from_slice(&part.text).unwrap();
         replace_halves(&mut value);
         assert_eq!(value, json!({"\u{FFFD}": ["a\u{FFFD}", {"b": "\u{FFFD}"}]}));

@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
+use protocol::event::EventEnvelope;
 use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
@@ -48,12 +49,30 @@ pub struct ResultLimits {
     pub state_value_bytes: usize,
 }
 
+/// Output without which a completed run has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpectedOutput {
+    /// A message, for events that are messages.
+    Message,
+    Nothing,
+}
+
+impl ExpectedOutput {
+    pub fn of(event: &EventEnvelope) -> Self {
+        if event.event_type.starts_with("message.") {
+            Self::Message
+        } else {
+            Self::Nothing
+        }
+    }
+}
+
 /// Validates the results of one run in order.
 pub struct ResultValidator<'a> {
     snapshot: &'a AuthorizationSnapshot,
     run_id: String,
     limits: ResultLimits,
-    expects_message: bool,
+    expected_output: ExpectedOutput,
     events: u64,
     bytes: usize,
     taken: sequences::AcceptedSequences,
@@ -75,18 +94,17 @@ pub struct ResultValidator<'a> {
 }
 
 impl<'a> ResultValidator<'a> {
-    /// `expects_message`: the event was a message, so a run without a message fails.
     pub fn new(
         snapshot: &'a AuthorizationSnapshot,
         limits: ResultLimits,
         delta_mode: DeltaMode,
-        expects_message: bool,
+        expected_output: ExpectedOutput,
     ) -> Self {
         Self {
             snapshot,
             run_id: snapshot.run_id.to_string(),
             limits,
-            expects_message,
+            expected_output,
             events: 0,
             bytes: 0,
             taken: sequences::AcceptedSequences::default(),
@@ -153,7 +171,8 @@ impl<'a> ResultValidator<'a> {
     fn validate_envelope<'r>(
         &mut self,
         envelope: ResultEnvelope<'r>,
-        (raw, now): (&[u8], Option<i64>),
+        raw: &[u8],
+        now: Option<i64>,
     ) -> Verdict<'r> {
         if envelope.run_id != self.run_id {
             return Verdict::violation(Reason::WrongRunId, None, raw, "a result names another run");
@@ -186,13 +205,14 @@ impl<'a> ResultValidator<'a> {
                 return Verdict::Reject(Rejection::new(reason, number, raw, message));
             }
         };
-        self.validate_payload(envelope, (number, gap), raw, now)
+        self.validate_payload(envelope, number, gap, raw, now)
     }
 
     fn validate_payload<'r>(
         &mut self,
         envelope: ResultEnvelope<'r>,
-        (number, gap): (Option<u64>, bool),
+        number: Option<u64>,
+        gap: bool,
         raw: &[u8],
         now: Option<i64>,
     ) -> Verdict<'r> {
@@ -204,7 +224,7 @@ impl<'a> ResultValidator<'a> {
                 .is_some_and(|usage| !usage.get().starts_with('{'))
         {
             let message = "a result's data and usage must be objects";
-            return self.refuse(result_type, (Reason::InvalidEnvelope, message), number, raw);
+            return self.refuse(result_type, Reason::InvalidEnvelope, message, number, raw);
         }
         let payload = if let Some(kind) = result_type {
             let max_bytes = self.limits.state_value_bytes;
@@ -218,7 +238,7 @@ impl<'a> ResultValidator<'a> {
         let mut checked = match payload {
             Ok(checked) => checked,
             Err(fault) => {
-                return self.refuse(result_type, (fault.reason, fault.message), number, raw);
+                return self.refuse(result_type, fault.reason, fault.message, number, raw);
             }
         };
         if let payload::CheckedPayload::Artifact(id) = checked

@@ -5,6 +5,8 @@ use protocol::resources::ToolEffect;
 /// State of an earlier call with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EarlierCall {
+    /// The call had other parameters, or another tool.
+    OtherRequest,
     /// Its result is stored.
     Done,
     /// The call is in progress.
@@ -32,14 +34,10 @@ pub fn is_repeatable(effect: Option<ToolEffect>) -> bool {
 }
 
 /// Decides on a call with a known key.
-pub fn decide(
-    earlier: EarlierCall,
-    same_request: bool,
-    effect: Option<ToolEffect>,
-) -> RepeatedCallDecision {
+pub fn decide(earlier: EarlierCall, effect: Option<ToolEffect>) -> RepeatedCallDecision {
     match earlier {
         // A key that returns for another request is an error of the runner; its stored result would be wrong.
-        _ if !same_request => RepeatedCallDecision::Mismatch,
+        EarlierCall::OtherRequest => RepeatedCallDecision::Mismatch,
         EarlierCall::Done => RepeatedCallDecision::Answer,
         EarlierCall::GoesOn => RepeatedCallDecision::InProgress,
         // Only reads are safe to repeat: a write may have happened already.
@@ -55,53 +53,32 @@ mod tests {
     #[test]
     fn never_repeats_calls_with_possible_side_effects() {
         let (read, write) = (Some(ToolEffect::Read), Some(ToolEffect::Write));
-        for (earlier, same, effect, expected) in [
-            (EarlierCall::Done, true, write, RepeatedCallDecision::Answer),
+        for (earlier, effect, expected) in [
+            (EarlierCall::Done, write, RepeatedCallDecision::Answer),
             (
-                EarlierCall::Done,
-                false,
+                EarlierCall::OtherRequest,
                 read,
                 RepeatedCallDecision::Mismatch,
             ),
-            (
-                EarlierCall::GoesOn,
-                true,
-                read,
-                RepeatedCallDecision::InProgress,
-            ),
-            (
-                EarlierCall::GoesOn,
-                false,
-                read,
-                RepeatedCallDecision::Mismatch,
-            ),
-            (EarlierCall::Unknown, true, read, RepeatedCallDecision::Call),
+            (EarlierCall::GoesOn, read, RepeatedCallDecision::InProgress),
+            (EarlierCall::Unknown, read, RepeatedCallDecision::Call),
             (
                 EarlierCall::Unknown,
-                true,
                 write,
                 RepeatedCallDecision::OutcomeUnknown,
             ),
             (
                 EarlierCall::Unknown,
-                true,
                 None,
                 RepeatedCallDecision::OutcomeUnknown,
             ),
             (
                 EarlierCall::Unknown,
-                true,
                 Some(ToolEffect::Irreversible),
                 RepeatedCallDecision::OutcomeUnknown,
             ),
-            (
-                EarlierCall::Unknown,
-                false,
-                read,
-                RepeatedCallDecision::Mismatch,
-            ),
         ] {
-            assert_eq!(decide(earlier, same, effect), expected, "{earlier:?}");
+            assert_eq!(decide(earlier, effect), expected, "{earlier:?}");
         }
     }
 }

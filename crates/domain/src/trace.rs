@@ -107,12 +107,12 @@ impl RunTrace {
         }
     }
 
-    /// Returns the `traceparent` for outgoing calls of the run.
-    pub fn header(&self, is_sampled: bool) -> TraceParent {
+    /// Returns the `traceparent` for outgoing calls of the run. Without a ratio, every run is sampled.
+    pub fn header(&self, sample_ratio: Option<f64>) -> TraceParent {
         TraceParent {
             trace_id: self.trace_id,
             span_id: self.span_id,
-            is_sampled,
+            is_sampled: sample_ratio.is_none_or(|ratio| self.is_sampled(ratio)),
         }
     }
 

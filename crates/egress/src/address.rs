@@ -24,7 +24,7 @@ const SPECIAL_V4: [(Ipv4Addr, u32); 16] = [
 ];
 
 /// The only IPv6 range in global use. NAT64, link-local, unique local and multicast lie outside.
-const GLOBAL_UNICAST: (Ipv6Addr, u32) = (Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0), 3);
+const GLOBAL_UNICAST: Ipv6Addr = Ipv6Addr::new(0x2000, 0, 0, 0, 0, 0, 0, 0);
 
 /// Ranges within [`GLOBAL_UNICAST`] that are not the public internet.
 const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
@@ -37,19 +37,23 @@ const SPECIAL_V6: [(Ipv6Addr, u32); 4] = [
 /// True for an address of the public internet. IPv4-mapped IPv6 addresses count as IPv4.
 pub(super) fn is_public(address: IpAddr) -> bool {
     match address.to_canonical() {
-        IpAddr::V4(address) => !SPECIAL_V4.iter().any(|range| contains_v4(*range, address)),
+        IpAddr::V4(address) => !SPECIAL_V4
+            .iter()
+            .any(|(network, length)| contains_v4(*network, *length, address)),
         IpAddr::V6(address) => {
-            contains_v6(GLOBAL_UNICAST, address)
-                && !SPECIAL_V6.iter().any(|range| contains_v6(*range, address))
+            contains_v6(GLOBAL_UNICAST, 3, address)
+                && !SPECIAL_V6
+                    .iter()
+                    .any(|(network, length)| contains_v6(*network, *length, address))
         }
     }
 }
 
-fn contains_v4((network, length): (Ipv4Addr, u32), address: Ipv4Addr) -> bool {
+fn contains_v4(network: Ipv4Addr, length: u32, address: Ipv4Addr) -> bool {
     (network.to_bits() ^ address.to_bits()).leading_zeros() >= length
 }
 
-fn contains_v6((network, length): (Ipv6Addr, u32), address: Ipv6Addr) -> bool {
+fn contains_v6(network: Ipv6Addr, length: u32, address: Ipv6Addr) -> bool {
     (network.to_bits() ^ address.to_bits()).leading_zeros() >= length
 }
 

@@ -86,7 +86,8 @@ async fn readable<'a>(
     caller: &'a RunCaller,
     state: &'a ApiState,
     call: AuditedCall<'_>,
-    (operation, other): (HistoryOperation, Option<&'a FrozenConversation>),
+    operation: HistoryOperation,
+    other: Option<&'a FrozenConversation>,
 ) -> ApiResult<ConversationTranscript<'a>> {
     let snapshot = &caller.grant.snapshot;
     let is_open =
@@ -128,12 +129,7 @@ pub(super) async fn read_page(
     let non_empty = |text: Option<String>| text.filter(|text| !text.is_empty());
     let named = [query.conversation_id, query.bot_id, query.thread_id].map(non_empty);
     let other = other_conversation(&caller.grant.snapshot, named);
-    let transcript = readable(
-        caller,
-        state,
-        call,
-        (HistoryOperation::Page, other.as_ref()),
-    );
+    let transcript = readable(caller, state, call, HistoryOperation::Page, other.as_ref());
     let transcript = transcript.await?;
     let part = TranscriptQuery {
         before_cursor: non_empty(query.before_cursor),
@@ -168,8 +164,8 @@ pub(crate) async fn search_history(
     };
     let named = [&search.conversation_id, &search.bot_id, &search.thread_id].map(Clone::clone);
     let other = other_conversation(&caller.grant.snapshot, named);
-    let search_scope = (HistoryOperation::Search, other.as_ref());
-    let transcript = readable(&caller, &state, call, search_scope).await?;
+    let operation = HistoryOperation::Search;
+    let transcript = readable(&caller, &state, call, operation, other.as_ref()).await?;
     let valid_search = domain::history::check_search(&search);
     let valid_search = valid_search.map_err(|faults| ApiError::faults(&faults))?;
     Ok(Json(transcript.search(search.query, valid_search).await?))

@@ -92,7 +92,8 @@ pub(crate) async fn list_scope_runs(
         &run.workspace,
         &list,
         &filter,
-        (&part, &caller.answer),
+        &part,
+        &caller.answer,
     )
     .await?;
     let view = |run| agent_run(run, Some(conversation));

@@ -233,7 +233,7 @@ pub(crate) async fn put_blob(
         body.discard_body().await;
     }
     let _permit = permit?;
-    let stored = store_blob(&caller, &state, (&area, key), &headers, &mut body).await;
+    let stored = store_blob(&caller, &state, &area, key, &headers, &mut body).await;
     if stored.is_err() {
         // Clients read no response while they send, so discard the rest of the body within limits.
         body.discard_body().await;
@@ -246,7 +246,8 @@ pub(crate) async fn put_blob(
 async fn store_blob(
     caller: &RunCaller,
     state: &ApiState,
-    (area, key): (&str, String),
+    area: &str,
+    key: String,
     headers: &HeaderMap,
     body: &mut StreamedBody,
 ) -> ApiResult<String> {

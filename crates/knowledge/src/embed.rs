@@ -64,7 +64,8 @@ async fn counted(
         (tokens, price.cost(tokens))
     };
     // A provider may bill a request even without a response.
-    let call = metrics::ModelCallCounter::begin(id, of(model.count.of_texts(texts.iter())));
+    let (tokens, cost) = of(model.count.of_texts(texts.iter()));
+    let call = metrics::ModelCallCounter::begin(id, tokens, cost);
     let before = prompt_of(paid);
     let embedded = tokio::time::timeout_at(until, model.vectors(texts, paid)).await;
     match embedded.unwrap_or(Err(UpstreamError::Timeout)) {

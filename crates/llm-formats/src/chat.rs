@@ -3,7 +3,7 @@
 
 use protocol::JsonObject;
 use protocol::message::{ContentElement, Message, MessageContent, ToolCall};
-use protocol::model::LlmTool;
+use protocol::model::{LlmRequest, LlmTool};
 use serde_json::{Value, json};
 
 use domain::json_repair::repair_json_text;
@@ -21,6 +21,25 @@ pub use calls::{CallTracker, assign_call_ids};
 pub use carried::{merge_provider_members, provider_member_texts};
 pub use protocol::thinking::{ThinkFilter, without_thinking};
 pub use stream::ChunkReader;
+
+/// Reasoning of a model in the text of its answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThinkBlocks {
+    /// In `<think>` tags.
+    Retained,
+    Removed,
+}
+
+impl ThinkBlocks {
+    /// As the request demands.
+    pub fn of(request: &LlmRequest) -> Self {
+        if request.remove_think {
+            Self::Removed
+        } else {
+            Self::Retained
+        }
+    }
+}
 
 /// Converts a message to a chat completion message for `model`. Reasoning is removed from the assistant's text.
 /// Messages with tool calls return the model's own reasoning and unknown members unchanged.
@@ -257,8 +276,8 @@ mod tests {
             "tool_calls": [{"id": null, "function": {"name": "f", "arguments": {"a": 1}}}]}}],
             "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}}),
         );
-        let reader = |remove_think| ChunkReader::new(remove_think).of_model("m");
-        let message = reader(true).complete(&completion).unwrap();
+        let reader = |think_blocks| ChunkReader::new(think_blocks).of_model("m");
+        let message = reader(ThinkBlocks::Removed).complete(&completion).unwrap();
         assert_eq!(
             serde_json::to_value(&message).unwrap(),
             json!({"message": {"role": "assistant", "content": "", "resp_message_id": "r1",
@@ -267,9 +286,9 @@ mod tests {
                     "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
                 "usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7, "extra": {"cached": 1}}})
         );
-        let thinking = reader(false).complete(&completion).unwrap();
+        let thinking = reader(ThinkBlocks::Retained).complete(&completion).unwrap();
         assert_eq!(thinking.message.plain_text(), "<think>\nhm\n</think>\n");
         let empty = object(json!({"choices": []}));
-        assert!(reader(false).complete(&empty).is_none());
+        assert!(reader(ThinkBlocks::Retained).complete(&empty).is_none());
     }
 }

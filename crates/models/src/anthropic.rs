@@ -68,15 +68,13 @@ impl HttpApi for AnthropicHttpApi {
     }
 
     fn piece(reader: &mut EventReader, event: Event) -> Option<CompletionPiece> {
-        let Event {
-            data, has_halves, ..
-        } = event;
+        let Event { data, halves, .. } = event;
         // The translation needs the other events only; this one is the end mark.
         if data.get("type") == Some(&json!("message_stop")) {
             return Some(CompletionPiece::End);
         }
-        let chunk = reader.read(&Value::Object(data), has_halves)?;
-        Some(CompletionPiece::Chunk { chunk, has_halves })
+        let chunk = reader.read(&Value::Object(data), halves)?;
+        Some(CompletionPiece::Chunk { chunk, halves })
     }
 
     fn wire_path(&self, format: WireFormat) -> Option<Path> {

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use domain::json_repair::SurrogateHalves;
 use domain::usage::{add_usage, usage_of};
 use futures_util::stream::{self, BoxStream};
 use futures_util::{Stream, StreamExt as _};
@@ -26,8 +27,7 @@ const REST: Duration = Duration::from_secs(3);
 pub(super) enum CompletionPiece {
     Chunk {
         chunk: JsonObject,
-        /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
-        has_halves: bool,
+        halves: SurrogateHalves,
     },
     /// The provider's own end mark.
     End,
@@ -38,7 +38,7 @@ impl CompletionPiece {
     pub(super) fn complete(chunk: JsonObject) -> Self {
         Self::Chunk {
             chunk,
-            has_halves: false,
+            halves: SurrogateHalves::Absent,
         }
     }
 }

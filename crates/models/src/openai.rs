@@ -45,10 +45,17 @@ impl OpenAi {
         }
     }
 
-    /// Sets whether the provider supports [`WireFormat::Responses`].
+    /// The provider supports [`WireFormat::Responses`].
     #[must_use]
-    pub fn with_responses(mut self, supports: bool) -> Self {
-        self.api.supports_responses = supports;
+    pub fn with_responses(mut self) -> Self {
+        self.api.supports_responses = true;
+        self
+    }
+
+    /// The provider does not support [`WireFormat::Responses`].
+    #[must_use]
+    pub fn without_responses(mut self) -> Self {
+        self.api.supports_responses = false;
         self
     }
 
@@ -101,7 +108,7 @@ impl HttpApi for OpenAiHttpApi {
     fn piece(_reader: &mut (), event: Event) -> Option<CompletionPiece> {
         Some(CompletionPiece::Chunk {
             chunk: event.data,
-            has_halves: event.has_halves,
+            halves: event.halves,
         })
     }
 

@@ -132,7 +132,7 @@ impl MonitoredProvider {
 
     /// The provider's health; `models` are its models.
     pub fn view(&self, models: Vec<String>) -> ModelProvider {
-        let now = (Instant::now(), self.health.clock.now_ms());
+        let (now, now_ms) = (Instant::now(), self.health.clock.now_ms());
         let keys = self.provider.key_cooldowns().into_iter();
         let seen = self.health.seen().clone();
         ModelProvider {
@@ -140,7 +140,7 @@ impl MonitoredProvider {
             kind: self.kind.to_owned(),
             base_url: self.base_url.clone(),
             models,
-            keys: keys.map(|rest| key_view(rest, now)).collect(),
+            keys: keys.map(|rest| key_view(rest, now, now_ms)).collect(),
             last_success_at: seen.last_success_at,
             last_failure_at: seen.last_failure_at,
             last_error: seen.last_error,
@@ -241,7 +241,7 @@ impl Drop for BillableRequest<'_> {
     }
 }
 
-fn key_view(rest: Option<KeyCooldown>, (now, now_ms): (Instant, i64)) -> ModelProviderKey {
+fn key_view(rest: Option<KeyCooldown>, now: Instant, now_ms: i64) -> ModelProviderKey {
     let millis = |left: Duration| i64::try_from(left.as_millis()).unwrap_or(i64::MAX);
     ModelProviderKey {
         rests_until: rest.map(|rest| {

@@ -260,7 +260,8 @@ impl RunnerClient {
     pub async fn start_run(
         &self,
         endpoint: &Endpoint,
-        (run, attempt): (RunId, u32),
+        run: RunId,
+        attempt: u32,
         trace: TraceParent,
         body: String,
         sent: Arc<AtomicBool>,
@@ -412,10 +413,10 @@ mod tests {
             let url = format!("{scheme}://{address}");
             let endpoint = endpoint(&url, EndpointMode::Standard);
             let sent = Arc::new(AtomicBool::new(false));
-            let of = (RunId(Uuid::now_v7()), 1);
-            let trace = RunTrace::of(of.0, None).header(false);
+            let run = RunId(Uuid::now_v7());
+            let trace = RunTrace::of(run, None).header(Some(0.0));
             let body = "{}".to_owned();
-            let start = client.start_run(&endpoint, of, trace, body, Arc::clone(&sent));
+            let start = client.start_run(&endpoint, run, 1, trace, body, Arc::clone(&sent));
             let greeted = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 stream.read_u8().await.unwrap();

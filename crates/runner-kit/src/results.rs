@@ -10,6 +10,8 @@ use protocol::result::{
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::runner::RunError;
+
 /// A result of any type, known to the gateway or not.
 pub fn custom(kind: impl Into<String>, data: JsonObject) -> AgentRunResult {
     AgentRunResult {
@@ -120,17 +122,12 @@ pub fn run_completed_with_usage(usage: LlmTokenUsage) -> AgentRunResult {
 }
 
 /// `run.failed`: terminal result of a failed run.
-pub fn run_failed(
-    code: impl Into<String>,
-    message: impl Into<String>,
-    retryable: bool,
-) -> AgentRunResult {
-    let message = message.into();
+pub fn run_failed(error: RunError) -> AgentRunResult {
     let payload = RunFailedPayload {
-        code: code.into(),
-        message: Some(message.clone()),
-        error: Some(message),
-        retryable,
+        code: error.code,
+        message: Some(error.message.clone()),
+        error: Some(error.message),
+        retryable: error.retryable,
     };
     typed(ResultType::RunFailed, &payload)
 }

@@ -7,7 +7,6 @@ use protocol::result::AgentRunResult;
 use tokio_util::sync::CancellationToken;
 
 use crate::host::{Host, HostError};
-use crate::results;
 
 /// Code of a cancelled run.
 pub const CANCELLED: &str = "cancelled";
@@ -115,10 +114,6 @@ impl RunError {
 
     pub(crate) fn panicked() -> Self {
         Self::new(EXCEPTION, "the runner panicked")
-    }
-
-    pub(crate) fn into_result(self) -> AgentRunResult {
-        results::run_failed(self.code, self.message, self.retryable)
     }
 }
 

@@ -90,7 +90,7 @@ pub(crate) fn finish(
             let mut result = next_result(&mut guarded, &signal, &run_id).await;
             // The runner only saw its token fire. The gateway did not cancel, so the event may be sent again.
             if signal.is_shutdown() && is_cancelled(&result) {
-                result.data = RunError::shutdown().into_result().data;
+                result.data = results::run_failed(RunError::shutdown()).data;
             }
             let is_terminal = ResultType::parse(&result.kind).is_some_and(ResultType::is_terminal);
             result.run_id = run_id;
@@ -111,7 +111,7 @@ async fn next_result(guarded: &mut Guarded, signal: &Signal, run_id: &str) -> Ag
         Some(Err(_)) => RunError::panicked(),
     };
     tracing::warn!(run.id = run_id, code = failure.code, "run {run_id} failed");
-    failure.into_result()
+    results::run_failed(failure)
 }
 
 /// True for the terminal result of a cancelled run.
@@ -154,7 +154,7 @@ mod tests {
         check(stream::empty().boxed(), false, &["run.completed"], None).await;
 
         let own = words().chain(stream::iter([
-            Ok(results::run_failed("mine", "no", true)),
+            Ok(results::run_failed(RunError::new("mine", "no"))),
             Ok(results::delta("too late")),
             Ok(results::run_completed()),
         ]));
@@ -186,7 +186,7 @@ mod tests {
         });
         let ended = AgentRunResult {
             usage: usage.clone(),
-            ..RunError::cancelled().into_result()
+            ..results::run_failed(RunError::cancelled())
         };
         let ends: [(ResultStream, _, &str); 4] = [
             (stream::iter([Ok(ended)]).boxed(), usage, "runner.shutdown"),

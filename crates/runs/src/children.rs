@@ -105,7 +105,7 @@ impl Children {
         let files = BodyFiles::default();
         let stored = self
             .intake
-            .store_event(&run.workspace, (event, &files), incoming);
+            .store_event(&run.workspace, event, &files, incoming);
         let accepted = stored.await?;
         accepted.answer.run_id.ok_or(IntakeError::CalledAgentGone)
     }

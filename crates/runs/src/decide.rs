@@ -78,7 +78,7 @@ impl Decider {
             let step = generation_of(input, facts, winner, &occupancy);
             self.draft(input, winner, &facts.candidates, step)?
         };
-        let admission = admit(winner.agent.spec.concurrency, draft.steerable, &occupancy);
+        let admission = admit(draft.policy, &occupancy);
         if admission.makes_run() {
             check_capacity(&facts.capacities, draft.row.endpoint_id)?;
         }

@@ -51,8 +51,11 @@ pub enum DeniedEntry {
 impl DenialCounts {
     fn count(
         &self,
-        (run, deadline_at, now): (RunId, i64, i64),
-        (action, rule): (&'static str, &str),
+        run: RunId,
+        deadline_at: i64,
+        now: i64,
+        action: &'static str,
+        rule: &str,
         limit: u64,
     ) -> (DeniedEntry, bool) {
         if self.0.len() >= TIDY_AT && !self.0.contains_key(&run) {
@@ -104,9 +107,10 @@ impl Denials {
     /// Counts a denied call of a run, and ends the run that has too many.
     pub fn count_denial(&self, grant: &Grant, action: &'static str, rule: &str) -> DeniedEntry {
         let run = &grant.run;
-        let counted = (run.id, run.deadline_at, self.clock.now_ms());
-        let limit = self.limits.run_denied_calls;
-        let (entry, ends) = self.counts.count(counted, (action, rule), limit);
+        let (now, limit) = (self.clock.now_ms(), self.limits.run_denied_calls);
+        let (entry, ends) = self
+            .counts
+            .count(run.id, run.deadline_at, now, action, rule, limit);
         // Concurrent denials pass the limit together; only one ends the run.
         if ends && run.cancel_requested_at.is_none() && self.counts.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);
@@ -134,8 +138,8 @@ mod tests {
         let mut shared = std::collections::HashSet::new();
         let mut own = 0;
         for n in 0..9_999 {
-            let call = ("state_set", &*format!("key {n}"));
-            match denials.count((run, 10, 0), call, 10_000) {
+            let key = format!("key {n}");
+            match denials.count(run, 10, 0, "state_set", &key, 10_000) {
                 (DeniedEntry::Own, false) => own += 1,
                 (DeniedEntry::Shared { id, .. }, false) => {
                     shared.insert(id);
@@ -144,7 +148,7 @@ mod tests {
             }
         }
         assert_eq!((own, shared.len()), (1_000, SHARED_ENTRIES + 1));
-        let (_, ends) = denials.count((run, 10, 0), ("state_set", "key"), 10_000);
+        let (_, ends) = denials.count(run, 10, 0, "state_set", "key", 10_000);
         assert!(ends && denials.ends_now(run) && !denials.ends_now(run));
     }
 
@@ -152,7 +156,7 @@ mod tests {
     fn forgets_runs_past_their_deadline() {
         let denials = DenialCounts::default();
         for _ in 0..=TIDY_AT {
-            denials.count((RunId(Uuid::now_v7()), 10, 11), ("a", "b"), 10_000);
+            denials.count(RunId(Uuid::now_v7()), 10, 11, "a", "b", 10_000);
         }
         assert!(denials.0.len() <= 1, "{}", denials.0.len());
     }

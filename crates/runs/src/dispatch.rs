@@ -134,7 +134,7 @@ impl Dispatcher {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
                 return Ok(DispatchOutcome::Failed(run, failure, rejection_of(&error)));
             };
-            log_retry(&self.store, &run, attempt, (&error, wait)).await;
+            log_retry(&self.store, &run, attempt, &error, wait).await;
             tokio::select! {
                 biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
@@ -285,10 +285,10 @@ impl Dispatcher {
             return Some(Err(StartError::Unprepared("its endpoint is gone")));
         };
         let sent = Arc::new(AtomicBool::new(false));
-        let of = (run.id, grant.attempt);
-        let start = self
-            .client
-            .start_run(endpoint, of, trace, body, Arc::clone(&sent));
+        let attempt = grant.attempt;
+        let start =
+            self.client
+                .start_run(endpoint, run.id, attempt, trace, body, Arc::clone(&sent));
         let posting = tokio::time::timeout(self.limits.first_byte, start)
             // The timeout ends with the response head; results may take hours.
             .map(|posted| posted.unwrap_or(Err(StartError::Silent)));

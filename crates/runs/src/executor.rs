@@ -61,9 +61,8 @@ impl RunExecutor {
         // Waiting streams follow the live run from now on.
         self.notifier.wake(id);
         let (executor, driven) = (Arc::clone(self), Arc::clone(&live));
-        let task = (id, workspace.clone(), live);
-        self.spawn_guarded(task, async move {
-            executor.drive(&driven, (id, &workspace), inputs).await;
+        self.spawn_guarded(id, workspace.clone(), live, async move {
+            executor.drive(&driven, id, &workspace, inputs).await;
         });
     }
 
@@ -74,8 +73,8 @@ impl RunExecutor {
         };
         self.notifier.wake(taken.run.id);
         let (executor, driven) = (Arc::clone(self), Arc::clone(&live));
-        let task = (taken.run.id, taken.run.workspace.clone(), live);
-        self.spawn_guarded(task, async move {
+        let (id, workspace) = (taken.run.id, taken.run.workspace.clone());
+        self.spawn_guarded(id, workspace, live, async move {
             executor.resume(&driven, taken).await;
         });
     }
@@ -83,7 +82,9 @@ impl RunExecutor {
     /// Ends the run if its task panics, so that no client waits for ever.
     fn spawn_guarded(
         self: &Arc<Self>,
-        (id, workspace, live): (RunId, WorkspaceId, Arc<LiveRun>),
+        id: RunId,
+        workspace: WorkspaceId,
+        live: Arc<LiveRun>,
         driven: impl Future<Output = ()> + Send + 'static,
     ) {
         let executor = Arc::clone(self);

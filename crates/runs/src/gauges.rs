@@ -50,7 +50,11 @@ impl Gauges {
         let store = &self.store;
         let is_healthy =
             timeout(DATABASE_TIMEOUT, store.condition()).await == Ok(DatabaseCondition::Healthy);
-        metrics::set_ready(is_healthy && !self.lifecycle.stopping.is_cancelled());
+        if is_healthy && !self.lifecycle.stopping.is_cancelled() {
+            metrics::set_ready();
+        } else {
+            metrics::set_not_ready();
+        }
         // Without an answer, the last counts stay.
         if let Ok(Ok(counts)) = timeout(DATABASE_TIMEOUT, store.runs().count_active_runs()).await {
             for (status, count) in counts {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
+use domain::normalize::ExpectedOutput;
 use domain::run::Run;
 use protocol::admin::{AgentSpec, DeltaMode};
 use protocol::event::EventEnvelope;
@@ -23,8 +24,7 @@ pub(super) struct PreparedDispatch {
     pub(super) agent_name: String,
     /// Maximum number of further attempts.
     pub(super) retries: u32,
-    /// The event is a message, so a run without output has failed.
-    pub(super) expects_message: bool,
+    pub(super) expected_output: ExpectedOutput,
     /// `None`: the endpoint was removed after another process had called it.
     pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) delta_mode: DeltaMode,
@@ -78,9 +78,4 @@ impl ExpectedPosition {
             transcript_before: position.map_or(0, |position| position.transcript_before),
         }
     }
-}
-
-/// True when a run of this event fails if it ends without output.
-pub(super) fn expects_message(event: &EventEnvelope) -> bool {
-    event.event_type.starts_with("message.")
 }

@@ -101,12 +101,13 @@ impl Intake {
     pub async fn accept(
         &self,
         sender: EventSender<'_>,
-        (event, files): (EventEnvelope, &BodyFiles),
+        event: EventEnvelope,
+        files: &BodyFiles,
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
         let began = Instant::now();
-        let accepted = self.decide_and_store(sender, (event, files), idempotency_key, trace);
+        let accepted = self.decide_and_store(sender, event, files, idempotency_key, trace);
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(AcceptedEvent { replayed: true, .. }) => "duplicate",
@@ -130,7 +131,8 @@ impl Intake {
     async fn decide_and_store(
         &self,
         sender: EventSender<'_>,
-        (event, files): (EventEnvelope, &BodyFiles),
+        event: EventEnvelope,
+        files: &BodyFiles,
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
@@ -156,7 +158,7 @@ impl Intake {
             parent: None,
         };
         let accepted = self
-            .store_event(sender.workspace, (event, files), incoming)
+            .store_event(sender.workspace, event, files, incoming)
             .await?;
         if accepted.replayed {
             // No decision was made now, and the event may be that of another key.
@@ -169,7 +171,8 @@ impl Intake {
     pub(super) async fn store_event(
         &self,
         workspace: &WorkspaceId,
-        (event, files): (EventEnvelope, &BodyFiles),
+        event: EventEnvelope,
+        files: &BodyFiles,
         incoming: IntakeRequest,
     ) -> Result<AcceptedEvent, IntakeError> {
         let key = incoming.key(workspace, self.clock.now_ms());
@@ -191,10 +194,10 @@ impl Intake {
             parent,
         } = incoming;
         let mut event = completed(event);
-        let files = (files, uploads_for(parent.as_ref(), &scope));
+        let uploads = uploads_for(parent.as_ref(), &scope);
         let attached = self
             .artifacts
-            .keep_attached(workspace, &event_id, &mut event, files);
+            .keep_attached(workspace, &event_id, &mut event, files, uploads);
         let attached = attached.await?;
         let raw = take_raw(&mut event, &event_id);
         let at = self.clock.now_ms();

@@ -218,7 +218,7 @@ impl Interactions {
         };
         let files = BodyFiles::default();
         self.intake
-            .store_event(workspace, (event, &files), incoming)
+            .store_event(workspace, event, &files, incoming)
             .await
     }
 }

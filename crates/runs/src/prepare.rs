@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::normalize::ExpectedOutput;
 use domain::run::{Failure, FailureCode, Run};
 use protocol::admin::{AgentSpec, DeltaMode};
 use protocol::event::EventEnvelope;
@@ -14,7 +15,7 @@ use store::{EndpointAddress, SharedParts, Store, StoreError};
 use crate::context::{ContextInputs, ContextWriter};
 use crate::endpoint_cache::EndpointCache;
 use crate::grant::read_snapshot;
-use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs, expects_message};
+use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
 use clock::Clock;
 use runner_client::Endpoint;
 use telemetry::spans::trace_of;
@@ -91,7 +92,7 @@ impl Preparer {
             snapshot,
             agent_name: spec.name.clone(),
             retries: spec.retry.max,
-            expects_message: expects_message(&event),
+            expected_output: ExpectedOutput::of(&event),
             endpoint: Some(endpoint),
             delta_mode,
             interruptible,
@@ -118,7 +119,7 @@ impl Preparer {
             snapshot: inputs.snapshot,
             agent_name: inputs.spec.name.clone(),
             retries: 0,
-            expects_message: expects_message(&inputs.event),
+            expected_output: ExpectedOutput::of(&inputs.event),
             endpoint,
             delta_mode,
             interruptible: inputs.interruptible,

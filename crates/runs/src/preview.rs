@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::sync::Arc;
 
-use domain::admission::{Admission, Capacity, ConversationLoad, admit};
+use domain::admission::{Admission, Capacity, ConversationLoad, admit, without_steering};
 use domain::agent::{check_agent, check_agent_for};
 use domain::api_key::AgentReach;
 use domain::authorization::AuthorizationSnapshot;
@@ -157,7 +157,9 @@ impl EventPreviews {
             None => None,
         };
         let occupancy = occupancy(&facts.live, candidate.agent.id);
-        let steerable = draft.as_ref().is_some_and(|draft| draft.steerable);
+        let policy = draft
+            .as_ref()
+            .map_or_else(|| without_steering(spec.concurrency), |draft| draft.policy);
         Ok(AgentPreview {
             considered: PreviewCandidate {
                 candidate: candidate.clone(),
@@ -165,7 +167,7 @@ impl EventPreviews {
             },
             faults,
             endpoint,
-            admission: admit(spec.concurrency, steerable, &occupancy),
+            admission: admit(policy, &occupancy),
             occupancy,
             workspace: facts.capacities.workspace,
             at_endpoint: match &candidate.runner {

@@ -90,11 +90,11 @@ impl Relayer {
             &prepared.snapshot,
             limits.results,
             prepared.delta_mode,
-            prepared.expects_message,
+            prepared.expected_output,
         );
         let appends = || {
             let waiter = RunWaiter::of(&self.notifier, run.id);
-            AppendedSource::new((&self.store, &self.ledger), limits.poll, run, waiter)
+            AppendedSource::new(&self.store, &self.ledger, limits.poll, run, waiter)
         };
         let mut trailing_body = None;
         let (mut input, source) = match origin {

@@ -59,8 +59,11 @@ impl Mutation for Dispatch {
 
 impl Dispatch {
     /// The run as its row is after the dispatch, with time and reason of a cancel request.
-    pub(crate) fn taken(&self, cancel_request: (Option<i64>, Option<String>)) -> Run {
-        let (cancel_requested_at, status_reason) = cancel_request;
+    pub(crate) fn taken(
+        &self,
+        cancel_requested_at: Option<i64>,
+        status_reason: Option<String>,
+    ) -> Run {
         let mut run = Run {
             status: RunStatus::Running,
             attempt: self.attempt,

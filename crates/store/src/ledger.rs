@@ -28,12 +28,8 @@ pub use lines::{LedgerRow, RejectionRecord};
 
 impl RunEnd {
     /// Final status of a run: an accepted cancel overrides the runner's results.
-    pub fn status_after(&self, was_cancelled: bool) -> RunStatus {
-        if was_cancelled {
-            RunStatus::Cancelled
-        } else {
-            self.status
-        }
+    pub fn status_after(&self, cancel_requested_at: Option<i64>) -> RunStatus {
+        cancel_requested_at.map_or(self.status, |_| RunStatus::Cancelled)
     }
 
     /// Bytes of its output and transcript messages.
@@ -137,11 +133,9 @@ impl Mutation for Append {
             .one(tx)
             .await?;
         Ok(row.is_some_and(|row| {
-            let was_cancelled = row.cancel_requested_at.is_some();
-            let status = self
-                .terminal
-                .as_ref()
-                .map_or(RunStatus::Running, |end| end.status_after(was_cancelled));
+            let status = self.terminal.as_ref().map_or(RunStatus::Running, |end| {
+                end.status_after(row.cancel_requested_at)
+            });
             row.fencing_token == self.epoch
                 && row.last_sequence == signed(self.to)
                 && row.status == status.as_str()

@@ -56,15 +56,7 @@ impl Mutation for ActivateSkill {
             key: ACTIVATED_SKILLS.to_owned(),
             value: json!(activated).to_string(),
         };
-        upsert(
-            tx,
-            &self.workspace,
-            (self.run_id, None),
-            &update,
-            1,
-            self.at,
-        )
-        .await?;
+        upsert(tx, &self.workspace, self.run_id, None, &update, 1, self.at).await?;
         Ok(true)
     }
 }

@@ -133,8 +133,8 @@ impl Mutation for StateChange {
             },
         };
         let first = first_version(tx, &self.access).await?;
-        let writer = (self.run_id, agent);
-        let version = upsert(tx, &self.workspace, writer, &update, first, self.at).await?;
+        let workspace = &self.workspace;
+        let version = upsert(tx, workspace, self.run_id, agent, &update, first, self.at).await?;
         Ok(StateWritten::Version(version))
     }
 
@@ -184,7 +184,7 @@ pub(crate) async fn apply_update(
         },
     };
     let first = first_version(tx, &access).await?;
-    upsert(tx, workspace, (run_id, agent), update, first, at).await?;
+    upsert(tx, workspace, run_id, agent, update, first, at).await?;
     Ok(Ok(()))
 }
 
@@ -219,7 +219,8 @@ pub(crate) fn scope_of(access: &StateAccess) -> Vec<Value> {
 pub(crate) async fn upsert(
     conn: &impl ConnectionTrait,
     workspace: &WorkspaceId,
-    (run_id, agent): (RunId, Option<String>),
+    run_id: RunId,
+    agent: Option<String>,
     update: &StateUpdate,
     first: i64,
     at: i64,

@@ -74,8 +74,8 @@ impl Mutation for PullSteering {
             return Ok(None);
         }
         crate::audit::insert(tx, [&self.audit]).await?;
-        let bounds = (self.limit, PULL_BYTES);
-        let taken = take(tx, &self.workspace, self.run_id, bounds, PULLED).await?;
+        let workspace = &self.workspace;
+        let taken = take(tx, workspace, self.run_id, self.limit, PULL_BYTES, PULLED).await?;
         self.taken().replace(taken.clone());
         failpoint::pass("steering.before_commit").await?;
         Ok(Some(taken))
@@ -141,15 +141,16 @@ pub(crate) async fn drop_unpulled(
     workspace: &WorkspaceId,
     run: RunId,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
-    let all = (u64::from(u16::MAX), usize::MAX);
-    take(tx, workspace, run, all, DROPPED).await
+    let all = u64::from(u16::MAX);
+    take(tx, workspace, run, all, usize::MAX, DROPPED).await
 }
 
 async fn take(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run: RunId,
-    (limit, bytes): (u64, usize),
+    limit: u64,
+    bytes: usize,
     status: &str,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
     let items = steering_items::Entity::find()

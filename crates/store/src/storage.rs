@@ -280,7 +280,8 @@ async fn within_shares(
     access: &AreaAccess,
     area_bytes: u64,
     run: RunId,
-    (more, freed): (u64, u64),
+    more: u64,
+    freed: u64,
 ) -> Result<Result<Option<String>, ShareFull>, StoreError> {
     let (of_run, of_agent) = shares::of_area(access.area, area_bytes);
     let (id, agent) = (run.to_string(), shares::agent_of(tx, run).await?);

@@ -147,11 +147,7 @@ impl Mutation for BeginToolCall {
                 .await?;
             return Ok(ToolCallBegun::Call);
         };
-        let same_request = row.request_sha256 == self.request_sha256;
-        match (
-            decide(self.standing(&row), same_request, self.effect),
-            row.result,
-        ) {
+        match (decide(self.standing(&row), self.effect), row.result) {
             (RepeatedCallDecision::Call, _) => {
                 tool_calls::Entity::update(self.row()).exec(tx).await?;
                 Ok(ToolCallBegun::Call)
@@ -200,6 +196,9 @@ impl BeginToolCall {
 
     /// A call of this process is running while its task exists; a call of another process, until its deadline.
     fn standing(&self, row: &tool_calls::Model) -> EarlierCall {
+        if row.request_sha256 != self.request_sha256 {
+            return EarlierCall::OtherRequest;
+        }
         if row.result.is_some() {
             return EarlierCall::Done;
         }

@@ -76,7 +76,7 @@ async fn arrive(
     });
     ingest.decide = Arc::new(move |facts: &DecisionFacts| {
         let (run, message, answer) = (run.clone(), None, String::new());
-        let (plan, word) = match admit(policy, true, &occupancy(&facts.live, AGENT)) {
+        let (plan, word) = match admit(policy, &occupancy(&facts.live, AGENT)) {
             Admission::Start => (
                 IngestPlan::Start {
                     run,

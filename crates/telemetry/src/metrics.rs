@@ -308,9 +308,14 @@ impl ProcessGauges {
     }
 }
 
-/// True when new runs are accepted, as in `/readyz`.
-pub fn set_ready(ready: bool) {
-    gauge!(READY).set(f64::from(u8::from(ready)));
+/// New runs are accepted, as in `/readyz`.
+pub fn set_ready() {
+    gauge!(READY).set(1.0);
+}
+
+/// No new runs are accepted.
+pub fn set_not_ready() {
+    gauge!(READY).set(0.0);
 }
 
 /// Number of unfinished runs in the database, by status. Equal on all replicas.

@@ -129,7 +129,7 @@ impl Spans {
     pub fn header_of(&self, run: &Run) -> TraceParent {
         let trace = trace_of(run);
         let exporting = self.0.as_ref();
-        trace.header(exporting.is_none_or(|exporting| trace.is_sampled(exporting.sample_ratio)))
+        trace.header(exporting.map(|exporting| exporting.sample_ratio))
     }
 
     /// True when the run is sampled.
@@ -261,9 +261,9 @@ impl CallSpan {
         self.attributes.push(found);
     }
 
-    /// Sets the token usage, as counted by the provider or estimated here. By convention cached and reasoning tokens
+    /// Sets the token usage. By convention cached and reasoning tokens
     /// are part of the input and output counts.
-    pub fn count(&mut self, tokens: TokenParts, is_estimate: bool) {
+    pub fn count(&mut self, tokens: TokenParts) {
         let counts = [
             ("gen_ai.usage.input_tokens", tokens.prompt()),
             ("gen_ai.usage.output_tokens", tokens.completion()),
@@ -280,10 +280,12 @@ impl CallSpan {
         for (name, count) in counts.into_iter().chain(details) {
             self.attributes.push((name, SpanAttribute::Number(count)));
         }
-        if is_estimate {
-            let flag = ("runnel.usage.is_estimate", SpanAttribute::Flag(true));
-            self.attributes.push(flag);
-        }
+    }
+
+    /// Marks the token usage as estimated here.
+    pub fn mark_estimate(&mut self) {
+        let flag = ("runnel.usage.is_estimate", SpanAttribute::Flag(true));
+        self.attributes.push(flag);
     }
 }
 

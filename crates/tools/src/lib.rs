@@ -178,7 +178,7 @@ impl Tools {
             }
             Callee::Mcp { server, name } => {
                 server
-                    .call(&self.0.redactor, (name, caller()), parameters.clone())
+                    .call(&self.0.redactor, name, caller(), parameters.clone())
                     .await
             }
             Callee::Skill(tool) => {

@@ -181,7 +181,8 @@ impl ManagedServer {
     pub(super) async fn call(
         &self,
         redactor: &Redactor,
-        (name, caller): (&str, CallSource),
+        name: &str,
+        caller: CallSource,
         parameters: JsonObject,
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {

@@ -27,7 +27,9 @@ pub struct RegisteredPackage {
 impl RegisteredPackage {
     /// Builds `SKILL.md` from name, description and content. `files` maps paths to contents.
     pub fn new(
-        (skill_name, description, content): (&str, &str, &str),
+        skill_name: &str,
+        description: &str,
+        content: &str,
         files: BTreeMap<String, String>,
     ) -> Self {
         Self {

@@ -39,7 +39,8 @@ impl UploadQuery {
         self,
         headers: &HeaderMap,
         workspace: WorkspaceId,
-        (origin, run): (ArtifactOrigin, Option<RunId>),
+        origin: ArtifactOrigin,
+        run: Option<RunId>,
     ) -> ApiResult<NewArtifact> {
         let name = self.name.unwrap_or_else(|| NAME.to_owned());
         if !is_name(&name) {
@@ -91,7 +92,8 @@ pub async fn read(
 pub fn metadata(
     uploaded: StoredArtifact,
     origin: ArtifactOrigin,
-    (run, owner): (Option<RunId>, ArtifactOwner),
+    run: Option<RunId>,
+    owner: ArtifactOwner,
     created_at: i64,
 ) -> ArtifactMetadata {
     ArtifactMetadata {

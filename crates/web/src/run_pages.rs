@@ -31,7 +31,8 @@ pub async fn list_part(
     workspace: &WorkspaceId,
     list: &str,
     filter: &RunFilter,
-    (part, memory): (&RunsRange, &ResponseMemory),
+    part: &RunsRange,
+    memory: &ResponseMemory,
 ) -> ApiResult<(Vec<Run>, Page<AgentRun>)> {
     let limit = page_limit(part.limit)?;
     let decoded = |cursor: &Option<String>| {
@@ -153,11 +154,16 @@ pub async fn page_run_events(
     check_retained(run, part.after)?;
     let store = state.runs.store();
     let before = part.before.unwrap_or(u64::MAX);
-    let range = (part.after, before);
     // The memory is taken for the lines that the query will read, before it reads them.
     store
         .runs()
-        .take_lines(run.id, range, PAGE_BYTES, ReadBudget::of(memory))
+        .take_lines(
+            run.id,
+            part.after,
+            before,
+            PAGE_BYTES,
+            ReadBudget::of(memory),
+        )
         .await?;
     let lines = match part.direction {
         Direction::Forward => {

@@ -54,7 +54,9 @@ impl Registrar for StoreRegistrar<'_> {
 pub fn registered_package(record: AgentSkillRecord) -> RegisteredPackage {
     let files = record.files.into_iter();
     RegisteredPackage::new(
-        (&record.skill_name, &record.description, &record.content),
+        &record.skill_name,
+        &record.description,
+        &record.content,
         files.map(|file| (file.path, file.content)).collect(),
     )
 }

@@ -48,7 +48,8 @@ fn weight<'a>(mut parameters: impl Iterator<Item = &'a str>) -> f32 {
 /// Streams the frames of a run after `from`. Closing the stream does not affect the run.
 pub fn stream_run(
     state: &ApiState,
-    (workspace, key): (&WorkspaceId, ApiKeyId),
+    workspace: &WorkspaceId,
+    key: ApiKeyId,
     run: RunId,
     from: WatchFrom,
     slot: ConcurrencySlot,

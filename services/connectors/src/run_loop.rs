@@ -229,9 +229,9 @@ impl RunLoop {
     /// Sends the message once more, in a new conversation. Returns the failure if the run must not be repeated.
     fn start_over(&mut self, failure: ConnectorFailure, reason: &str) -> Mapped {
         let answer = &mut self.run.answer;
-        let has_begun = answer.has_begun();
         let conversation = &mut self.run.conversation;
-        if !conversation.start_over(has_begun, reason, &mut answer.out) {
+        // A repeated call after first results would duplicate them for the client.
+        if answer.has_begun() || !conversation.start_over(reason, &mut answer.out) {
             return Err(failure);
         }
         // Remains of the failed stream must not reach the new answer.

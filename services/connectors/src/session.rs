@@ -51,7 +51,7 @@ impl MachineSession {
     ) -> Mapped<Self> {
         let mut reader = ConfigReader::new(config, source);
         let limits = reader.limits()?;
-        turn.shows_reasoning = reader.flag("show-thoughts", false)?;
+        turn.shows_reasoning = reader.flag("show-thoughts")?.unwrap_or_default();
         let run_token = turn.run_token.clone();
         let run = RunLoop::new(platform, turn, &mut reader)?;
         let mut secrets = reader.finish()?;

@@ -74,7 +74,8 @@ impl Acp {
     pub(crate) async fn open_session(
         &mut self,
         stored: Option<&str>,
-        (directory, mcp): (&Path, &AcpMcpServer),
+        directory: &Path,
+        mcp: &AcpMcpServer,
         stop: &StopSignal,
     ) -> Result<OpenSession, RunFailure> {
         self.initialize(stop).await?;

@@ -76,7 +76,7 @@ impl HarnessSession {
                 let key = opening.access.key().to_owned();
                 let mcp = AcpMcpServer { url: mcp_url, key };
                 let mut acp = Acp::start(launch, session)?;
-                let opened = acp.open_session(stored, (directory, &mcp), stop).await;
+                let opened = acp.open_session(stored, directory, &mcp, stop).await;
                 (HarnessProtocol::Acp(Box::new(acp)), opened)
             }
         };

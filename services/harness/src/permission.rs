@@ -124,7 +124,8 @@ impl PermissionDecider {
         config: &Config,
         workspace: &Path,
         context: &AgentRunContext,
-        (host, out): (Host, ResultSender),
+        host: Host,
+        out: ResultSender,
     ) -> Self {
         let allowed = context.state.conversation.get(ALLOWED);
         let allowed = allowed

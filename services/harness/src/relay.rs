@@ -184,7 +184,7 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
     }
     let length = body.size_hint().exact();
     let body = reqwest::Body::wrap_stream(body.into_data_stream());
-    pass(relay, run, parts, (length, body)).await
+    pass(relay, run, parts, length, body).await
 }
 
 /// Forwards an MCP message after the permission that its tool needs.
@@ -207,7 +207,7 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Bod
     // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
     let bytes = message.to_string().into_bytes();
     let length = Some(bytes.len() as u64);
-    let passing = pass(relay, run, parts, (length, bytes.into()));
+    let passing = pass(relay, run, parts, length, bytes.into());
     match gated {
         Some(call) => gate.answer(call, passing.boxed()).await,
         None => passing.await,
@@ -219,7 +219,8 @@ async fn pass(
     relay: CredentialRelay,
     run: OpenRun,
     parts: Parts,
-    (length, body): (Option<u64>, reqwest::Body),
+    length: Option<u64>,
+    body: reqwest::Body,
 ) -> Response {
     let is_mcp = parts.uri.path() == MCP;
     let path = parts
@@ -248,7 +249,7 @@ async fn pass(
             }
             let is_fault = !is_mcp && (status.is_client_error() || status.is_server_error());
             if is_fault || status == StatusCode::TOO_MANY_REQUESTS {
-                return refused((status, headers), answer, &run).await;
+                return refused(status, headers, answer, &run).await;
             }
             if is_mcp && status.is_success() {
                 run.usage.record_tools();
@@ -272,7 +273,8 @@ async fn pass(
 
 /// Forwards an error response, logs that of a model, and signals an exhausted budget.
 async fn refused(
-    (status, headers): (StatusCode, HeaderMap),
+    status: StatusCode,
+    headers: HeaderMap,
     answer: reqwest::Response,
     run: &OpenRun,
 ) -> Response {

@@ -81,7 +81,8 @@ pub(crate) async fn run(
         &config,
         &workspace.path,
         &run.context,
-        (run.host.clone(), out.clone()),
+        run.host.clone(),
+        out.clone(),
     );
     let faults = ModelFaults::new(out.clone());
     let gate = ToolGate::new(permissions.clone(), &run.context.resources, out.clone());

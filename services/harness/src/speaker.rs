@@ -220,7 +220,8 @@ impl TurnWriter {
     /// Sends `tool.call.completed`.
     pub(crate) async fn tool_completed(
         &self,
-        (id, name): (&str, &str),
+        id: &str,
+        name: &str,
         result: Value,
         error: Option<String>,
     ) {

@@ -175,10 +175,15 @@ pub(crate) mod testing {
         context.delivery.supports_streaming = true;
         let host = runner_kit::host::HostClient::new().host(access, None, 0);
         let config = crate::preset::testing::config(mode);
-        let asks = (host, out.clone());
         TurnStage {
             writer: TurnWriter::new(out.clone(), &context, &config),
-            permissions: PermissionDecider::new(&config, Path::new("/tmp"), &context, asks),
+            permissions: PermissionDecider::new(
+                &config,
+                Path::new("/tmp"),
+                &context,
+                host,
+                out.clone(),
+            ),
             shows_reasoning: false,
             stop: StopSignal {
                 cancel: CancellationToken::new(),

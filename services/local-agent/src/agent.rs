@@ -57,7 +57,7 @@ pub(crate) fn run_on(
     stream(move |out| async move {
         // Outside of the cancellable future: a cancelled run still reports its usage and side effects.
         let (usage, side_effects) = (UsageLog::default(), SideEffects::default());
-        let work = work(&context, &host, &out, (&usage, &side_effects));
+        let work = work(&context, &host, &out, &usage, &side_effects);
         let ended = cancel.run_until_cancelled(work).await;
         // A cancel that arrives before the terminal result is sent wins, even if the work has just completed.
         let ended = match ended {
@@ -74,7 +74,8 @@ async fn work(
     context: &AgentRunContext,
     host: &impl LocalAgentHost,
     out: &ResultSender,
-    (usage, side_effects): (&UsageLog, &SideEffects),
+    usage: &UsageLog,
+    side_effects: &SideEffects,
 ) -> Result<FinishKind, RunFailure> {
     let config = Config::read(&context.config, &context.resources);
     if config.models.is_empty() {

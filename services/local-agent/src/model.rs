@@ -72,7 +72,7 @@ async fn ask_one(
     }
     if !choice.invokes {
         let last = format!("{} can only stream", choice.id);
-        return Err(ModelFailure::Silent(Silence::of_one(last, false)));
+        return Err(ModelFailure::Silent(Silence::of_one(last)));
     }
     let response = host.invoke_model(&choice.id, request).await;
     let response = response.map_err(before_first)?;
@@ -146,7 +146,10 @@ fn before_first(failed: HostError) -> ModelFailure {
 }
 
 fn empty() -> ModelFailure {
-    ModelFailure::Silent(Silence::of_one("the model's answer is empty", true))
+    ModelFailure::Silent(Silence {
+        is_passing: true,
+        ..Silence::of_one("the model's answer is empty")
+    })
 }
 
 fn is_empty(message: &Message) -> bool {

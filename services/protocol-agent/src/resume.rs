@@ -166,8 +166,8 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             events.clear();
         }
         self.driver.graphs.apply(position, events).await?;
-        for child in found.children {
-            self.recover_child(position, child).await?;
+        for (id, attempt, run) in found.children {
+            self.recover_child(position, id, attempt, run).await?;
         }
         if !found.unsent.is_empty() && self.driver.graphs.can_ask() {
             // Queued, not sent: the event of this run may be the answer.
@@ -181,7 +181,9 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
     async fn recover_child(
         &mut self,
         position: usize,
-        (id, attempt, run): (action_graph::ids::ActionId, u32, String),
+        id: action_graph::ids::ActionId,
+        attempt: u32,
+        run: String,
     ) -> Result<(), Halt> {
         let graph = self.driver.graphs.live_graphs[position].id().clone();
         let child = match run.parse::<RunId>() {

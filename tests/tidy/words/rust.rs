@@ -1,4 +1,4 @@
-//! Declared names, comments and texts of one Rust file.
+//! Declared names, comments, texts and parameters of one Rust file.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use super::dialect::Source;
 
 /// Reads a file of which the first `product` lines are no test code.
 pub(crate) fn read(text: &str, product: usize) -> Source {
-    let file = syn::parse_file(text).expect("the workspace compiles");
+    let file = parsed(text);
     let mut items = Items::default();
     items.visit_file(&file);
     let mut source = Source {
@@ -33,6 +33,10 @@ pub(crate) fn read(text: &str, product: usize) -> Source {
         }
     }
     source
+}
+
+fn parsed(text: &str) -> syn::File {
+    syn::parse_file(text).expect("the workspace compiles")
 }
 
 /// Line number, kind and text of each token.
@@ -119,5 +123,85 @@ impl<'ast> Visit<'ast> for Items {
     fn visit_item_enum(&mut self, item: &'ast syn::ItemEnum) {
         self.name(&item.ident);
         visit::visit_item_enum(self, item);
+    }
+}
+
+/// Type of a parameter that hides its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum ParameterKind {
+    /// A `bool` of a `pub` function or of a function of a `pub` trait.
+    PublicBool,
+    /// A `bool` of a function that is visible in a part of its crate.
+    RestrictedBool,
+    /// A tuple of any function.
+    Tuple,
+}
+
+/// A parameter that hides its meaning.
+pub(crate) struct Parameter {
+    pub(crate) line: usize,
+    pub(crate) function: String,
+    pub(crate) kind: ParameterKind,
+}
+
+/// Parameters of types `bool` and tuple. Implementations of traits are left out: the trait decides.
+pub(crate) fn parameters(text: &str) -> Vec<Parameter> {
+    let mut signatures = Signatures::default();
+    signatures.visit_file(&parsed(text));
+    signatures.found
+}
+
+#[derive(Default)]
+struct Signatures {
+    found: Vec<Parameter>,
+}
+
+impl Signatures {
+    fn read(&mut self, visibility: &syn::Visibility, signature: &syn::Signature) {
+        for input in &signature.inputs {
+            let syn::FnArg::Typed(parameter) = input else {
+                continue;
+            };
+            let kind = match (&*parameter.ty, visibility) {
+                (syn::Type::Tuple(tuple), _) if !tuple.elems.is_empty() => ParameterKind::Tuple,
+                (syn::Type::Path(path), _) if !path.path.is_ident("bool") => continue,
+                (syn::Type::Path(_), syn::Visibility::Public(_)) => ParameterKind::PublicBool,
+                (syn::Type::Path(_), syn::Visibility::Restricted(_)) => {
+                    ParameterKind::RestrictedBool
+                }
+                _ => continue,
+            };
+            self.found.push(Parameter {
+                line: signature.ident.span().start().line,
+                function: signature.ident.to_string(),
+                kind,
+            });
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Signatures {
+    fn visit_item_fn(&mut self, item: &'ast syn::ItemFn) {
+        self.read(&item.vis, &item.sig);
+        visit::visit_item_fn(self, item);
+    }
+
+    fn visit_impl_item_fn(&mut self, item: &'ast syn::ImplItemFn) {
+        self.read(&item.vis, &item.sig);
+        visit::visit_impl_item_fn(self, item);
+    }
+
+    fn visit_item_impl(&mut self, item: &'ast syn::ItemImpl) {
+        if item.trait_.is_none() {
+            visit::visit_item_impl(self, item);
+        }
+    }
+
+    fn visit_item_trait(&mut self, item: &'ast syn::ItemTrait) {
+        for inner in &item.items {
+            if let syn::TraitItem::Fn(function) = inner {
+                self.read(&item.vis, &function.sig);
+            }
+        }
     }
 }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::graph::Graph;
 use crate::node::{Node, NodeState, SummarySource};
 use crate::policy::{IfTruncated, ResultPolicy, Return, Visibility};
-use crate::result::excerpt::{excerpt, structured, tail_first};
+use crate::result::excerpt::{ExcerptEnds, excerpt, structured, tail_first};
 use crate::result::summary::{summary_of, text_of};
 use crate::result::tokens::{TokenCounter, clip_head, count_long};
 
@@ -162,7 +162,12 @@ impl DeliveryWork<'_> {
             Return::Structured => (clipped(self.structured(cap)), form, None),
             Return::Excerpt => {
                 let words = &self.policy.priority;
-                let text = excerpt(self.full_text, words, self.is_failure, cap, self.count);
+                let ends = if self.is_failure {
+                    ExcerptEnds::Tail
+                } else {
+                    ExcerptEnds::Both
+                };
+                let text = excerpt(self.full_text, words, ends, cap, self.count);
                 (clipped(text), form, None)
             }
             Return::Full if self.of_tokens <= cap => (self.full_text.to_owned(), form, None),

@@ -102,21 +102,28 @@ pub fn tail_first(text: &str, max_tokens: usize, count: TokenCounter<'_>) -> Str
     format!("{GAP}\n{}", tail.trim_start_matches('\n'))
 }
 
-/// An excerpt: windows around the words, else both ends, or the end of a failure.
+/// Part of a text without any of the words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExcerptEnds {
+    /// The end first, as of an error output.
+    Tail,
+    Both,
+}
+
+/// An excerpt: windows around the words, else the given ends.
 pub fn excerpt(
     text: &str,
     words: &[String],
-    is_failure: bool,
+    ends: ExcerptEnds,
     max_tokens: usize,
     count: TokenCounter<'_>,
 ) -> String {
     if let Some(windows) = windows(text, words, AROUND, max_tokens, count) {
         return windows;
     }
-    if is_failure {
-        tail_first(text, max_tokens, count)
-    } else {
-        head_and_tail(text, max_tokens, count)
+    match ends {
+        ExcerptEnds::Tail => tail_first(text, max_tokens, count),
+        ExcerptEnds::Both => head_and_tail(text, max_tokens, count),
     }
 }
 

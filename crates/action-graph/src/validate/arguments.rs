@@ -8,7 +8,7 @@ use crate::code::Code;
 use crate::declaration::Declaration;
 use crate::diagnostic::{Diagnostic, Diagnostics};
 use crate::json;
-use crate::schema;
+use crate::schema::{self, check_with_bindings};
 use crate::validate::context::{Context, fields};
 
 pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagnostics) {
@@ -21,7 +21,7 @@ pub(super) fn check(draft: &Declaration, context: Context<'_>, found: &mut Diagn
             let message = format!("the arguments exceed {max} bytes");
             found.add(Code::ArgsTooLarge, at.clone(), message);
         }
-        for violation in violations(action, &input, context.catalog, true) {
+        for violation in violations(action, &input, context.catalog, check_with_bindings) {
             let at = format!("{at}{}", violation.pointer);
             found.add(Code::ArgsSchema, at, violation.message);
         }
@@ -32,7 +32,7 @@ fn violations(
     action: &Action,
     input: &Value,
     catalog: &Catalog,
-    bindings: bool,
+    check: fn(&Value, &Value) -> Vec<schema::Violation>,
 ) -> Vec<schema::Violation> {
     let Some(resolved) = &action.resolved else {
         return Vec::new();
@@ -43,7 +43,7 @@ fn violations(
     let is_free =
         resolved.kind == ExecutorKind::Agent && input.as_object().is_some_and(Map::is_empty);
     match schema {
-        Some(schema) if !is_free => schema::check(schema, input, bindings),
+        Some(schema) if !is_free => check(schema, input),
         _ => Vec::new(),
     }
 }
@@ -56,13 +56,16 @@ pub fn check_input(
     catalog: &Catalog,
 ) -> Vec<Diagnostic> {
     let input = Value::Object(input.clone());
-    as_diagnostics(action, violations(action, &input, catalog, true))
+    as_diagnostics(
+        action,
+        violations(action, &input, catalog, check_with_bindings),
+    )
 }
 
 /// The second check, of bound arguments, right before `Execute` is carried out. A fault becomes
 /// `Finished(Err(args_schema))` with `sent: No`.
 pub fn check_bound(action: &Action, input: &Value, catalog: &Catalog) -> Vec<Diagnostic> {
-    as_diagnostics(action, violations(action, input, catalog, false))
+    as_diagnostics(action, violations(action, input, catalog, schema::check))
 }
 
 fn as_diagnostics(action: &Action, violations: Vec<schema::Violation>) -> Vec<Diagnostic> {

@@ -73,7 +73,7 @@ impl<M> ModelAttempts<'_, M> {
         let choice = self.choices.get_mut(self.next);
         self.next += 1;
         choice.ok_or_else(|| {
-            let none = || Silence::of_one("no model was granted", false);
+            let none = || Silence::of_one("no model was granted");
             ModelFailure::Silent(silence.take().unwrap_or_else(none))
         })
     }
@@ -97,13 +97,13 @@ impl<M> ModelAttempts<'_, M> {
 }
 
 impl Silence {
-    /// Summary of one model.
-    pub fn of_one(last: impl Into<String>, is_passing: bool) -> Self {
+    /// Summary of one model, which would fail again.
+    pub fn of_one(last: impl Into<String>) -> Self {
         Self {
             last: last.into(),
             models: 1,
             refused: 0,
-            is_passing,
+            is_passing: false,
         }
     }
 
@@ -138,7 +138,8 @@ impl From<HostError> for ModelFailure {
         let is_passing = failed.retryable || reason == Some("upstream_malformed");
         Self::Silent(Silence {
             refused: usize::from(failed.code == "invalid_argument"),
-            ..Silence::of_one(failed.to_string(), is_passing)
+            is_passing,
+            ..Silence::of_one(failed.to_string())
         })
     }
 }

@@ -95,7 +95,7 @@ pub(crate) async fn list_budgets(
             .usage()
             .names_of_subjects(&caller.workspace, budget.scope, ids)
             .await?;
-        items.push(BudgetView::of(budget, resets_at, (used, names)));
+        items.push(BudgetView::of(budget, resets_at, used, names));
     }
     Ok(Json(BudgetList { items }))
 }
@@ -104,7 +104,8 @@ impl BudgetView {
     fn of(
         budget: &Budget,
         resets_at: Option<i64>,
-        (used, mut names): (Vec<UsedBudget>, HashMap<String, String>),
+        used: Vec<UsedBudget>,
+        mut names: HashMap<String, String>,
     ) -> Self {
         let used = used.into_iter().map(|used| {
             let name = names.remove(used.subject_id());

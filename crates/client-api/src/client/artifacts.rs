@@ -59,8 +59,8 @@ async fn store(
 ) -> ApiResult<ArtifactMetadata> {
     // Held until the end of the upload: one key must not take all slots.
     let _upload_slot = state.upload_limit().enter(caller.key)?;
-    let owner = (ArtifactOrigin::Client, None);
-    let new = query.announced(headers, caller.workspace.clone(), owner)?;
+    let origin = ArtifactOrigin::Client;
+    let new = query.announced(headers, caller.workspace.clone(), origin, None)?;
     let mut upload = state.runs.artifacts.upload(new)?;
     if let Err(refused) = read(&mut upload, body, UPLOAD_TIMEOUT).await {
         // Marks the upload as aborted, so that the next sweep releases its reservation.
@@ -68,11 +68,8 @@ async fn store(
         return Err(refused);
     }
     let uploaded = upload.finish(ArtifactOwner::default(), |_| None).await?;
-    let (unbound, now) = (
-        (None, ArtifactOwner::default()),
-        state.runs.clock().now_seconds(),
-    );
-    Ok(metadata(uploaded, owner.0, unbound, now))
+    let (owner, now) = (ArtifactOwner::default(), state.runs.clock().now_seconds());
+    Ok(metadata(uploaded, origin, None, owner, now))
 }
 
 /// Deletes an artifact.

@@ -116,8 +116,8 @@ pub(super) async fn accept_batch(
             Err(not_tried())
         } else {
             // One after the other: the order of the batch is the order of the conversation.
-            let event = (posted.event, &posted.files.files);
-            let taken = state.runs.intake.accept(sender, event, None, trace);
+            let intake = &state.runs.intake;
+            let taken = intake.accept(sender, posted.event, &posted.files.files, None, trace);
             let taken = taken.await;
             waiting.note(taken.as_ref().err(), conversation);
             taken.map_err(ApiError::from)

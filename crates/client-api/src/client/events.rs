@@ -82,7 +82,8 @@ pub(crate) async fn post_event(
         return Err(ApiError::faults(&faults));
     }
     let form = EventAnswer::of(&headers);
-    accept_event(&state, &caller, &headers, posted.into(), form).await
+    let (event, files) = posted.into();
+    accept_event(&state, &caller, &headers, event, files, form).await
 }
 
 /// The form of the answer to an event.
@@ -112,7 +113,8 @@ pub(super) async fn accept_event(
     state: &ApiState,
     caller: &ScopedCaller,
     headers: &HeaderMap,
-    (event, files): (EventEnvelope, ExtractedFiles),
+    event: EventEnvelope,
+    files: ExtractedFiles,
     form: EventAnswer,
 ) -> ApiResult<Response> {
     let key = single_header(headers, IDEMPOTENCY_KEY)?;
@@ -126,17 +128,17 @@ pub(super) async fn accept_event(
     let is_stream = form != EventAnswer::Accepted;
     let stream_slot = is_stream.then(|| state.stream_limit().enter(caller.key));
     let stream_slot = stream_slot.transpose()?;
-    let event = (event, &files.files);
     let accepted = state
         .runs
         .intake
-        .accept(caller.sender(), event, key, trace)
+        .accept(caller.sender(), event, &files.files, key, trace)
         .await?;
     let replayed = accepted.replayed;
     let mut response = match (accepted.answer.run_id, stream_slot) {
         (Some(run), Some(stream_slot)) => {
+            let (workspace, key) = caller.credential();
             let mut response = match stream_from(state, caller, run, &accepted, headers).await? {
-                Some(from) => stream_run(state, caller.credential(), run, from, stream_slot),
+                Some(from) => stream_run(state, workspace, key, run, from, stream_slot),
                 None => StatusCode::NO_CONTENT.into_response(),
             };
             name_run(response.headers_mut(), run, &accepted.answer);

@@ -50,9 +50,9 @@ pub(crate) async fn post_pipeline_query(
     headers: HeaderMap,
     body: QueryBody,
 ) -> ApiResult<Response> {
-    let posted = event_of(body)?;
+    let (event, files) = event_of(body)?;
     let form = EventAnswer::of(&headers);
-    accept_event(&state, &caller, &headers, posted, form).await
+    accept_event(&state, &caller, &headers, event, files, form).await
 }
 
 /// Posts a bot pipeline's Query as an event, and streams its run.
@@ -79,8 +79,8 @@ pub(crate) async fn stream_pipeline_query(
     headers: HeaderMap,
     body: QueryBody,
 ) -> ApiResult<Response> {
-    let posted = event_of(body)?;
-    accept_event(&state, &caller, &headers, posted, EventAnswer::Stream).await
+    let (event, files) = event_of(body)?;
+    accept_event(&state, &caller, &headers, event, files, EventAnswer::Stream).await
 }
 
 /// The event of a valid Query.

@@ -65,8 +65,8 @@ pub(crate) async fn stream_event(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
-    let event = (*posted).into();
-    accept_event(&state, &caller, &headers, event, EventAnswer::Stream).await
+    let (event, files) = (*posted).into();
+    accept_event(&state, &caller, &headers, event, files, EventAnswer::Stream).await
 }
 
 /// Start of a stream.
@@ -120,13 +120,9 @@ pub(super) fn stream_after(
         StreamRest::After(after) => {
             // Only for a stream that is opened: a 204 needs no slot.
             let stream_slot = state.stream_limit().enter(caller.key)?;
-            stream_run(
-                state,
-                caller.credential(),
-                run.id,
-                WatchFrom::After(after),
-                stream_slot,
-            )
+            let (workspace, key) = caller.credential();
+            let from = WatchFrom::After(after);
+            stream_run(state, workspace, key, run.id, from, stream_slot)
         }
         StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
     })

@@ -107,8 +107,8 @@ pub(crate) async fn list_runs(
         direction: Direction::Backward,
         limit: query.limit,
     };
-    let range = (&part, &caller.answer);
-    let (runs, page) = list_part(&state, workspace, &list, &filter, range).await?;
+    let memory = &caller.answer;
+    let (runs, page) = list_part(&state, workspace, &list, &filter, &part, memory).await?;
     let items = views(&state, workspace, runs).await?;
     // This list has no backward direction.
     Ok(Json(Page {

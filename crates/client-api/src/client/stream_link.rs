@@ -113,9 +113,9 @@ pub(crate) async fn stream_by_link(
         StreamRest::After(after) => {
             // Counts against the key that created the link, so that links do not add streams.
             let slot = state.stream_limit().enter(link.key)?;
-            let owner = (&link.workspace, link.key);
             // `Joining` sends an `id` first: an EventSource that lost the connection early resumes from there.
-            stream_run(&state, owner, run.id, WatchFrom::Joining(after), slot)
+            let from = WatchFrom::Joining(after);
+            stream_run(&state, &link.workspace, link.key, run.id, from, slot)
         }
         StreamRest::Over => StatusCode::NO_CONTENT.into_response(),
     })

@@ -10,6 +10,7 @@ use domain::event::conversation_of;
 use domain::form::{selected, with_defaults};
 use domain::locale::RunLocale;
 use domain::manifest::AcceptedManifest;
+use domain::normalize::ExpectedOutput;
 use domain::state::StateOwner;
 use domain::trace::RunTrace;
 use protocol::JsonObject;
@@ -46,7 +47,7 @@ pub(crate) struct PreparedRun {
     pub(crate) snapshot: AuthorizationSnapshot,
     pub(crate) token: SecretString,
     pub(crate) call: SignedCall,
-    pub(crate) expects_message: bool,
+    pub(crate) expected_output: ExpectedOutput,
     /// The token stays valid after the end of the run.
     pub(crate) lasting: bool,
 }
@@ -159,13 +160,13 @@ impl CheckHarness {
         let mut body = serde_json::to_value(request).expect("a request serialises to JSON");
         // After serialization, since the typed request cannot hold unknown fields.
         (plan.modify)(&mut body);
-        let trace = RunTrace::of(run, None).header(true);
+        let trace = RunTrace::of(run, None).header(None);
         PreparedRun {
             call: self
                 .options
                 .endpoint
                 .run_call(run, 1, trace, body.to_string()),
-            expects_message: plan.event.event_type.starts_with("message."),
+            expected_output: ExpectedOutput::of(&plan.event),
             lasting: false,
             run,
             snapshot,

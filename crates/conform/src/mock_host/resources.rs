@@ -8,7 +8,7 @@ use axum::Json;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use futures_util::StreamExt as _;
-use llm_formats::chat::ChunkReader;
+use llm_formats::chat::{ChunkReader, ThinkBlocks};
 use protocol::JsonObject;
 use protocol::host_api::{SteeringPull, SteeringPullResult};
 use protocol::knowledge::{
@@ -180,7 +180,7 @@ pub(super) async fn invoke_model(
     let model = caller.model(&id, ModelOperation::Invoke)?;
     let body = model.completion_body(chat_body(&request, model, &id)?);
     let completion = model.provider.complete(body).await?;
-    let reader = ChunkReader::new(request.remove_think).of_model(&id);
+    let reader = ChunkReader::new(ThinkBlocks::of(&request)).of_model(&id);
     let response = reader.complete(&completion);
     response.map(Json).ok_or_else(ApiError::internal)
 }
@@ -193,7 +193,7 @@ pub(super) async fn stream_model(
     let caller = MockRunCaller(caller.not_cancelled()?);
     let model = caller.model(&id, ModelOperation::Stream)?;
     let body = model.completion_body(chat_body(&request, model, &id)?);
-    let mut reader = ChunkReader::new(request.remove_think).of_model(&id);
+    let mut reader = ChunkReader::new(ThinkBlocks::of(&request)).of_model(&id);
     let mut frames = Vec::new();
     let mut chunks = model.provider.stream(body).await?;
     while let Some(chunk) = chunks.next().await {

@@ -202,7 +202,7 @@ fn peers_of(own: &AgentSpec) -> Vec<AgentResource> {
     let others = ["helper", "writer", "other"].map(named);
     let ids = [7, 8, 9].map(|id| AgentId(uuid::Uuid::from_u128(id)));
     let nil = AgentId(uuid::Uuid::nil());
-    peers((nil, own), ids.into_iter().zip(&others))
+    peers(nil, own, ids.into_iter().zip(&others))
 }
 
 /// Returns all grants of a snapshot as lines.

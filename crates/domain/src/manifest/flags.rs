@@ -30,17 +30,20 @@ pub(super) fn display_only(
         permission(
             "/capabilities/tool_calling",
             capabilities.tool_calling,
-            ("tools", !permissions.tools.is_empty()),
+            "tools",
+            !permissions.tools.is_empty(),
         ),
         permission(
             "/capabilities/knowledge_retrieval",
             capabilities.knowledge_retrieval,
-            ("knowledge_bases", !permissions.knowledge_bases.is_empty()),
+            "knowledge_bases",
+            !permissions.knowledge_bases.is_empty(),
         ),
         missing(
             "/capabilities/stateful_session",
             capabilities.stateful_session,
-            ("state", state),
+            "state",
+            state,
         ),
         unserved(
             "/capabilities/platform_api",
@@ -50,17 +53,20 @@ pub(super) fn display_only(
         surplus(
             "/context/supports_history_pull",
             context.supports_history_pull,
-            ("history", history(HistoryOperation::Page)),
+            "history",
+            history(HistoryOperation::Page),
         ),
         permission(
             "/context/supports_history_search",
             context.supports_history_search,
-            ("history", history(HistoryOperation::Search)),
+            "history",
+            history(HistoryOperation::Search),
         ),
         surplus(
             "/context/supports_artifact_pull",
             context.supports_artifact_pull,
-            ("artifacts", !permissions.artifacts.is_empty()),
+            "artifacts",
+            !permissions.artifacts.is_empty(),
         ),
         unserved(
             "/context/owns_compaction",
@@ -75,18 +81,18 @@ pub(super) fn display_only(
 }
 
 /// A flag of a permission, whose name and presence are given.
-fn permission(pointer: &str, flag: bool, requested: (&str, bool)) -> Option<Fault> {
-    missing(pointer, flag, requested).or_else(|| surplus(pointer, flag, requested))
+fn permission(pointer: &str, flag: bool, name: &str, requested: bool) -> Option<Fault> {
+    missing(pointer, flag, name, requested).or_else(|| surplus(pointer, flag, name, requested))
 }
 
-fn missing(pointer: &str, flag: bool, (name, requested): (&str, bool)) -> Option<Fault> {
+fn missing(pointer: &str, flag: bool, name: &str, requested: bool) -> Option<Fault> {
     (flag && !requested).then(|| {
         let message = format!("is display only, and permissions.{name} does not request it");
         Fault::new(pointer, message)
     })
 }
 
-fn surplus(pointer: &str, flag: bool, (name, requested): (&str, bool)) -> Option<Fault> {
+fn surplus(pointer: &str, flag: bool, name: &str, requested: bool) -> Option<Fault> {
     (!flag && requested).then(|| {
         let message = format!("is display only, and permissions.{name} requests it all the same");
         Fault::new(pointer, message)

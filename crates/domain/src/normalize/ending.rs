@@ -2,7 +2,7 @@
 
 use protocol::message::Message;
 
-use super::{Reason, ResultValidator, RunMessages, text};
+use super::{ExpectedOutput, Reason, ResultValidator, RunMessages, text};
 use crate::run::{Failure, FailureCode};
 
 /// Reason for which a `run.completed` is rejected.
@@ -42,7 +42,7 @@ impl ResultValidator<'_> {
                 (Reason::EventTooLarge, failure)
             })?;
         // Runs of other events may end without a message.
-        if gathered.is_none() && self.expects_message {
+        if gathered.is_none() && self.expected_output == ExpectedOutput::Message {
             let message = "the runner completed without any message";
             let failure = Failure::new(FailureCode::RunnerNoOutput, message);
             // Rejected results before may explain the missing message.

@@ -10,7 +10,9 @@ use serde_json::value::RawValue;
 
 use super::announced::kind_in;
 use super::{Reason, Rejection, ResultValidator, Verdict};
-use crate::json_repair::{JsonPart, repair_json_part, repair_json_text, replace_halves};
+use crate::json_repair::{
+    JsonPart, SurrogateHalves, repair_json_part, repair_json_text, replace_halves,
+};
 use crate::json_text::check_json_text;
 use crate::run::{Failure, FailureCode};
 
@@ -81,7 +83,7 @@ impl ResultValidator<'_> {
         let unread = match read(raw) {
             // A buffered surrogate half continues at the start of this delta.
             Ok(envelope) if self.halves.is_waiting() && continues_text(&envelope) => None,
-            Ok(envelope) => return self.validate_envelope(envelope, (raw, now)),
+            Ok(envelope) => return self.validate_envelope(envelope, raw, now),
             Err(unread) => Some(unread),
         };
         // Snapshots are complete texts, so halves are never joined across them.
@@ -91,13 +93,13 @@ impl ResultValidator<'_> {
             let text = repair_json_text(raw);
             JsonPart {
                 text,
-                has_halves: false,
+                halves: SurrogateHalves::Absent,
             }
         };
         match (unread, &part.text) {
             // Nothing to repair, so the first fault is the cause.
             (Some(unread), Cow::Borrowed(_)) => self.refuse_unread(&unread, raw),
-            (unread, _) => self.validate_repaired(part, unread, (raw, now)),
+            (unread, _) => self.validate_repaired(part, unread, raw, now),
         }
     }
 
@@ -117,7 +119,8 @@ impl ResultValidator<'_> {
         &mut self,
         part: JsonPart<'_>,
         as_sent: Option<ReadFault>,
-        (raw, now): (&[u8], Option<i64>),
+        raw: &[u8],
+        now: Option<i64>,
     ) -> Verdict<'static> {
         let is_repaired = matches!(part.text, Cow::Owned(_));
         // Restored if the result is rejected: a rejected delta adds no text.
@@ -125,7 +128,7 @@ impl ResultValidator<'_> {
         let text = self.joined(part);
         let verdict = match read(&text) {
             // The sequence compares the original bytes, and rejections quote them.
-            Ok(envelope) => self.validate_envelope(envelope, (raw, now)).into_owned(),
+            Ok(envelope) => self.validate_envelope(envelope, raw, now).into_owned(),
             Err(unread) => {
                 // Bytes of another encoding: the fault of the original bytes is more specific.
                 let is_other = |sent: &ReadFault| {
@@ -151,8 +154,8 @@ impl ResultValidator<'_> {
 
     /// Joins surrogate halves across two deltas.
     fn joined(&mut self, part: JsonPart<'_>) -> Vec<u8> {
-        let JsonPart { text, has_halves } = part;
-        let is_joined = has_halves || self.halves.is_waiting();
+        let JsonPart { text, halves } = part;
+        let is_joined = halves == SurrogateHalves::Present || self.halves.is_waiting();
         // JSON that is too deep is never parsed to a value.
         if !is_joined || check_json_text(&text).is_err() {
             return text.into_owned();
@@ -165,9 +168,9 @@ impl ResultValidator<'_> {
         if let Some(Value::String(increment)) = result.pointer_mut("/data/chunk/content")
             && is_delta
         {
-            self.halves.push(increment, has_halves);
+            self.halves.push(increment, halves);
         }
-        if has_halves {
+        if halves == SurrogateHalves::Present {
             // The text of the delta was joined; placeholders elsewhere have no partner.
             replace_halves(&mut result);
         }
@@ -182,8 +185,7 @@ impl ResultValidator<'_> {
         }
         // Unparseable text is rejected by its type. Any other fault only counts as a strike.
         let kind = kind.filter(|_| unread.reason == Reason::InvalidJson);
-        let fault = (unread.reason, unread.message.as_str());
-        self.refuse(kind, fault, None, raw)
+        self.refuse(kind, unread.reason, &unread.message, None, raw)
     }
 }
 

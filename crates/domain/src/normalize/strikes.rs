@@ -59,7 +59,8 @@ impl ResultValidator<'_> {
     pub(super) fn refuse(
         &mut self,
         kind: Option<ResultType>,
-        (reason, message): (Reason, &str),
+        reason: Reason,
+        message: &str,
         number: Option<u64>,
         raw: &[u8],
     ) -> Verdict<'static> {

@@ -43,7 +43,12 @@ fn delta(text: &str, sequence: u64) -> String {
 /// Validates the lines and names each verdict.
 fn verdicts(lines: &[String]) -> Vec<String> {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     lines
         .iter()
         .map(|line| name(validator.validate(line.as_bytes(), NOW)))
@@ -90,7 +95,12 @@ fn accepts_question_once_from_permitted_run() {
     assert_eq!(verdicts(&[other]), ["ok"]);
     let mut snapshot = snapshot();
     snapshot.operations = Arc::default();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     let bad = ask("a", &json!({"title": ""}), 1);
     assert_eq!(
         name(validator.validate(bad.as_bytes(), NOW)),
@@ -203,7 +213,12 @@ fn rejects_artifact_references_without_an_id() {
 #[test]
 fn missing_message_failure_names_first_rejection() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     let bad = result(
         "message.completed",
         &json!({"message": {"content": "x"}}),
@@ -235,7 +250,12 @@ fn missing_message_failure_names_first_rejection() {
 #[test]
 fn missing_message_failure_names_unknown_type() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     for n in 1..3 {
         let part = result("message.part", &json!({"text": "hi"}), &json!(n));
         validator.validate(part.as_bytes(), NOW);
@@ -254,7 +274,12 @@ fn missing_message_failure_names_unknown_type() {
 #[test]
 fn failures_name_no_extension_types() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     let shown = result("x.graph.projection", &json!({"form": "whole"}), &json!(1));
     validator.validate(shown.as_bytes(), NOW);
     let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
@@ -264,7 +289,12 @@ fn failures_name_no_extension_types() {
 #[test]
 fn broken_stream_with_rejections_is_final() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     let broken = || Failure::new(FailureCode::RunnerStreamTruncated, "the stream broke");
     assert_eq!(validator.explain(broken()), broken());
     for line in [r#"{"choices":[]}"#, "[DONE]"] {
@@ -320,7 +350,12 @@ fn third_rejection_quotes_the_event() {
         (&long, format!("\"{}\"", "x".repeat(80))),
     ] {
         let snapshot = snapshot();
-        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         validator.validate(b"first", NOW);
         validator.validate(event.as_bytes(), NOW);
         let Verdict::Fail(rejection, failure) = validator.validate(event.as_bytes(), NOW) else {
@@ -419,7 +454,12 @@ fn state_needs_granted_scope_valid_key_small_value() {
 fn reports_exact_reason_of_malformed_bytes() {
     let snapshot = snapshot();
     let check = |raw: &[u8], expected: &str| {
-        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         assert_eq!(name(validator.validate(raw, NOW)), expected, "{raw:?}");
     };
     check(b"\"\xff\"", "invalid_utf8");
@@ -462,7 +502,8 @@ fn limits_run_events_and_bytes() {
 
 fn ending(delta_mode: DeltaMode, lines: &[String]) -> (Option<String>, String, bool) {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, delta_mode, true);
+    let mut validator =
+        ResultValidator::new(&snapshot, LIMITS, delta_mode, ExpectedOutput::Message);
     let mut last = None;
     for line in lines {
         if let Verdict::Accept(accepted) = validator.validate(line.as_bytes(), NOW)
@@ -515,7 +556,12 @@ fn oversized_deltas_fail_run_without_complete_message() {
             ..LIMITS
         };
         let snapshot = snapshot();
-        let mut validator = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            limits,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         // Five bytes above four mebibytes.
         let large = "x".repeat(MIB + 1);
         for sequence in 1..=5 {
@@ -563,7 +609,7 @@ fn oversized_deltas_fail_run_without_complete_message() {
 fn snapshots_reach_clients_as_increment_and_full_text() {
     let snapshot = snapshot();
     let chunks = |mode, sent: &[Value]| -> Vec<Value> {
-        let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, true);
+        let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, ExpectedOutput::Message);
         let chunks = sent.iter().map(|chunk| {
             let line = result("message.delta", &json!({"chunk": chunk}), &Value::Null);
             let Verdict::Accept(accepted) = validator.validate(line.as_bytes(), NOW) else {
@@ -603,7 +649,12 @@ fn snapshots_reach_clients_as_increment_and_full_text() {
 #[test]
 fn data_is_written_on_one_line() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
     let raw = format!(
         "{{\"run_id\":\"{}\",\"type\":\"x\",\"data\":{{\n\"a\":\r\n1}}}}",
         Uuid::nil()
@@ -617,8 +668,13 @@ fn data_is_written_on_one_line() {
 #[test]
 fn accepts_announcements_of_uploaded_artifacts_only() {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true)
-        .with_uploaded_artifacts();
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    )
+    .with_uploaded_artifacts();
     let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
     let announce = |sequence: u64, id: &str| {
         let run = snapshot.run_id;
@@ -674,10 +730,19 @@ fn replay_ignores_time_and_limits() {
         delta("two", 5),
     ];
     let recalled = |limits| {
-        let mut validator = ResultValidator::new(&snapshot, limits, DeltaMode::Increment, true)
-            .with_uploaded_artifacts();
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            limits,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        )
+        .with_uploaded_artifacts();
         for (line, number) in results.iter().zip(1..) {
-            validator.replay(number, line.as_bytes(), number == 4);
+            if number == 4 {
+                validator.replay_rejected(number, line.as_bytes());
+            } else {
+                validator.replay_accepted(line.as_bytes());
+            }
         }
         validator
     };
@@ -719,7 +784,12 @@ fn replaces_reserved_codes_and_those_after_cancel() {
         let data = json!({"code": code, "message": "m", "details": {"try": 2}});
         let line = result("run.failed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         if was_cancelled {
             validator.note_cancelled();
         }
@@ -781,7 +851,12 @@ fn replaces_reserved_finish_reasons_by_stop() {
             "message": {"role": "assistant", "content": "hi"}});
         let line = result("run.completed", &data, &json!(1));
         let snapshot = snapshot();
-        let mut validator = ResultValidator::new(&snapshot, LIMITS, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         if was_cancelled {
             validator.note_cancelled();
         }
@@ -827,7 +902,7 @@ fn replaces_reserved_finish_reasons_by_stop() {
 /// Validates lines of bytes. Returns the verdicts and the texts that clients see.
 fn judged(lines: &[&[u8]], mode: DeltaMode) -> (Vec<String>, Vec<Value>) {
     let snapshot = snapshot();
-    let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, true);
+    let mut validator = ResultValidator::new(&snapshot, LIMITS, mode, ExpectedOutput::Message);
     let mut shown = Vec::new();
     let outcomes = lines.iter().map(|line| {
         let verdict = validator.validate(line, NOW);
@@ -950,7 +1025,12 @@ fn keeps_complete_messages_in_order() {
             run_events: 1000,
             ..LIMITS
         };
-        let mut validator = ResultValidator::new(&snapshot, wide, DeltaMode::Increment, true);
+        let mut validator = ResultValidator::new(
+            &snapshot,
+            wide,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         for line in lines {
             validator.validate(line, NOW);
         }

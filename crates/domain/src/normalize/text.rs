@@ -39,7 +39,7 @@ pub(super) fn without_message(json: &str) -> Box<RawValue> {
 /// Returns the data of a `run.failed` with another code. `details` keeps the `own` code.
 pub(super) fn as_failure(json: &str, code: &'static str, own: &str) -> Box<RawValue> {
     let object = serde_json::from_str(json).unwrap_or_default();
-    with_replaced(object, ("code", code), own)
+    with_replaced(object, "code", code, own)
 }
 
 /// Returns the data of a `run.completed` with a reserved finish reason. The reason becomes the default, and
@@ -49,11 +49,11 @@ pub(super) fn as_stopped(json: &str, own: &str, without_message: bool) -> Box<Ra
     if without_message {
         object.remove("message");
     }
-    with_replaced(object, ("finish_reason", DEFAULT_FINISH_REASON), own)
+    with_replaced(object, "finish_reason", DEFAULT_FINISH_REASON, own)
 }
 
 /// Replaces a member of the object and keeps its `own` value in `details`.
-fn with_replaced(mut object: JsonObject, (name, value): (&str, &str), own: &str) -> Box<RawValue> {
+fn with_replaced(mut object: JsonObject, name: &str, value: &str, own: &str) -> Box<RawValue> {
     object.insert(name.to_owned(), value.into());
     // A runner's own details stay readable.
     match object.get_mut("details") {

@@ -32,9 +32,9 @@ pub(super) async fn store(
         caller.granted(state, CALL, permission).await?;
     }
     let run = &caller.grant.run;
-    let owner = (ArtifactOrigin::Runner, Some(run.id));
+    let origin = ArtifactOrigin::Runner;
     let begun = query
-        .announced(headers, run.workspace.clone(), owner)
+        .announced(headers, run.workspace.clone(), origin, Some(run.id))
         .and_then(|new| state.runs.artifacts.upload(new).map_err(ApiError::from));
     let mut upload = match begun {
         Ok(upload) => upload,
@@ -64,8 +64,13 @@ pub(super) async fn store(
     match upload.finish(artifact_owner.clone(), audit).await {
         Ok(uploaded) => {
             let now = state.runs.clock().now_seconds();
-            let of_run = (Some(run.id), artifact_owner);
-            Ok(metadata(uploaded, ArtifactOrigin::Runner, of_run, now))
+            Ok(metadata(
+                uploaded,
+                origin,
+                Some(run.id),
+                artifact_owner,
+                now,
+            ))
         }
         Err(error) => {
             let error = ApiError::from(error);

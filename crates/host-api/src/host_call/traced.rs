@@ -66,7 +66,10 @@ impl HostCall {
             return;
         };
         if let Some((tokens, is_estimate)) = used {
-            span.count(tokens, is_estimate);
+            span.count(tokens);
+            if is_estimate {
+                span.mark_estimate();
+            }
         }
         let error = (outcome != "ok").then_some(outcome);
         let error = error.or(self.traced.fault);

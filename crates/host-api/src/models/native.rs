@@ -3,7 +3,7 @@
 use axum::Json;
 use axum::body::Bytes;
 use axum::response::IntoResponse as _;
-use llm_formats::chat::ChunkReader;
+use llm_formats::chat::{ChunkReader, ThinkBlocks};
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
 use protocol::model::LlmRequest;
@@ -35,7 +35,7 @@ impl ModelFace for NativeFace {
             &request.tools,
             &request.extra_args,
         );
-        let reader = ChunkReader::new(request.remove_think).of_model(id);
+        let reader = ChunkReader::new(ThinkBlocks::of(&request)).of_model(id);
         Ok(PreparedCall {
             spend: chat_spend(id, model, prompt, &body),
             request: body.into(),

@@ -29,7 +29,7 @@ pub(super) fn pdf(bytes: &[u8]) -> Result<Extracted, String> {
     let mut faults = Vec::new();
     for (number, id) in document.get_pages() {
         // A broken page must not lose the other pages.
-        let (page, fault) = page_of(&document, &replacements, (number, id));
+        let (page, fault) = page_of(&document, &replacements, number, id);
         let page = tidy(&page);
         let page = page.trim();
         if let Some(fault) = fault {
@@ -78,7 +78,8 @@ fn opened(bytes: &[u8]) -> Result<Document, String> {
 fn page_of(
     document: &Document,
     replacements: &Replacements,
-    (number, id): (u32, ObjectId),
+    number: u32,
+    id: ObjectId,
 ) -> (String, Option<String>) {
     let page = PageText::default();
     let read = guarded(|| {

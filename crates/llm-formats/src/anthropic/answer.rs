@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::json_repair::SurrogateJoiner;
+use domain::json_repair::{SurrogateHalves, SurrogateJoiner};
 use domain::usage::{TokenParts, merge_usage};
 use protocol::JsonObject;
 use serde_json::{Value, json};
@@ -104,9 +104,9 @@ struct ThinkingBlock {
 }
 
 impl ThinkingBlock {
-    fn add(&mut self, delta: &Value, has_halves: bool) {
+    fn add(&mut self, delta: &Value, halves: SurrogateHalves) {
         let mut text = delta["thinking"].as_str().unwrap_or_default().to_owned();
-        self.halves.push(&mut text, has_halves);
+        self.halves.push(&mut text, halves);
         // Stop collecting above the limit; `finish` then drops the block.
         if self.text.len() <= BLOCK_BYTES {
             self.text.push_str(&text);
@@ -127,8 +127,8 @@ impl ThinkingBlock {
 }
 
 impl EventReader {
-    /// The chunk of an event; `None` if the event adds nothing to a completion. `has_halves`: see `JsonPart`.
-    pub fn read(&mut self, event: &Value, has_halves: bool) -> Option<JsonObject> {
+    /// The chunk of an event; `None` if the event adds nothing to a completion. `halves`: of its `JsonPart`.
+    pub fn read(&mut self, event: &Value, halves: SurrogateHalves) -> Option<JsonObject> {
         match event["type"].as_str()? {
             "message_start" => {
                 let message = &event["message"];
@@ -150,12 +150,12 @@ impl EventReader {
             "content_block_start" => {
                 let block = &event["content_block"];
                 self.thinking = ThinkingBlock::default();
-                self.thinking.add(block, has_halves);
+                self.thinking.add(block, halves);
                 let is_redacted = block["type"] == "redacted_thinking" && is_signed(block);
                 is_redacted.then(|| self.details(block))
             }
             "content_block_delta" => {
-                self.thinking.add(&event["delta"], has_halves);
+                self.thinking.add(&event["delta"], halves);
                 self.delta(event)
             }
             "content_block_stop" => {
@@ -218,7 +218,7 @@ impl EventReader {
 
 #[cfg(test)]
 mod tests {
-    use crate::chat::ChunkReader;
+    use crate::chat::{ChunkReader, ThinkBlocks};
 
     use super::*;
 
@@ -229,7 +229,7 @@ mod tests {
                 {"type": "tool_use", "id": "t1", "name": "f", "input": {"a": 1}}],
             "usage": {"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 4}});
         let completion = completion(message.as_object().unwrap()).unwrap();
-        let reader = crate::chat::ChunkReader::new(true);
+        let reader = ChunkReader::new(ThinkBlocks::Removed);
         let answer = reader.complete(&completion).unwrap();
         assert_eq!(answer.message.plain_text(), "ok");
         assert_eq!(
@@ -270,7 +270,9 @@ mod tests {
             start(&json!({"type": "text", "text": ""})),
             stop,
         ];
-        let chunks = events.iter().filter_map(|event| reader.read(event, false));
+        let chunks = events
+            .iter()
+            .filter_map(|event| reader.read(event, SurrogateHalves::Absent));
         let details = chunks.filter_map(|chunk| chunk["choices"][0]["delta"].get(DETAILS).cloned());
         let details: Vec<_> = details.collect();
         assert_eq!(details, [json!([signed]), json!([redacted])]);
@@ -288,10 +290,13 @@ mod tests {
             json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"input_tokens": 0, "output_tokens": 7.0}}),
             json!({"type": "message_stop"}),
         ];
-        let (mut events_in, mut reader) = (EventReader::default(), ChunkReader::new(false));
+        let (mut events_in, mut reader) = (
+            EventReader::default(),
+            ChunkReader::new(ThinkBlocks::Retained),
+        );
         let chunks = events
             .iter()
-            .filter_map(|event| events_in.read(event, false));
+            .filter_map(|event| events_in.read(event, SurrogateHalves::Absent));
         let translated: Vec<_> = chunks.filter_map(|chunk| reader.read(&chunk)).collect();
         assert_eq!(translated[0].content.as_ref().unwrap().plain_text(), "hi");
         let call = &translated[1].tool_calls.as_ref().unwrap()[0];

@@ -264,7 +264,7 @@ fn is_of(fields: &JsonObject, model: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ChunkReader, chat_message};
+    use super::super::{ChunkReader, ThinkBlocks, chat_message};
     use super::*;
 
     fn deltas() -> [Value; 4] {
@@ -280,8 +280,8 @@ mod tests {
     }
 
     /// The message that a runner assembles from a stream.
-    fn streamed(remove_think: bool) -> Message {
-        let mut reader = ChunkReader::new(remove_think).of_model("m");
+    fn streamed(think_blocks: ThinkBlocks) -> Message {
+        let mut reader = ChunkReader::new(think_blocks).of_model("m");
         let mut message = Message::text("assistant", "");
         for delta in deltas() {
             let chunk = json!({"choices": [{"delta": delta, "finish_reason": "tool_calls"}]});
@@ -310,8 +310,8 @@ mod tests {
 
     #[test]
     fn reasoning_and_signatures_return_to_their_model() {
-        for remove_think in [false, true] {
-            let message = streamed(remove_think);
+        for think_blocks in [ThinkBlocks::Retained, ThinkBlocks::Removed] {
+            let message = streamed(think_blocks);
             let back = chat_message(&message, "m");
             assert_eq!(back["reasoning_content"], "T2");
             assert_eq!(back["reasoning_details"], json!([{"data": "x"}]));
@@ -349,7 +349,7 @@ mod tests {
         let message = json!({"role": "assistant", "content": "", "reasoning": "T",
             "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": "{}"}, "sig": "S"}]});
         let completion = json!({"choices": [{"message": message, "finish_reason": "tool_calls"}]});
-        let reader = ChunkReader::new(false).of_model("m");
+        let reader = ChunkReader::new(ThinkBlocks::Retained).of_model("m");
         let message = reader.complete(completion.as_object().unwrap());
         let message = message.unwrap().message;
         let back = chat_message(&message, "m");
@@ -364,7 +364,8 @@ mod tests {
     fn answers_without_calls_return_no_reasoning() {
         let message = json!({"role": "assistant", "content": "hi", "reasoning_content": "T"});
         let completion = json!({"choices": [{"message": message}]});
-        let message = ChunkReader::new(true).complete(completion.as_object().unwrap());
+        let message =
+            ChunkReader::new(ThinkBlocks::Removed).complete(completion.as_object().unwrap());
         let message = message.unwrap().message;
         assert_eq!(message.provider_specific_fields, None);
         let mut forged = Message::text("assistant", "hi");
@@ -391,7 +392,7 @@ mod tests {
 
     #[test]
     fn answers_without_calls_return_unknown_members() {
-        let mut reader = ChunkReader::new(true).of_model("m");
+        let mut reader = ChunkReader::new(ThinkBlocks::Removed).of_model("m");
         let chunk = json!({"choices": [{"delta": {"content": "hi", "reasoning": "T",
             "extra_content": {"google": {"thought_signature": "S"}}}, "finish_reason": "stop"}]});
         reader.read(chunk.as_object().unwrap());

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::calls::{CallPiece, CallTracker};
 use super::carried::{self, Reasoning};
-use super::{ThinkFilter, finish_reason, reasoning, text_or_refusal};
+use super::{ThinkBlocks, ThinkFilter, finish_reason, reasoning, text_or_refusal};
 use domain::usage::{add_usage, usage_of};
 
 /// Converts one completion, or its chunks, to protocol messages. Content is an increment. Each delta of a tool call
@@ -27,9 +27,10 @@ pub struct ChunkReader {
 }
 
 impl ChunkReader {
-    pub fn new(remove_think: bool) -> Self {
+    pub fn new(think_blocks: ThinkBlocks) -> Self {
+        let is_filtered = think_blocks == ThinkBlocks::Removed;
         Self {
-            filter: remove_think.then(ThinkFilter::default),
+            filter: is_filtered.then(ThinkFilter::default),
             is_thinking: false,
             reasoning_members: Reasoning::default(),
             model: String::new(),
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn content_and_tool_calls_are_increments_without_nulls() {
-        let mut reader = ChunkReader::new(false);
+        let mut reader = ChunkReader::new(ThinkBlocks::Retained);
         assert_eq!(
             read(&mut reader, &json!({"role": "assistant", "content": ""})),
             None
@@ -222,7 +223,7 @@ mod tests {
 
     /// Id, name and arguments of each call, assembled by id.
     fn calls(deltas: &[Value]) -> Vec<(String, String, String)> {
-        let mut reader = ChunkReader::new(false);
+        let mut reader = ChunkReader::new(ThinkBlocks::Retained);
         let mut calls: Vec<(String, String, String)> = Vec::new();
         for delta in deltas {
             let chunk = json!({"choices": [{"delta": {"tool_calls": delta}}]});
@@ -386,7 +387,7 @@ mod tests {
 
     #[test]
     fn reads_text_from_parts_and_refusals() {
-        let mut reader = ChunkReader::new(false);
+        let mut reader = ChunkReader::new(ThinkBlocks::Retained);
         let parts =
             json!({"content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]});
         assert_eq!(read(&mut reader, &parts).unwrap()["content"], "ab");
@@ -399,8 +400,11 @@ mod tests {
 
     #[test]
     fn separate_reasoning_is_tagged_or_removed() {
-        for (remove, expected) in [(false, "<think>\nab\n</think>\nc"), (true, "c")] {
-            let mut reader = ChunkReader::new(remove);
+        for (think_blocks, expected) in [
+            (ThinkBlocks::Retained, "<think>\nab\n</think>\nc"),
+            (ThinkBlocks::Removed, "c"),
+        ] {
+            let mut reader = ChunkReader::new(think_blocks);
             let deltas = [
                 json!({"reasoning_content": "a"}),
                 json!({"reasoning_content": "b", "content": null}),
@@ -417,7 +421,7 @@ mod tests {
 
     #[test]
     fn lone_closing_mark_turns_text_into_reasoning() {
-        let mut reader = ChunkReader::new(true);
+        let mut reader = ChunkReader::new(ThinkBlocks::Removed);
         let delta = read(&mut reader, &json!({"content": "thoughts"})).unwrap();
         assert_eq!(delta["content"], "thoughts");
         let over = read(&mut reader, &json!({"content": "</think>\nanswer"})).unwrap();
@@ -434,7 +438,7 @@ mod tests {
 
     #[test]
     fn reads_reasoning_despite_empty_reasoning_content() {
-        let mut reader = ChunkReader::new(false);
+        let mut reader = ChunkReader::new(ThinkBlocks::Retained);
         let delta = json!({"reasoning_content": "", "reasoning": "a"});
         assert_eq!(read(&mut reader, &delta).unwrap()["content"], "<think>\na");
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use domain::json_repair::{SurrogateJoiner, replace_halves};
+use domain::json_repair::{SurrogateHalves, SurrogateJoiner, replace_halves};
 use llm_formats::chat::CallTracker;
 use protocol::message::LlmTokenUsage;
 
@@ -71,7 +71,7 @@ impl CompletionNormalizer {
     /// Processes a piece; `None`: the end of the body.
     pub(super) fn step(&mut self, piece: Option<Result<CompletionPiece, UpstreamError>>) -> Step {
         match piece {
-            Some(Ok(CompletionPiece::Chunk { chunk, has_halves })) => self.chunk(chunk, has_halves),
+            Some(Ok(CompletionPiece::Chunk { chunk, halves })) => self.chunk(chunk, halves),
             Some(Ok(CompletionPiece::End)) => Step::Over(self.close().map(Ok)),
             Some(Err(failed)) if self.has_ended() => {
                 self.note("failure_behind_answer");
@@ -91,7 +91,7 @@ impl CompletionNormalizer {
         }
     }
 
-    fn chunk(&mut self, mut chunk: JsonObject, has_halves: bool) -> Step {
+    fn chunk(&mut self, mut chunk: JsonObject, halves: SurrogateHalves) -> Step {
         // Compare before and after: servers repeat the same usage in each chunk.
         let before = self.usage.clone();
         if let Some(usage) = usage_of(&chunk) {
@@ -111,14 +111,14 @@ impl CompletionNormalizer {
         let choices: Vec<_> = received
             .into_iter()
             .enumerate()
-            .filter_map(|(n, choice)| self.choice(n as u64, choice, has_halves))
+            .filter_map(|(n, choice)| self.choice(n as u64, choice, halves))
             .collect();
         let is_silent = choices.is_empty() && !has_counted && (!was_empty || self.has_ended());
         if is_silent {
             return Step::Nothing;
         }
         chunk.insert("choices".to_owned(), Value::Array(choices));
-        if has_halves {
+        if halves == SurrogateHalves::Present {
             // The sent chunk must be valid text, and halves outside of the joined texts remain.
             let mut sealed = Value::Object(chunk);
             replace_halves(&mut sealed);
@@ -133,7 +133,7 @@ impl CompletionNormalizer {
     }
 
     /// `None`: the answer has ended, or the value is not a choice.
-    fn choice(&mut self, n: u64, mut value: Value, has_halves: bool) -> Option<Value> {
+    fn choice(&mut self, n: u64, mut value: Value, halves: SurrogateHalves) -> Option<Value> {
         let index = value.get("index").and_then(Value::as_u64).unwrap_or(n);
         let is_started = self.choices.contains_key(&index);
         if !value.is_object() || (!is_started && self.choices.len() >= MAX_ANSWERS) {
@@ -162,7 +162,7 @@ impl CompletionNormalizer {
             *delta = json!({});
         }
         choice.calls.settle(delta);
-        choice.join(delta, has_halves);
+        choice.join(delta, halves);
         if reason.is_some() {
             choice.end(delta);
         }
@@ -212,27 +212,27 @@ fn reason_of(choice: &JsonObject) -> JsonObject {
 
 impl Choice {
     /// Joins surrogate halves in the texts of a delta.
-    fn join(&mut self, delta: &mut Value, has_halves: bool) {
-        if !has_halves && self.joiners.is_empty() {
+    fn join(&mut self, delta: &mut Value, halves: SurrogateHalves) {
+        if halves == SurrogateHalves::Absent && self.joiners.is_empty() {
             return;
         }
         for name in TEXTS {
             if let Some(Value::String(text)) = delta.get_mut(name) {
-                self.push(name.to_owned(), text, has_halves);
+                self.push(name.to_owned(), text, halves);
             }
         }
         let calls = delta.get_mut("tool_calls").and_then(Value::as_array_mut);
         for call in calls.into_iter().flatten() {
             let key = call_key(call["index"].as_u64().unwrap_or_default());
             if let Some(Value::String(text)) = call.pointer_mut("/function/arguments") {
-                self.push(key, text, has_halves);
+                self.push(key, text, halves);
             }
         }
     }
 
-    fn push(&mut self, key: String, text: &mut String, has_halves: bool) {
+    fn push(&mut self, key: String, text: &mut String, halves: SurrogateHalves) {
         let mut joiner = self.joiners.remove(&key).unwrap_or_default();
-        joiner.push(text, has_halves);
+        joiner.push(text, halves);
         // Keep joiners only while they hold a half, so that most deltas skip this work.
         if !joiner.is_waiting() {
             return;
@@ -297,9 +297,9 @@ mod tests {
             let part = domain::json_repair::repair_json_part(piece.as_bytes());
             let chunk = serde_json::from_slice(&part.text);
             let malformed = |_| UpstreamError::Malformed("it is no JSON".to_owned());
-            let has_halves = part.has_halves;
+            let halves = part.halves;
             chunk
-                .map(|chunk| CompletionPiece::Chunk { chunk, has_halves })
+                .map(|chunk| CompletionPiece::Chunk { chunk, halves })
                 .map_err(malformed)
         });
         let mut given = Vec::new();

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
-use domain::json_repair::{JsonPart, repair_json_part, repair_json_text};
+use domain::json_repair::{JsonPart, SurrogateHalves, repair_json_part, repair_json_text};
 use domain::json_text::check_json_text;
 use protocol::JsonObject;
 use serde_json::Value;
@@ -49,15 +49,15 @@ impl ResponseParser {
         self.parse(&text, is_repaired, noted)
     }
 
-    /// Parses the data of one event. The flag is true if its texts begin or end with half a surrogate pair.
+    /// Parses the data of one event. Its texts may begin or end with half a surrogate pair.
     pub(super) fn part(
         &self,
         text: &[u8],
         noted: &ResponseDeviations,
-    ) -> Result<(Value, bool), UpstreamError> {
-        let JsonPart { text, has_halves } = repair_json_part(text);
+    ) -> Result<(Value, SurrogateHalves), UpstreamError> {
+        let JsonPart { text, halves } = repair_json_part(text);
         let is_repaired = matches!(text, Cow::Owned(_));
-        Ok((self.parse(&text, is_repaired, noted)?, has_halves))
+        Ok((self.parse(&text, is_repaired, noted)?, halves))
     }
 
     fn parse(

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use domain::json_repair::SurrogateHalves;
 use egress::Response;
 use futures_util::stream::BoxStream;
 use http::header::CONTENT_TYPE;
@@ -41,8 +42,7 @@ const ANSWER_EVENTS: [&str; 10] = [
 pub(crate) struct Event {
     pub(crate) name: Option<String>,
     pub(crate) data: JsonObject,
-    /// As [`JsonPart::has_halves`](domain::json_repair::JsonPart).
-    pub(crate) has_halves: bool,
+    pub(crate) halves: SurrogateHalves,
 }
 
 /// One item of a response.
@@ -255,10 +255,10 @@ impl ResponseReader {
         let is_of_answer = name.is_empty() || ANSWER_EVENTS.contains(&name);
         // Events of other names are heartbeats if their data is no object.
         match self.reader.part(text, &self.noted) {
-            Ok((Value::Object(data), has_halves)) => Some(Ok(Item::Event(Event {
+            Ok((Value::Object(data), halves)) => Some(Ok(Item::Event(Event {
                 name: event.event,
                 data,
-                has_halves,
+                halves,
             }))),
             _ if !is_of_answer => {
                 self.noted.note("heartbeat_with_data");

@@ -104,7 +104,8 @@ impl Artifacts {
         workspace: &WorkspaceId,
         event_id: &str,
         event: &mut EventEnvelope,
-        (files, uploads): (&BodyFiles, Uploads),
+        files: &BodyFiles,
+        uploads: Uploads,
     ) -> Result<Attached, AttachError> {
         let mut attached = Attached::default();
         let has_transcript = has_transcript(event);
@@ -171,7 +172,7 @@ impl Artifacts {
             let named = same.find(|one| one.sha256 == file.sha256 && one.name.is_some());
             let name = named.and_then(|one| one.name.as_deref());
             let uploaded = self
-                .keep(workspace, event_id, (file, name), (text, files))
+                .keep(workspace, event_id, file, name, text, files)
                 .await?;
             made.push(uploaded.id);
             stored.push((file.sha256.clone(), uploaded));
@@ -205,8 +206,8 @@ impl Artifacts {
                 None => {
                     let name = part.file_name.as_deref();
                     let name = name.filter(|name| domain::artifact::is_name(name));
-                    let sources = (text, &BodyFiles::default());
-                    let uploaded = self.keep(workspace, event_id, (&file, name), sources);
+                    let none = BodyFiles::default();
+                    let uploaded = self.keep(workspace, event_id, &file, name, text, &none);
                     let uploaded = match uploaded.await {
                         Ok(uploaded) => uploaded,
                         Err(error @ (UploadError::BlobStore(_) | UploadError::Store(_))) => {
@@ -235,8 +236,10 @@ impl Artifacts {
         &self,
         workspace: &WorkspaceId,
         event_id: &str,
-        (file, name): (&EventFile, Option<&str>),
-        (text, files): (&str, &BodyFiles),
+        file: &EventFile,
+        name: Option<&str>,
+        text: &str,
+        files: &BodyFiles,
     ) -> Result<StoredArtifact, UploadError> {
         let mut upload = self.upload(NewArtifact {
             workspace: workspace.clone(),

@@ -1,6 +1,6 @@
 //! Media type of a content, by its first bytes.
 
-use domain::artifact::{DetectedType, essence, media_type as judged};
+use domain::artifact::{DetectedType, media_type as judged};
 use infer::MatcherType;
 
 /// Bytes that are examined.
@@ -17,11 +17,8 @@ pub(super) fn media_type(declared: Option<&str>, head: &[u8]) -> String {
         None if is_text => DetectedType::Text,
         None => DetectedType::Unknown,
     };
-    let has_signature = |declared: &str| {
-        let kind = essence(declared);
-        !kind.starts_with("text/") && infer::is_mime_supported(&kind)
-    };
-    judged(declared, shown, declared.is_some_and(has_signature))
+    let has_signature = |kind: &str| !kind.starts_with("text/") && infer::is_mime_supported(kind);
+    judged(declared, shown, has_signature)
 }
 
 /// Some signatures are two letters, with which a text may begin as well.

@@ -11,7 +11,7 @@ use crate::intake::IntakeError;
 pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<AgentResource> {
     let enabled = candidates.iter().filter(|one| one.agent.spec.enabled);
     let agents = enabled.map(|one| (one.agent.id, &one.agent.spec));
-    peers((own.agent.id, &own.agent.spec), agents)
+    peers(own.agent.id, &own.agent.spec, agents)
 }
 
 /// Checks the capacity for one more run.

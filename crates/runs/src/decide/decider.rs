@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arc_swap::ArcSwap;
+use domain::admission::without_steering;
 use domain::artifact::has_artifacts;
 use domain::authorization::{AuthorizationSnapshot, ResourceCatalog, Subject};
 use domain::binding::{Resolution, resolve};
@@ -93,7 +94,7 @@ impl Decider {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;
         let (snapshot, snapshot_text, shared) =
-            self.authorize(input, (winner, runner), &agent, candidates, step);
+            self.authorize(input, winner, runner, &agent, candidates, step);
         let max_ms = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
         let deadline_at = deadline(timeout, self.clock.now_ms(), max_ms);
@@ -116,15 +117,20 @@ impl Decider {
             snapshot: snapshot_text.into(),
             shared,
         };
-        let steers = agent.manifest.capabilities.steering;
+        // A retry gets a run of its own.
+        let is_steerable = agent.manifest.capabilities.steering
+            && input.retry_of.is_none()
+            && input.event.event_type == MESSAGE_RECEIVED;
+        let policy = winner.agent.spec.concurrency;
         Ok(RunDraft {
             row,
             snapshot: Arc::new(snapshot),
             agent,
-            // A retry gets a run of its own.
-            steerable: steers
-                && input.retry_of.is_none()
-                && input.event.event_type == MESSAGE_RECEIVED,
+            policy: if is_steerable {
+                policy
+            } else {
+                without_steering(policy)
+            },
             endpoint: winner.endpoint.clone(),
             dispatch: None,
         })
@@ -134,7 +140,8 @@ impl Decider {
     fn authorize(
         &self,
         input: &DecisionInput,
-        (winner, runner): (&Candidate, &RunnerRecord),
+        winner: &Candidate,
+        runner: &RunnerRecord,
         agent: &CachedAgent,
         candidates: &[Candidate],
         step: GenerationStep,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use domain::run::Run;
+use protocol::admin::Concurrency;
 use protocol::run::RunStatus;
 use serde_json::json;
 use store::{DecisionFacts, EndpointAddress, FirstAttempt, NewRun};
@@ -17,8 +18,8 @@ pub(crate) struct RunDraft {
     pub(crate) row: NewRun,
     pub(crate) snapshot: Arc<AuthorizationSnapshot>,
     pub(crate) agent: Arc<CachedAgent>,
-    /// A live run may pull the event.
-    pub(crate) steerable: bool,
+    /// Policy of the agent for this event.
+    pub(crate) policy: Concurrency,
     /// Address of the runner.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
     /// Set if the run can be dispatched by the commit of its event.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use domain::authorization::ResourceCatalog;
 use domain::event::conversation_of;
 use domain::generation::GenerationStep;
+use domain::normalize::ExpectedOutput;
 use domain::trace::RunTrace;
 use store::{Candidate, DecisionFacts};
 
@@ -14,7 +15,7 @@ use super::decider::Decider;
 use super::draft::RunDraft;
 use super::input::DecisionInput;
 use crate::context::ContextInputs;
-use crate::inputs::{ExpectedPosition, PreparedDispatch, expects_message};
+use crate::inputs::{ExpectedPosition, PreparedDispatch};
 
 /// A drafted run, and the facts that it was drafted from.
 pub(crate) struct SpeculativeRun {
@@ -117,7 +118,7 @@ async fn prepare_dispatch(
         snapshot: Arc::clone(&draft.snapshot),
         agent_name: spec.name.clone(),
         retries: spec.retry.max,
-        expects_message: expects_message(&input.event),
+        expected_output: ExpectedOutput::of(&input.event),
         endpoint: Some(endpoint),
         delta_mode: address.delta_mode,
         interruptible: draft.is_interruptible(),

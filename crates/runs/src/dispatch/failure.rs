@@ -20,7 +20,8 @@ pub(super) async fn log_retry(
     store: &Store,
     run: &Run,
     attempt: u32,
-    (error, wait): (&StartError, Duration),
+    error: &StartError,
+    wait: Duration,
 ) {
     let endpoint = endpoint_name(store, run.endpoint_id).await;
     tracing::warn!(

@@ -25,7 +25,8 @@ impl RunExecutor {
     pub(super) async fn drive(
         self: &Arc<Self>,
         live: &LiveRun,
-        (id, workspace): (RunId, &WorkspaceId),
+        id: RunId,
+        workspace: &WorkspaceId,
         inputs: Option<Box<RunInputs>>,
     ) {
         if let Err(error) = failpoint::pass("dispatch.before_run").await {
@@ -39,7 +40,7 @@ impl RunExecutor {
             // Another replica may have prepared and dispatched it.
             Err(PrepareError::Store(error)) => {
                 return self
-                    .stop_driving((id, workspace), LeaseFilter::None, &error)
+                    .stop_driving(id, workspace, LeaseFilter::None, &error)
                     .await;
             }
             Err(PrepareError::Never(failure)) => {
@@ -75,7 +76,7 @@ impl RunExecutor {
             }
             Err(error) => {
                 return self
-                    .stop_driving((id, workspace), LeaseFilter::Own, &error)
+                    .stop_driving(id, workspace, LeaseFilter::Own, &error)
                     .await;
             }
         };
@@ -107,7 +108,7 @@ impl RunExecutor {
                 } = *relayed;
                 let settled = Box::pin(self.finish(live, run, buffer, tally, ending)).await;
                 if let Err(error) = settled {
-                    self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
+                    self.stop_driving(id, &run.workspace, LeaseFilter::Own, &error)
                         .await;
                 }
             }
@@ -116,7 +117,7 @@ impl RunExecutor {
             }
             TaskStep::Release => self.release(run).await,
             TaskStep::Stop(error) => {
-                self.stop_driving((id, &run.workspace), LeaseFilter::Own, &error)
+                self.stop_driving(id, &run.workspace, LeaseFilter::Own, &error)
                     .await;
             }
         }
@@ -143,7 +144,7 @@ impl RunExecutor {
             }
             Err(PrepareError::Store(error)) => {
                 return self
-                    .stop_driving((id, &workspace), LeaseFilter::Own, &error)
+                    .stop_driving(id, &workspace, LeaseFilter::Own, &error)
                     .await;
             }
         };
@@ -183,7 +184,8 @@ impl RunExecutor {
     /// Stops driving a run.
     async fn stop_driving(
         self: &Arc<Self>,
-        (id, workspace): (RunId, &WorkspaceId),
+        id: RunId,
+        workspace: &WorkspaceId,
         leases: LeaseFilter,
         error: &StoreError,
     ) {

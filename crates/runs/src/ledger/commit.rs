@@ -137,11 +137,10 @@ impl CommitMachine {
 
 /// True when the row proves the commit of this append.
 fn is_committed(append: &Append, row: &Run) -> bool {
-    let was_cancelled = row.cancel_requested_at.is_some();
     let has_ended = append
         .terminal
         .as_ref()
-        .is_none_or(|terminal| row.status == terminal.status_after(was_cancelled));
+        .is_none_or(|terminal| row.status == terminal.status_after(row.cancel_requested_at));
     // Only this owner writes under this epoch, so these values prove the commit.
     row.fencing_token == append.epoch && row.last_sequence == append.to && has_ended
 }

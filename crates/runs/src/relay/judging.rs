@@ -47,7 +47,7 @@ impl JudgedNumbers {
 pub(super) struct PendingResult {
     raw: Vec<u8>,
     /// The announced artifact, until its lookup.
-    artifact: Option<Uuid>,
+    pub(super) artifact: Option<Uuid>,
     /// The row was read for a cancel request.
     has_cancel_lookup: bool,
 }
@@ -112,27 +112,20 @@ impl RelayMachine<'_> {
         is_needed.then_some(RelayOutput::FindCancel)
     }
 
-    /// Registers an announced artifact with the validator, if the run has uploaded it.
-    pub(super) fn on_artifact(&mut self, is_found: bool) {
-        let pending = self.pending.as_mut();
-        if let Some(id) = pending.and_then(|pending| pending.artifact.take())
-            && is_found
-        {
-            self.validator.add_artifact(id);
+    /// Takes a cancel request for the pending result, or for an input that has ended.
+    pub(super) fn on_cancel_found(&mut self) {
+        if self.gone.take().is_some() {
+            self.conclude_with(Failure::cancelled());
+        } else {
+            self.validator.note_cancelled();
         }
     }
 
-    /// Takes the result of a lookup for the pending result, or for an input that has ended.
-    pub(super) fn on_cancel_found(&mut self, is_found: bool) {
+    /// Ends a relay whose input has ended without a cancel request.
+    pub(super) fn on_no_cancel_found(&mut self) {
         if let Some(failure) = self.gone.take() {
-            if is_found {
-                self.conclude_with(Failure::cancelled());
-            } else {
-                let failure = self.validator.explain(failure);
-                self.conclude_with(failure);
-            }
-        } else if is_found {
-            self.validator.note_cancelled();
+            let failure = self.validator.explain(failure);
+            self.conclude_with(failure);
         }
     }
 
@@ -229,8 +222,11 @@ impl RelayMachine<'_> {
         if announced_artifact(raw).is_some() {
             self.buffer.note_announced();
         }
-        let usage = self.validator.replay(number, raw, was_rejected);
-        self.buffer.note_usage(usage);
+        if was_rejected {
+            self.validator.replay_rejected(number, raw);
+        }
+        let usage = (!was_rejected).then(|| self.validator.replay_accepted(raw));
+        self.buffer.note_usage(usage.flatten());
         true
     }
 

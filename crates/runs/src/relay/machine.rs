@@ -195,11 +195,17 @@ impl<'a> RelayMachine<'a> {
             }
             RelayInput::Interrupted(failure) => self.on_interrupted(failure),
             RelayInput::Silent => self.on_silent(facts),
-            RelayInput::ArtifactFound(found) => match found {
-                Ok(is_found) => self.on_artifact(is_found),
-                Err(error) => self.stop(RelayStop::Unwritable(error)),
-            },
-            RelayInput::CancelFound(is_found) => self.on_cancel_found(is_found),
+            RelayInput::ArtifactFound(Ok(is_uploaded)) => {
+                let pending = self.pending.as_mut();
+                if let Some(id) = pending.and_then(|pending| pending.artifact.take())
+                    && is_uploaded
+                {
+                    self.validator.add_artifact(id);
+                }
+            }
+            RelayInput::ArtifactFound(Err(error)) => self.stop(RelayStop::Unwritable(error)),
+            RelayInput::CancelFound(true) => self.on_cancel_found(),
+            RelayInput::CancelFound(false) => self.on_no_cancel_found(),
             RelayInput::AppendsClosed(closed) => match closed {
                 Ok(true) => {}
                 Ok(false) => self.stop(RelayStop::Lost),

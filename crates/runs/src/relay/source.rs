@@ -201,7 +201,8 @@ pub(super) struct AppendedSource<'a> {
 
 impl<'a> AppendedSource<'a> {
     pub(super) fn new(
-        (store, ledger): (&'a Store, &'a LedgerWriter),
+        store: &'a Store,
+        ledger: &'a LedgerWriter,
         poll: Duration,
         run: &Run,
         waiter: RunWaiter,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::authorization::AuthorizationSnapshot;
-use domain::normalize::{ResultLimits, ResultValidator};
+use domain::normalize::{ExpectedOutput, ResultLimits, ResultValidator};
 use domain::run::{Failure, FailureCode};
 use protocol::admin::DeltaMode;
 use runner_client::ResultFormat;
@@ -38,7 +38,12 @@ impl Bench {
     fn of(source: RelaySource) -> Self {
         let now = Instant::now();
         let snapshot: &'static AuthorizationSnapshot = &snapshots()[0];
-        let validator = ResultValidator::new(snapshot, LIMITS, DeltaMode::Increment, false);
+        let validator = ResultValidator::new(
+            snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Nothing,
+        );
         let run = run(0, 0, 0, 0);
         Self {
             machine: RelayMachine::new(&run, validator, source, SILENCE, now),

@@ -63,8 +63,10 @@ pub(crate) async fn dispatch_all(
         });
     insert_intents(tx, intents).await?;
     let outcomes = dispatches.iter().map(|dispatch| {
-        let cancel_request = moved.remove(&dispatch.run.id.to_string())?;
-        Some(Dispatched::Owned(Box::new(dispatch.taken(cancel_request))))
+        let (requested_at, reason) = moved.remove(&dispatch.run.id.to_string())?;
+        Some(Dispatched::Owned(Box::new(
+            dispatch.taken(requested_at, reason),
+        )))
     });
     Ok(outcomes.collect())
 }

@@ -38,16 +38,10 @@ struct StoredEvent {
     received_at: i64,
 }
 
-impl StoredEvent {
-    fn of(
-        (event_id, dedupe_key, body_sha256, answer, received_at): (
-            String,
-            String,
-            String,
-            String,
-            i64,
-        ),
-    ) -> Self {
+/// Columns of a row, in order.
+impl From<(String, String, String, String, i64)> for StoredEvent {
+    fn from(row: (String, String, String, String, i64)) -> Self {
+        let (event_id, dedupe_key, body_sha256, answer, received_at) = row;
         Self {
             event_id,
             dedupe_key,
@@ -161,7 +155,7 @@ impl EventKey<'_> {
             .into_tuple()
             .all(connection)
             .await?;
-        Ok(rows.into_iter().map(StoredEvent::of).collect())
+        Ok(rows.into_iter().map(StoredEvent::from).collect())
     }
 
     fn outcome_of(&self, find_matches: &[StoredEvent]) -> Option<Ingested> {

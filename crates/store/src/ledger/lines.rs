@@ -186,7 +186,8 @@ impl RunRepository<'_> {
     pub async fn take_lines(
         self,
         run: RunId,
-        (after, before): (u64, u64),
+        after: u64,
+        before: u64,
         bytes: usize,
         budget: ReadBudget<'_>,
     ) -> Result<(), StoreError> {

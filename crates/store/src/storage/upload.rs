@@ -85,8 +85,8 @@ impl Mutation for BeginUpload {
         if used.bytes.saturating_add(self.reserved) > self.quota.bytes {
             return Ok(UploadStep::Full);
         }
-        let needed = (self.reserved, 0);
-        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, needed);
+        let (quota, reserved) = (self.quota.bytes, self.reserved);
+        let shared = within_shares(tx, &self.access, quota, self.run_id, reserved, 0);
         let Ok(agent) = shared.await? else {
             return Ok(UploadStep::ShareFull);
         };
@@ -295,8 +295,8 @@ impl Mutation for FinishUpload {
         let of_run = before
             .as_ref()
             .filter(|blob| blob.run_id == self.run_id.to_string());
-        let needed = (self.size, of_run.map_or(0, freed_at_once));
-        let shared = within_shares(tx, &self.access, self.quota.bytes, self.run_id, needed);
+        let (quota, freed) = (self.quota.bytes, of_run.map_or(0, freed_at_once));
+        let shared = within_shares(tx, &self.access, quota, self.run_id, self.size, freed);
         let Ok(agent) = shared.await? else {
             return self.give_up(tx, UploadStep::ShareFull).await;
         };

@@ -41,13 +41,12 @@ pub struct ModelCallCounter<'a> {
 }
 
 impl<'a> ModelCallCounter<'a> {
-    /// `model`: its id in the catalog; `used`: tokens and their cost in millionths, unless `end` replaces
-    /// them.
-    pub fn begin(model: &'a str, used: (TokenParts, u64)) -> Self {
+    /// `model`: its id in the catalog; `tokens` and their cost in millionths, unless `end` replaces them.
+    pub fn begin(model: &'a str, tokens: TokenParts, cost: u64) -> Self {
         Self {
             model,
             outcome: "abandoned",
-            used,
+            used: (tokens, cost),
         }
     }
 

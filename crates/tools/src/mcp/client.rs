@@ -127,7 +127,7 @@ impl GuardedClient {
             Err(error) => return PostResult::failed(StreamableHttpError::Client(error)),
         };
         let body = repaired(&body, &self.server);
-        let read = read_json(message, &self.server, (status, &kind), &body);
+        let read = read_json(message, &self.server, status, &kind, &body);
         PostResult {
             doubt: session_doubt(status, read.as_ref().ok().and_then(Option::as_ref), &body),
             answer: read.map(|answer| match answer {
@@ -355,7 +355,8 @@ fn request_id(message: &ClientJsonRpcMessage) -> Option<RequestId> {
 fn read_json(
     request: &ClientJsonRpcMessage,
     server: &str,
-    (status, kind): (StatusCode, &str),
+    status: StatusCode,
+    kind: &str,
     body: &[u8],
 ) -> Result<Option<ServerJsonRpcMessage>, McpError> {
     let wants_answer = matches!(request, ClientJsonRpcMessage::Request(_));

@@ -195,7 +195,7 @@ impl ListedTools {
             });
             return Ok(());
         }
-        let (resource, schema) = self.within_limits((resource, schema))?;
+        let (resource, schema) = self.within_limits(resource, schema)?;
         for member in dropped {
             self.note("tool_member_dropped", &server.spec.name, || {
                 format!("{offered}: its `{member}` cannot be read and is left out")
@@ -239,7 +239,8 @@ impl ListedTools {
     /// Counts a tool if it fits within the limits of the list.
     fn within_limits(
         &mut self,
-        (resource, schema): (ToolResource, Schema),
+        resource: ToolResource,
+        schema: Schema,
     ) -> Result<(ToolResource, Schema), String> {
         let text = serde_json::to_string(&resource).unwrap_or_default();
         let (bytes, patterns) = (text.len() + self.bytes, schema.patterns() + self.patterns);

@@ -45,15 +45,12 @@ fn question_of(interrupt: &Value, id: &str) -> InteractionRequest {
     let text = text.unwrap_or_default();
     if is_approval(interrupt) {
         let actions = vec![
-            action("approve", "Approve", true),
-            action("reject", "Reject", false),
+            action("approve", "Approve", 0),
+            action("reject", "Reject", 1),
         ];
         return question(id, text, Vec::new(), actions);
     }
-    let actions = vec![
-        action("send", "Send", true),
-        action("cancel", "Cancel", false),
-    ];
+    let actions = vec![action("send", "Send", 0), action("cancel", "Cancel", 1)];
     let mut fields = fields_of(&interrupt["responseSchema"]);
     // A cancelled question has no values, so no field may be required.
     for field in &mut fields {

@@ -26,7 +26,7 @@ impl Config {
             base: reader.base_url("api-base", API_BASE)?,
             key: reader.required_secret("api-key")?,
             bot: reader.required("bot-id")?,
-            saves_history: reader.flag("auto-save-history", true)?,
+            saves_history: reader.flag("auto-save-history")?.unwrap_or(true),
             host_tools: reader.host_tools()?,
         })
     }

@@ -2,7 +2,8 @@
 
 use protocol::JsonObject;
 use protocol::interaction::{
-    InteractionField, InteractionFieldType, InteractionKind, InteractionRequest,
+    InteractionAction, InteractionActionStyle, InteractionField, InteractionFieldType,
+    InteractionKind, InteractionRequest,
 };
 use serde_json::{Value, json};
 
@@ -88,9 +89,15 @@ impl DifyForm {
         let actions: Vec<_> = self
             .actions()
             .map(|(id, entry)| {
-                let is_primary =
-                    matches!(entry["button_style"].as_str(), Some("primary" | "accent"));
-                action(id, entry["title"].as_str().unwrap_or_default(), is_primary)
+                let style = match entry["button_style"].as_str() {
+                    Some("primary" | "accent") => InteractionActionStyle::Primary,
+                    _ => InteractionActionStyle::Default,
+                };
+                let label = entry["title"].as_str().unwrap_or_default();
+                InteractionAction {
+                    style,
+                    ..action(id, label, 0)
+                }
             })
             .collect();
         let content = without_marks(self.data["form_content"].as_str().unwrap_or_default());

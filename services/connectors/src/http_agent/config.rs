@@ -92,7 +92,7 @@ impl Config {
             body,
             framing,
             events,
-            takes_files: reader.flag("files", false)?,
+            takes_files: reader.flag("files")?.unwrap_or_default(),
             host_tools: reader.host_tools()?,
         })
     }

@@ -78,12 +78,12 @@ fn verbatim(reader: &mut ConfigReader<'_>) -> Mapped<Option<Credential>> {
 }
 
 fn settings(reader: &mut ConfigReader<'_>) -> Mapped<JsonObject> {
-    let has_subagents = reader.flag("subagent-enabled", false)?;
+    let has_subagents = reader.flag("subagent-enabled")?.unwrap_or_default();
     let subagents = reader.integer("max-concurrent-subagents", 3, 1..=100)?;
     let model = reader.text("model-name")?;
     let mut settings = object(json!({
-        "thinking_enabled": reader.flag("thinking-enabled", false)?,
-        "is_plan_mode": reader.flag("plan-mode", false)?,
+        "thinking_enabled": reader.flag("thinking-enabled")?.unwrap_or_default(),
+        "is_plan_mode": reader.flag("plan-mode")?.unwrap_or_default(),
         "subagent_enabled": has_subagents,
     }));
     if has_subagents {

@@ -108,12 +108,12 @@ impl Interrupt {
                     field.required = false;
                 }
                 let actions = kinds.iter().enumerate();
-                let actions = actions.map(|(at, kind)| action(kind, label_of(kind), at == 0));
+                let actions = actions.map(|(at, kind)| action(kind, label_of(kind), at));
                 question(id, &text, fields, actions.collect())
             }
             Shape::Options(options) => {
                 let actions = options.iter().enumerate();
-                let actions = actions.map(|(at, (id, label, _))| action(id, label, at == 0));
+                let actions = actions.map(|(at, (id, label, _))| action(id, label, at));
                 question(id, &text, Vec::new(), actions.collect())
             }
             Shape::Free => question(id, &text, fields_of(&self.schema), Vec::new()),

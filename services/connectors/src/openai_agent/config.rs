@@ -61,7 +61,7 @@ impl Config {
                 ("theirs", ConversationOrigin::Theirs),
             ],
         )?;
-        let chains_responses = reader.flag("previous-response", false)?;
+        let chains_responses = reader.flag("previous-response")?.unwrap_or_default();
         if chains_responses && api != OpenAiApi::Responses {
             return Err(ConnectorFailure::config(
                 "previous-response",

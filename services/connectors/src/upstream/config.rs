@@ -208,10 +208,10 @@ impl<'a> ConfigReader<'a> {
         found.ok_or_else(|| ConnectorFailure::config(key, &format!("must be one of: {}", names())))
     }
 
-    pub fn flag(&mut self, key: &'static str, default: bool) -> Mapped<bool> {
+    pub fn flag(&mut self, key: &'static str) -> Mapped<Option<bool>> {
         match self.value(key) {
-            None => Ok(default),
-            Some(Value::Bool(flag)) => Ok(*flag),
+            None => Ok(None),
+            Some(Value::Bool(flag)) => Ok(Some(*flag)),
             Some(_) => Err(ConnectorFailure::config(key, "must be true or false")),
         }
     }
@@ -301,7 +301,7 @@ impl<'a> ConfigReader<'a> {
     pub fn host_tools(&mut self) -> Mapped<Option<String>> {
         let name = self.text("host-tools")?;
         // Read all three keys in any case: an unread key counts as unknown.
-        let is_on = self.flag("langbot-assets-enabled", false)?;
+        let is_on = self.flag("langbot-assets-enabled")?.unwrap_or_default();
         let legacy = self.text_or("langbot-assets-input-name", "langbot_asset_run_token")?;
         Ok(match name {
             name if !name.is_empty() => Some(name),
@@ -393,7 +393,7 @@ mod tests {
             "/k"
         );
         assert_eq!(fault(&json!({"k": "[1]"}), |r| r.object("k")), "/k");
-        assert_eq!(fault(&json!({"k": "yes"}), |r| r.flag("k", false)), "/k");
+        assert_eq!(fault(&json!({"k": "yes"}), |r| r.flag("k")), "/k");
         assert_eq!(
             fault(&json!({"k": "a", "x/y": 1}), |r| r.text("k")),
             "/x~1y"

@@ -50,10 +50,9 @@ impl PlatformConversation {
     }
 
     /// Discards a stored conversation id and logs the reason. False if the call must not be repeated: no stored id was
-    /// sent, the platform confirmed it, or results of the run exist (`has_begun`).
-    pub fn start_over(&mut self, has_begun: bool, reason: &str, out: &mut OutputQueue) -> bool {
-        // A repeated call after first results would duplicate them for the client.
-        if has_begun || !self.is_unconfirmed {
+    /// sent, or the platform confirmed it. After first results of the run, a repeated call would duplicate them.
+    pub fn start_over(&mut self, reason: &str, out: &mut OutputQueue) -> bool {
+        if !self.is_unconfirmed {
             return false;
         }
         (self.id, self.is_unconfirmed) = (None, false);

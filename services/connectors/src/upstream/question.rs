@@ -51,15 +51,14 @@ pub fn question(
     }
 }
 
-/// A button; the first one of a question is the primary one.
-pub fn action(id: &str, label: &str, is_primary: bool) -> InteractionAction {
+/// A button at this position; the first one of a question is the primary one.
+pub fn action(id: &str, label: &str, position: usize) -> InteractionAction {
     InteractionAction {
         id: cut(id, 128),
         label: cut(filled(&json!(label)).unwrap_or(id), 512),
-        style: if is_primary {
-            InteractionActionStyle::Primary
-        } else {
-            InteractionActionStyle::Default
+        style: match position {
+            0 => InteractionActionStyle::Primary,
+            _ => InteractionActionStyle::Default,
         },
     }
 }
@@ -226,7 +225,7 @@ mod tests {
 
     #[test]
     fn questions_have_a_title_and_a_fallback() {
-        let actions = vec![action("yes", "", true), action("no", "No", false)];
+        let actions = vec![action("yes", "", 0), action("no", "No", 1)];
         let request = question("q", "Go?\nIt is late.", Vec::new(), actions);
         assert_eq!(request.title, "Go?");
         assert_eq!(request.fallback_text, "Go?\nIt is late.\nyes / No");

@@ -45,7 +45,7 @@ impl Config {
             app,
             agent: reader.text_or("agent-id", agent)?,
             knowledge_bases: reader.texts("knowledge-base-ids")?,
-            searches_web: reader.flag("web-search-enabled", false)?,
+            searches_web: reader.flag("web-search-enabled")?.unwrap_or_default(),
             base_prompt: reader.text_or("base-prompt", BASE_PROMPT)?,
         })
     }

@@ -100,7 +100,7 @@ impl AcpToolCalls {
         let error = (status == "failed").then(|| shown_text(&call.merged));
         stage
             .writer
-            .tool_completed((id, &name), without_nulls(result), error)
+            .tool_completed(id, &name, without_nulls(result), error)
             .await;
         for diff in diffs(&call.merged) {
             let data = json!({

@@ -149,7 +149,7 @@ impl TurnEvents {
         let error = (block["is_error"] == true).then(|| shown_text(&block["content"]));
         stage
             .writer
-            .tool_completed((id, name), json!({"output": output}), error)
+            .tool_completed(id, name, json!({"output": output}), error)
             .await;
     }
 }

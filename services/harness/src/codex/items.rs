@@ -111,10 +111,7 @@ impl TurnItems {
             message.map_or_else(|| status.to_owned(), str::to_owned)
         });
         let is_changed = error.is_none();
-        stage
-            .writer
-            .tool_completed((id, &name), result, error)
-            .await;
+        stage.writer.tool_completed(id, &name, result, error).await;
         if is_changed {
             for change in item["changes"].as_array().into_iter().flatten() {
                 let data = json!({"tool_call_id": id, "path": change["path"], "diff": bounded(&change["diff"], bytes)});

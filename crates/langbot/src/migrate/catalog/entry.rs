@@ -142,12 +142,18 @@ impl<'r, 'v> TableEntry<'r, 'v> {
     }
 }
 
+/// Cause of a row without a table.
+pub(super) struct LeftOutRow {
+    outcome: MigrationOutcome,
+    message: String,
+}
+
 /// Reports a row without a table.
 pub(super) fn left_out(
     row: &CatalogRow<'_>,
     kind: TableKind,
     name: &str,
-    (outcome, why): (MigrationOutcome, String),
+    why: LeftOutRow,
     out: &mut Migration,
 ) {
     out.resources.push(ResourceReport {
@@ -155,18 +161,24 @@ pub(super) fn left_out(
         pointer: row.pointer.clone(),
         table: kind.array(),
         name: name.to_owned(),
-        outcome,
-        message: Some(why),
+        outcome: why.outcome,
+        message: Some(why.message),
         fields: Vec::new(),
     });
 }
 
-/// The outcome of a row without a counterpart.
-pub(super) fn blocked(why: impl Into<String>) -> (MigrationOutcome, String) {
-    (MigrationOutcome::Blocked, why.into())
+/// A row without a counterpart.
+pub(super) fn blocked(why: impl Into<String>) -> LeftOutRow {
+    LeftOutRow {
+        outcome: MigrationOutcome::Blocked,
+        message: why.into(),
+    }
 }
 
-/// The outcome of a row with nothing to migrate.
-pub(super) fn nothing(why: impl Into<String>) -> (MigrationOutcome, String) {
-    (MigrationOutcome::Nothing, why.into())
+/// A row with nothing to migrate.
+pub(super) fn nothing(why: impl Into<String>) -> LeftOutRow {
+    LeftOutRow {
+        outcome: MigrationOutcome::Nothing,
+        message: why.into(),
+    }
 }

@@ -5,11 +5,11 @@ use std::collections::BTreeSet;
 use protocol::JsonObject;
 use serde_json::{Value, json};
 
-use super::entry::{TableEntry, blocked, left_out, nothing};
+use super::entry::{LeftOutRow, TableEntry, blocked, left_out, nothing};
 use super::providers::uuid;
 use super::row::CatalogRow;
 use crate::migrate::migration_table::TableKind;
-use crate::migrate::report::{Migration, MigrationOutcome, member};
+use crate::migrate::report::{Migration, member};
 use crate::migrate::secrets::{has_credentials, is_secret, unique, variable_part};
 
 /// Maximum bytes of a server's name.
@@ -72,7 +72,7 @@ fn remote(
     entry: &mut TableEntry<'_, '_>,
     row: &CatalogRow<'_>,
     settings: &JsonObject,
-) -> Result<(), (MigrationOutcome, String)> {
+) -> Result<(), LeftOutRow> {
     let url = settings.get("url").and_then(Value::as_str).map(str::trim);
     // Other schemes, such as `file`, would read local resources.
     let url = url.filter(|url| url.starts_with("https://") || url.starts_with("http://"));
@@ -102,7 +102,7 @@ fn child(
     entry: &mut TableEntry<'_, '_>,
     row: &CatalogRow<'_>,
     settings: &JsonObject,
-) -> Result<(), (MigrationOutcome, String)> {
+) -> Result<(), LeftOutRow> {
     let program = settings
         .get("command")
         .and_then(Value::as_str)
@@ -151,7 +151,7 @@ fn references(
     settings: &JsonObject,
     column: &str,
     max: usize,
-) -> Result<JsonObject, (MigrationOutcome, String)> {
+) -> Result<JsonObject, LeftOutRow> {
     let held = match settings.get(column) {
         None | Some(Value::Null) => return Ok(JsonObject::new()),
         Some(Value::Object(held)) => held,

@@ -286,7 +286,7 @@ impl Database {
             cancelled: Vec::new(),
             absorbed_by: None,
         };
-        match admit(policy, true, &load) {
+        match admit(policy, &load) {
             Admission::Start => {
                 let mut row = Row::new(template, event, policy, now);
                 if let Some(owner) = first_owner {
@@ -508,7 +508,7 @@ impl Database {
             self.check_ledger(append.run_id);
             return Appended::Written { next: Vec::new() };
         };
-        row.run.status = end.status_after(row.run.cancel_requested_at.is_some());
+        row.run.status = end.status_after(row.run.cancel_requested_at);
         row.run.finished_at = Some(append.at);
         row.lease_until = None;
         self.check_ledger(append.run_id);

@@ -1,6 +1,6 @@
 //! The relay of a simulated gateway: it executes the outputs of the real [`RelayMachine`].
 
-use domain::normalize::ResultValidator;
+use domain::normalize::{ExpectedOutput, ResultValidator};
 use protocol::admin::DeltaMode;
 use store::StoreError;
 
@@ -46,7 +46,12 @@ impl RelayStage {
     pub(super) fn new(driver: &Driver, source: RelaySource) -> Self {
         let run = &driver.task.run;
         let snapshot = &snapshots()[event_of(run.id)];
-        let validator = ResultValidator::new(snapshot, LIMITS, DeltaMode::Increment, true);
+        let validator = ResultValidator::new(
+            snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        );
         let appends = |backlog_end| Source::Appends {
             cursor: AppendCursor::new(backlog_end),
             token: None,

@@ -21,7 +21,7 @@ pub(super) fn location(
     check_files(config, faults);
     match &config.artifacts.url {
         Some(ArtifactUrl::Bucket { bucket, prefix }) => {
-            self::bucket(config, egress, (bucket, prefix), faults)
+            self::bucket(config, egress, bucket, prefix, faults)
         }
         Some(ArtifactUrl::Directory(_)) | None => {
             refuse_unused_keys(config, faults);
@@ -83,7 +83,8 @@ fn refuse_unused_keys(config: &Config, faults: &mut Vec<ConfigFault>) {
 fn bucket(
     config: &Config,
     egress: Option<&Egress>,
-    (bucket, prefix): (&str, &str),
+    bucket: &str,
+    prefix: &str,
     faults: &mut Vec<ConfigFault>,
 ) -> Option<ArtifactLocation> {
     let (artifacts, before) = (&config.artifacts, faults.len());

@@ -224,7 +224,8 @@ impl DeclaredModels {
                     None => provider,
                 };
                 Arc::new(match server.responses {
-                    Some(speaks) => provider.with_responses(speaks),
+                    Some(true) => provider.with_responses(),
+                    Some(false) => provider.without_responses(),
                     None => provider,
                 })
             }
