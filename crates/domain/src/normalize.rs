@@ -7,7 +7,6 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
-use protocol::event::EventEnvelope;
 use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
@@ -35,8 +34,10 @@ mod verdict;
 
 pub use announced::{announced_artifact, is_result, is_terminal_result, reports_failure};
 pub use bounds::TruncatedPart;
+pub use ending::ExpectedOutput;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{ERROR_RESPONSE, Reason, Rejection, is_extension, unknown_type_advice};
+pub use replay::EarlierVerdict;
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 
@@ -47,24 +48,6 @@ pub struct ResultLimits {
     pub run_bytes: usize,
     pub run_events: u64,
     pub state_value_bytes: usize,
-}
-
-/// Output without which a completed run has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ExpectedOutput {
-    /// A message, for events that are messages.
-    Message,
-    Nothing,
-}
-
-impl ExpectedOutput {
-    pub fn of(event: &EventEnvelope) -> Self {
-        if event.event_type.starts_with("message.") {
-            Self::Message
-        } else {
-            Self::Nothing
-        }
-    }
 }
 
 /// Validates the results of one run in order.

@@ -1,9 +1,28 @@
 //! Messages of a completed run.
 
+use protocol::event::EventEnvelope;
 use protocol::message::Message;
 
-use super::{ExpectedOutput, Reason, ResultValidator, RunMessages, text};
+use super::{Reason, ResultValidator, RunMessages, text};
 use crate::run::{Failure, FailureCode};
+
+/// Output without which a completed run has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ExpectedOutput {
+    /// A message, for events that are messages.
+    Message,
+    Nothing,
+}
+
+impl ExpectedOutput {
+    pub fn of(event: &EventEnvelope) -> Self {
+        if event.event_type.starts_with("message.") {
+            Self::Message
+        } else {
+            Self::Nothing
+        }
+    }
+}
 
 /// Reason for which a `run.completed` is rejected.
 pub(super) type Unfinished = (Reason, Failure);

@@ -9,19 +9,25 @@ const UNBOUNDED: ResultLimits = ResultLimits {
     state_value_bytes: usize::MAX,
 };
 
-impl ResultValidator<'_> {
-    /// Replays a rejected result to restore the state of the run. It is counted without a strike.
-    pub fn replay_rejected(&mut self, number: u64, raw: &[u8]) {
-        self.events += 1;
-        self.bytes = self.bytes.saturating_add(raw.len());
-        // The number stays taken, so that a repetition is a duplicate as before.
-        self.taken.accept(Some(number), raw);
-        self.tally.rejected += 1;
-    }
+/// Verdict on a result that is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EarlierVerdict {
+    Accepted,
+    Rejected,
+}
 
-    /// Replays an accepted result to restore the state of the run. It counts regardless of time, limits and
-    /// artifacts. Returns the usage of the result.
-    pub fn replay_accepted(&mut self, raw: &[u8]) -> Option<String> {
+impl ResultValidator<'_> {
+    /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits and
+    /// artifacts. A rejected result is counted without a strike. Returns the usage of the result.
+    pub fn replay(&mut self, number: u64, raw: &[u8], verdict: EarlierVerdict) -> Option<String> {
+        if verdict == EarlierVerdict::Rejected {
+            self.events += 1;
+            self.bytes = self.bytes.saturating_add(raw.len());
+            // The number stays taken, so that a repetition is a duplicate as before.
+            self.taken.accept(Some(number), raw);
+            self.tally.rejected += 1;
+            return None;
+        }
         let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
         // The first validation checked the limits and uploads; both may have changed since.
         let artifacts = self.artifacts.take();

@@ -738,11 +738,11 @@ fn replay_ignores_time_and_limits() {
         )
         .with_uploaded_artifacts();
         for (line, number) in results.iter().zip(1..) {
-            if number == 4 {
-                validator.replay_rejected(number, line.as_bytes());
-            } else {
-                validator.replay_accepted(line.as_bytes());
-            }
+            let verdict = match number {
+                4 => EarlierVerdict::Rejected,
+                _ => EarlierVerdict::Accepted,
+            };
+            validator.replay(number, line.as_bytes(), verdict);
         }
         validator
     };

@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use domain::normalize::{
-    Reason, Rejection, ResultEffect, Verdict, announced_artifact, is_extension, reports_failure,
-    unknown_type_advice,
+    EarlierVerdict, Reason, Rejection, ResultEffect, Verdict, announced_artifact, is_extension,
+    reports_failure, unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
 use protocol::id::{RunId, WorkspaceId};
@@ -218,15 +218,16 @@ impl RelayMachine<'_> {
             self.buffer.note_judged(number);
             return false;
         }
-        let was_rejected = numbers.rejected.contains(&number);
+        let verdict = if numbers.rejected.contains(&number) {
+            EarlierVerdict::Rejected
+        } else {
+            EarlierVerdict::Accepted
+        };
         if announced_artifact(raw).is_some() {
             self.buffer.note_announced();
         }
-        if was_rejected {
-            self.validator.replay_rejected(number, raw);
-        }
-        let usage = (!was_rejected).then(|| self.validator.replay_accepted(raw));
-        self.buffer.note_usage(usage.flatten());
+        let usage = self.validator.replay(number, raw, verdict);
+        self.buffer.note_usage(usage);
         true
     }
 
