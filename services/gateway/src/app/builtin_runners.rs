@@ -61,6 +61,7 @@ impl LoopbackServers {
     }
 
     /// Tasks and their stop token, for further work that ends with the servers.
+    #[cfg(feature = "harness")]
     pub(crate) fn tasks(&self) -> (&TaskTracker, CancellationToken) {
         (&self.tasks, self.stop.clone())
     }

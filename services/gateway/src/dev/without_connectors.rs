@@ -13,12 +13,22 @@ pub(crate) struct NoConnectors {}
 
 pub(crate) struct NoConnectorAgents;
 
+#[expect(
+    clippy::unused_self,
+    clippy::unnecessary_wraps,
+    reason = "signatures of the build with connectors"
+)]
 impl NoConnectors {
     pub(super) fn read(&self) -> anyhow::Result<NoConnectorAgents> {
         Ok(NoConnectorAgents)
     }
 }
 
+#[expect(
+    clippy::unused_self,
+    clippy::unnecessary_wraps,
+    reason = "signatures of the build with connectors"
+)]
 impl NoConnectorAgents {
     pub(super) fn names(&self) -> Vec<String> {
         Vec::new()

@@ -13,6 +13,10 @@ pub(crate) use NoHarnesses as HarnessArgs;
 #[derive(clap::Args)]
 pub(crate) struct NoHarnesses {}
 
+#[expect(
+    clippy::unused_self,
+    reason = "signatures of the build with coding agents"
+)]
 impl NoHarnesses {
     pub(super) fn names(&self) -> &[String] {
         &[]
