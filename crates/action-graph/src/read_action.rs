@@ -308,11 +308,11 @@ fn read_max<T: Copy + Into<u32> + TryFrom<u32>>(
     }
     // Read with the full range, so that a too large number gets its own code.
     let max: u32 = reader.number("max", 1, u64::from(u32::MAX))?;
-    let most = bound.into();
-    if max > most {
-        reader.add(code, "max", format!("`max` exceeds {most}"));
+    let limit = bound.into();
+    if max > limit {
+        reader.add(code, "max", format!("`max` exceeds {limit}"));
     }
-    Some(T::try_from(max.min(most)).unwrap_or(bound))
+    Some(T::try_from(max.min(limit)).unwrap_or(bound))
 }
 
 fn read_effects(reader: &mut FieldReader<'_>) -> BTreeSet<Effect> {

@@ -111,14 +111,7 @@ fn check_output(
         limits,
         ..AgentRules::default()
     };
-    let facts = KnownFacts {
-        goal: script.goal.clone(),
-        event: script.event.clone(),
-        can_persist: true,
-        can_ask: true,
-        remaining_ms: script::REMAINING_MS,
-        ..KnownFacts::default()
-    };
+    let facts = facts_of(&script);
     let verdict = {
         let context = Context {
             catalog: script.catalog(),
@@ -204,6 +197,18 @@ fn refuse(diagnostics: &[Diagnostic], format: OutputFormat) -> bool {
         output::remark("refused: nothing was executed");
     }
     false
+}
+
+/// Facts of a script. Its agent may store graphs and ask a person.
+fn facts_of(script: &ReplayScript) -> KnownFacts {
+    KnownFacts {
+        goal: script.goal.clone(),
+        event: script.event.clone(),
+        can_persist: true,
+        can_ask: true,
+        remaining_ms: script::REMAINING_MS,
+        ..KnownFacts::default()
+    }
 }
 
 /// The output declares no graph: an answer, an end, or a decision about an earlier graph.

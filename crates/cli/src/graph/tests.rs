@@ -22,14 +22,7 @@ fn played(text: &str, script: &ReplayScript) -> (ExecutedGraph, Vec<String>) {
         carrier: model.carrier,
         ..AgentRules::default()
     };
-    let facts = KnownFacts {
-        goal: script.goal.clone(),
-        event: script.event.clone(),
-        can_persist: true,
-        can_ask: true,
-        remaining_ms: script::REMAINING_MS,
-        ..KnownFacts::default()
-    };
+    let facts = facts_of(script);
     let context = Context {
         catalog: script.catalog(),
         known: &facts,

@@ -80,7 +80,7 @@ pub(super) struct Process {
     pub(super) start: u64,
 }
 
-/// Receiver of an answer. `token`: 0 if nobody waits for it.
+/// Receiver of an answer. `token`: 0 for an answer that its process drops.
 #[derive(Clone, Copy)]
 pub(super) struct Address {
     pub(super) process: Process,

@@ -14,7 +14,7 @@ use super::runner::{PostAnswer, draw};
 /// Tries of an append after which a runner ends its work.
 const TRIES: u64 = 60;
 
-/// What the runner of a run has received and sent.
+/// Requests and results of one run at its runner.
 #[derive(Default)]
 struct RunnerLog {
     /// A POST without a clean refusal has reached it.
