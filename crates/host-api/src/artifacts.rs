@@ -51,7 +51,7 @@ pub(crate) async fn create_artifact(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<(StatusCode, Json<ArtifactMetadata>)> {
-    let permit = state.runs.calls.begin(&caller.grant, CallKind::Upload);
+    let permit = state.runs.calls().begin(&caller.grant, CallKind::Upload);
     if permit.is_err() {
         // Clients read no response while they send.
         body.discard_body().await;

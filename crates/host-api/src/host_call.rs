@@ -101,7 +101,7 @@ impl HostCall {
 
     /// Takes a concurrency slot of the run until the call is dropped. Without a free slot, fails with 429.
     pub(super) fn take_slot(&mut self, kind: CallKind) -> ApiResult<()> {
-        self.permit = Some(self.runs.calls.begin(&self.grant, kind)?);
+        self.permit = Some(self.runs.calls().begin(&self.grant, kind)?);
         Ok(())
     }
 

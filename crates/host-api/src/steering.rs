@@ -48,7 +48,7 @@ pub(crate) async fn pull_steering(
     let work = PullSteering::new(limit, caller.audit_entry(&state, call, None, 0));
     let events = state
         .runs
-        .ledger
+        .ledger()
         .pull_steering(caller.grant.run.id, work)
         .await?;
     // The run has ended, and its token with it.

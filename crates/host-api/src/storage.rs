@@ -227,7 +227,7 @@ pub(crate) async fn put_blob(
     headers: HeaderMap,
     mut body: StreamedBody,
 ) -> ApiResult<Response> {
-    let permit = state.runs.calls.begin(&caller.grant, CallKind::Upload);
+    let permit = state.runs.calls().begin(&caller.grant, CallKind::Upload);
     if permit.is_err() {
         // Clients read no response while they send.
         body.discard_body().await;
@@ -282,7 +282,7 @@ pub(crate) async fn delete_blob(
     let access = granted_area(&caller, &state, call).await?;
     caller.checked_key(&state, call, &key).await?;
     // Deletes share the permits of uploads.
-    let _permit = state.runs.calls.begin(&caller.grant, CallKind::Upload)?;
+    let _permit = state.runs.calls().begin(&caller.grant, CallKind::Upload)?;
     let delete = DeleteBlob {
         run_id: caller.grant.run.id,
         access,

@@ -16,12 +16,9 @@ mod upload;
 use std::sync::Arc;
 use std::time::Duration;
 
-use store::Store;
 use uuid::Uuid;
 
-use crate::limits::RunLimits;
-use blob_store::ArtifactStore;
-use clock::Clock;
+use crate::deps::RunDeps;
 
 pub(super) use attached::{AttachError, Attached, Uploads, announced_attachments, may_have_files};
 pub use body::BodyFiles;
@@ -40,10 +37,7 @@ pub const MAX_KEEP: Duration = Duration::from_hours(90 * 24);
 /// All artifacts of the database. Cheap to clone.
 #[derive(Clone)]
 pub struct Artifacts {
-    pub(super) store: Store,
-    pub(super) blobs: ArtifactStore,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 /// Blob key of an artifact, without any foreign text.

@@ -5,17 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use store::{
-    AppendResults, AuditEntry, Heartbeat, Heartbeating, ResultsAppended, Store, StoreError,
-    result_digest,
+    AppendResults, AuditEntry, Heartbeat, Heartbeating, ResultsAppended, StoreError, result_digest,
 };
 use tokio::time::Instant;
 
 use crate::bus::Notification;
-use crate::call_limits::{CallKind, CallLimits};
+use crate::call_limits::CallKind;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
-use crate::notifier::Notifier;
 
 /// Time for the `202` to arrive here. A runner may call earlier.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,11 +24,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// Takes the results that runners append after their answer.
 pub struct AsyncRuns {
-    pub(super) store: Store,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) calls: Arc<CallLimits>,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl AsyncRuns {
@@ -49,19 +42,19 @@ impl AsyncRuns {
             digests,
             run_id,
             attempt: grant.attempt,
-            lease: self.limits.append_lease,
+            lease: self.deps.limits.append_lease,
             results,
-            max_bytes: self.limits.results.run_bytes as u64,
+            max_bytes: self.deps.limits.results.run_bytes as u64,
             audit,
         });
-        let ask = || self.store.write(Arc::clone(&append));
+        let ask = || self.deps.store.write(Arc::clone(&append));
         let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotAsync;
         let outcome = self.once_answered(grant, ask, is_early).await?;
         if let Some(ResultsAppended::Through(_)) = outcome {
-            self.notifier.wake(run_id);
+            self.deps.notifier.wake(run_id);
             // The owner is another process; a local owner was woken in memory.
-            if !self.live.contains(run_id) {
-                self.notifier.notify(Notification::Advanced(run_id));
+            if !self.deps.live.contains(run_id) {
+                self.deps.notifier.notify(Notification::Advanced(run_id));
             }
         }
         Ok(outcome)
@@ -73,9 +66,9 @@ impl AsyncRuns {
         let heartbeat = Heartbeat {
             run_id: grant.run.id,
             attempt: grant.attempt,
-            lease: self.limits.append_lease,
+            lease: self.deps.limits.append_lease,
         };
-        let ask = || self.store.write(heartbeat);
+        let ask = || self.deps.store.write(heartbeat);
         let is_early = |outcome: &Heartbeating| *outcome == Heartbeating::NotAsync;
         self.once_answered(grant, ask, is_early).await
     }
@@ -84,13 +77,13 @@ impl AsyncRuns {
     /// False: the owner has not validated them in time.
     pub async fn await_judged(&self, grant: &Grant) -> Result<bool, StoreError> {
         let run_id = grant.run.id;
-        if let Some(live) = self.live.get(run_id)
+        if let Some(live) = self.deps.live.get(run_id)
             // Results in the runner's response are never appended, so there is no backlog.
             && live.streams(Instant::now())
         {
             return Ok(true);
         }
-        let find = || self.store.leases().find_backlog(run_id, grant.attempt);
+        let find = || self.deps.store.leases().find_backlog(run_id, grant.attempt);
         let Some(first) = find().await? else {
             return Ok(true);
         };
@@ -122,9 +115,9 @@ impl AsyncRuns {
         if !is_early(&outcome) {
             return Ok(Some(outcome));
         }
-        let (run_id, store) = (grant.run.id, &self.store);
+        let (run_id, store) = (grant.run.id, &self.deps.store);
         // Each waiting call polls the database, so a run has only one.
-        let Ok(_permit) = self.calls.begin(grant, CallKind::AnswerWait) else {
+        let Ok(_permit) = self.deps.calls.begin(grant, CallKind::AnswerWait) else {
             return Ok(None);
         };
         let deadline = Instant::now() + ANSWER_TIMEOUT;

@@ -6,16 +6,14 @@ use std::time::Duration;
 
 use egress::limiter::LimitSpec;
 use protocol::interaction::AwaitedInteraction;
-use store::{AwaitedRecord, CloseAwaited, Store, StoreError};
+use store::{AwaitedRecord, CloseAwaited, StoreError};
 use tokio::time::Instant;
 
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
-use crate::call_limits::{CallKind, CallLimits};
+use crate::call_limits::CallKind;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
-use crate::notifier::{Notifier, RunWaiter};
-use clock::Clock;
+use crate::notifier::RunWaiter;
 
 /// Time for the result with the question to be committed, within the call's own wait. A call may come earlier.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,13 +48,8 @@ enum QuestionState {
 
 /// Waits for the answers to questions of live runs.
 pub struct AwaitedInteractions {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) calls: Arc<CallLimits>,
-    pub(super) aborts: Arc<CallAborts>,
+    pub(super) deps: Arc<RunDeps>,
+    pub(super) aborts: CallAborts,
 }
 
 impl AwaitedInteractions {
@@ -68,10 +61,10 @@ impl AwaitedInteractions {
         id: &str,
         wait: Duration,
     ) -> Result<AwaitedInteraction, AwaitError> {
-        let permit = self.calls.begin(grant, CallKind::InteractionWait);
+        let permit = self.deps.calls.begin(grant, CallKind::InteractionWait);
         let _permit = permit.map_err(AwaitError::Full)?;
         // Registered before the first query: a commit in between must not be missed.
-        let waiter = RunWaiter::of(&self.notifier, grant.run.id);
+        let waiter = RunWaiter::of(&self.deps.notifier, grant.run.id);
         let began = Instant::now();
         let (deadline, absent_until) = (began + wait, began + wait.min(COMMIT_TIMEOUT));
         let last_look = RowPoll::default();
@@ -89,15 +82,15 @@ impl AwaitedInteractions {
                     return Err(AwaitError::Unknown);
                 }
                 QuestionState::Absent => looked_at + BETWEEN_LOOKS,
-                QuestionState::Open { .. } if self.live.is_cancel_requested(grant) => {
+                QuestionState::Open { .. } if self.deps.live.is_cancel_requested(grant) => {
                     return Ok(AwaitedInteraction::Cancelled);
                 }
                 QuestionState::Open { .. } if looked_at >= deadline => {
                     return Ok(AwaitedInteraction::Open);
                 }
                 QuestionState::Open { expires_at } => {
-                    let expires = looked_at + self.until_ms(expires_at);
-                    expires.min(looked_at + self.limits.poll)
+                    let expires = looked_at + self.deps.time_until(expires_at);
+                    expires.min(looked_at + self.deps.limits.poll)
                 }
             };
             tokio::select! {
@@ -137,11 +130,16 @@ impl AwaitedInteractions {
         grant: &Grant,
         id: &str,
     ) -> Result<QuestionState, AwaitError> {
-        let find = || self.store.interactions().find_awaited(grant.run.id, id);
+        let find = || {
+            self.deps
+                .store
+                .interactions()
+                .find_awaited(grant.run.id, id)
+        };
         let Some(mut record) = find().await? else {
             return Ok(QuestionState::Absent);
         };
-        let now = self.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         if record.given.is_none()
             && !record.is_closed
             && record.is_awaited
@@ -154,7 +152,7 @@ impl AwaitedInteractions {
                 interaction_id: id.to_owned(),
                 at: now,
             };
-            self.store.write(close).await?;
+            self.deps.store.write(close).await?;
             // Read again: an answer may have been stored before the close.
             record = find().await?.ok_or(AwaitError::Unknown)?;
         }
@@ -176,11 +174,5 @@ impl AwaitedInteractions {
             } => Ok(QuestionState::Final(AwaitedInteraction::Expired)),
             AwaitedRecord { expires_at, .. } => Ok(QuestionState::Open { expires_at }),
         }
-    }
-
-    /// Time until `at`, in epoch milliseconds.
-    fn until_ms(&self, at: i64) -> Duration {
-        let left = at - self.clock.now_ms();
-        Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 }

@@ -4,15 +4,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use protocol::run::RunStatus;
-use store::{Store, StoreError};
+use store::StoreError;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
-use clock::Clock;
 
 /// Cause of an aborted call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,29 +56,25 @@ struct RowState {
 }
 
 /// Detects that calls must be aborted.
+#[derive(Clone)]
 pub struct CallAborts {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl CallAborts {
     /// Tracks a call in progress. A stop waits for it within the grace, until this is dropped.
     pub fn track_call(&self) -> TaskTrackerToken {
-        self.lifecycle.tasks.token()
+        self.deps.lifecycle.tasks.token()
     }
 
     /// Time until the deadline of a run.
     pub fn time_left(&self, grant: &Grant) -> Duration {
-        let left = grant.run.deadline_at - self.clock.now_ms();
-        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+        self.deps.time_until(grant.run.deadline_at)
     }
 
     /// True when this process drives the run of a grant.
     pub fn drives(&self, grant: &Grant) -> bool {
-        self.live.contains(grant.run.id)
+        self.deps.live.contains(grant.run.id)
     }
 
     /// The state of the run of a grant, from memory.
@@ -89,7 +82,7 @@ impl CallAborts {
         if self.time_left(grant).is_zero() {
             return LocalRunState::Over(AbortReason::Deadline);
         }
-        let live = self.live.get(grant.run.id);
+        let live = self.deps.live.get(grant.run.id);
         // A lease that has expired here proves nothing: another replica may own the run.
         let current = live.and_then(|live| live.grant(Instant::now()));
         match current {
@@ -97,7 +90,7 @@ impl CallAborts {
             Some(current) if current.attempt != grant.attempt => {
                 LocalRunState::Over(AbortReason::Ended)
             }
-            Some(_) if self.live.is_cancel_requested(grant) => {
+            Some(_) if self.deps.live.is_cancel_requested(grant) => {
                 LocalRunState::Over(AbortReason::Cancelled)
             }
             Some(_) => LocalRunState::Lives,
@@ -118,7 +111,7 @@ impl CallAborts {
 
     async fn row_state(&self, grant: &Grant) -> Result<RowState, StoreError> {
         let run = &grant.run;
-        let row = self.store.runs().find_run(&run.workspace, run.id).await?;
+        let row = self.deps.find_run(&run.workspace, run.id).await?;
         Ok(RowState {
             cancelled: row
                 .as_ref()
@@ -135,12 +128,12 @@ impl CallAborts {
         tokio::select! {
             () = tokio::time::sleep(self.time_left(grant)) => AbortReason::Deadline,
             over = self.until_ended(grant, last_look) => over,
-            () = self.lifecycle.closing.cancelled() => AbortReason::Stopping,
+            () = self.deps.lifecycle.closing.cancelled() => AbortReason::Stopping,
         }
     }
 
     async fn until_ended(&self, grant: &Grant, last_look: &RowPoll) -> AbortReason {
-        if let Some(live) = self.live.get(grant.run.id) {
+        if let Some(live) = self.deps.live.get(grant.run.id) {
             let mut progress = live.log.subscribe();
             let ended = progress.wait_for(|progress| progress.ended);
             tokio::select! {
@@ -154,7 +147,7 @@ impl CallAborts {
         }
         loop {
             // `last_look` outlives this future: a restarted wait must not query at once again.
-            tokio::time::sleep_until(last_look.due(self.limits.poll)).await;
+            tokio::time::sleep_until(last_look.due(self.deps.limits.poll)).await;
             let state = self.row_state(grant).await;
             // Noted also after a failure, so that an outage does not cause a busy loop.
             last_look.note();

@@ -3,15 +3,12 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use domain::budget::Budget;
-use store::{AuditOutcome, BudgetLine, FinishToolCall, SettleUsage, Store, StoreError};
+use store::{AuditOutcome, BudgetLine, FinishToolCall, SettleUsage, StoreError};
 use uuid::Uuid;
 
 use crate::budgets::budget_lines;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use clock::Clock;
 
 /// Calls of this process with a reservation. Their leases are renewed while they run, and lapse when the process
 /// dies.
@@ -54,19 +51,21 @@ impl Drop for Reservation {
 
 /// Accounts for the calls of runs.
 pub struct CallUsage {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) budgets: Arc<[Budget]>,
-    pub(super) reserved: Arc<ReservedCalls>,
-    pub(super) lifecycle: Lifecycle,
+    deps: Arc<RunDeps>,
+    reserved: Arc<ReservedCalls>,
 }
 
 impl CallUsage {
+    pub(super) fn new(deps: Arc<RunDeps>) -> Self {
+        let reserved = Arc::default();
+        Self { deps, reserved }
+    }
+
     /// The budgets that a call of this run counts for, in the order of the configuration. Budgets of the runs above a
     /// child run are included, each once.
     pub fn budgets_of(&self, grant: &Grant) -> Vec<BudgetLine> {
-        budget_lines(&self.budgets, &grant.snapshot, self.clock.now_ms())
+        let now = self.deps.clock.now_ms();
+        budget_lines(&self.deps.budgets, &grant.snapshot, now)
     }
 
     /// Holds the reservation of a call of this process by renewing its lease.
@@ -79,14 +78,18 @@ impl CallUsage {
         if calls.is_empty() {
             return Ok(());
         }
-        let lease = self.limits.lease;
-        self.store.usage().extend_reservations(calls, lease).await
+        let lease = self.deps.limits.lease;
+        self.deps
+            .store
+            .usage()
+            .extend_reservations(calls, lease)
+            .await
     }
 
     /// Records the outcome and the usage of a call in a task of its own, also if the caller has disconnected.
     pub fn record_later(&self, outcome: AuditOutcome, used: Option<SettleUsage>) {
-        let store = self.store.clone();
-        self.lifecycle.tasks.spawn(async move {
+        let store = self.deps.store.clone();
+        self.deps.lifecycle.tasks.spawn(async move {
             let recorded = async {
                 store.audit_log().audit_outcome(outcome).await?;
                 match used {
@@ -103,8 +106,8 @@ impl CallUsage {
 
     /// Writes the outcome of a tool call in a task of its own, also if the caller has disconnected.
     pub fn finish_later(&self, finish: FinishToolCall, then: impl FnOnce() + Send + 'static) {
-        let store = self.store.clone();
-        self.lifecycle.tasks.spawn(async move {
+        let store = self.deps.store.clone();
+        self.deps.lifecycle.tasks.spawn(async move {
             // A retry with the same key must find the outcome, even if this caller is gone.
             if let Err(error) = store.write(finish).await {
                 let error = &error as &dyn std::error::Error;

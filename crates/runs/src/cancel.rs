@@ -5,22 +5,16 @@ use std::sync::Arc;
 use domain::run::Failure;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, LeaseFilter, Store, StoreError, failpoint};
+use store::{CancelOutcome, LeaseFilter, StoreError, failpoint};
 
-use crate::cancel_signals::CancelSignals;
-use crate::child_cancellation::ChildCancellation;
+use crate::child_cancellation;
+use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
-use crate::lifecycle::Lifecycle;
-use clock::Clock;
 
 /// Stores cancel requests, and signals them to the processes that drive the runs.
 pub struct Cancellation {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) executor: Arc<RunExecutor>,
-    pub(super) children: ChildCancellation,
-    pub(super) signals: CancelSignals,
-    pub(super) lifecycle: Lifecycle,
 }
 
 impl Cancellation {
@@ -34,6 +28,7 @@ impl Cancellation {
         // A task of its own: the caller may disconnect, but a stored request must be signalled.
         let (this, workspace) = (Arc::clone(self), workspace.clone());
         let cancelling = self
+            .deps
             .lifecycle
             .tasks
             .spawn(async move { this.request(&workspace, id, reason).await });
@@ -46,8 +41,9 @@ impl Cancellation {
         id: RunId,
         reason: Option<String>,
     ) -> Result<CancelOutcome, StoreError> {
-        let now = self.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         let outcome = self
+            .deps
             .store
             .runs()
             .request_cancel(workspace, id, reason, now)
@@ -63,16 +59,16 @@ impl Cancellation {
                 .end_orphan(id, workspace, LeaseFilter::None, failure)
                 .await;
             // If this read fails, the answer describes a live run.
-            if let Ok(Some(settled)) = self.store.runs().find_run(workspace, id).await
+            if let Ok(Some(settled)) = self.deps.find_run(workspace, id).await
                 && settled.status.is_terminal()
             {
                 return Ok(CancelOutcome::Ended(Box::new(settled)));
             }
         }
-        self.children.cancel_children(id).await;
+        child_cancellation::cancel_children(&self.deps, id).await;
         // The run may have started since.
-        self.signals
-            .send(id, run.cancel_requested_at.unwrap_or(now));
+        self.deps
+            .send_cancel(id, run.cancel_requested_at.unwrap_or(now));
         Ok(outcome)
     }
 }

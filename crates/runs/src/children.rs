@@ -12,22 +12,19 @@ use domain::trace::TraceParent;
 use egress::limiter::LimitSpec;
 use protocol::child_run::ChildRunRequest;
 use protocol::id::{AgentId, RunId};
-use store::{ParentAttempt, Store, StoreError, sha256_hex};
+use store::{ParentAttempt, StoreError, sha256_hex};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
-use crate::call_limits::{CallKind, CallLimits};
+use crate::call_limits::CallKind;
 use crate::decide::ParentContext;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
 use crate::intake::{Intake, IntakeError, IntakeRequest};
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
-use crate::notifier::{Notifier, RunWaiter};
-use clock::Clock;
-use telemetry::spans::{Spans, trace_of};
+use crate::notifier::RunWaiter;
+use telemetry::spans::trace_of;
 
 /// Minimum pause between two looks of a waiting call.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
@@ -45,16 +42,9 @@ pub enum WaitError {
 
 /// Starts child runs, and follows them for their parents.
 pub struct Children {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) spans: Spans,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) intake: Arc<Intake>,
-    pub(super) calls: Arc<CallLimits>,
-    pub(super) aborts: Arc<CallAborts>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) aborts: CallAborts,
 }
 
 impl Children {
@@ -67,11 +57,11 @@ impl Children {
         request: ChildRunRequest,
         span: Option<TraceParent>,
     ) -> Result<RunId, IntakeError> {
-        if self.lifecycle.stopping.is_cancelled() {
+        if self.deps.lifecycle.stopping.is_cancelled() {
             return Err(IntakeError::Stopping);
         }
         let run = &grant.run;
-        let now = self.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         // Hashed, so that a key of any length and content fits the dedupe key.
         let key = sha256_hex(request.idempotency_key.as_bytes());
         let body_sha256 = sha256_hex(canonical_json(&request).as_bytes());
@@ -94,7 +84,7 @@ impl Children {
                 deadline_at: latest_deadline(run, request.deadline_seconds, now),
             }),
         };
-        let name = self.live.get(run.id);
+        let name = self.deps.live.get(run.id);
         let name = name.as_ref().and_then(|live| live.agent_name());
         let asking = ParentRun {
             run_id: run.id,
@@ -112,7 +102,7 @@ impl Children {
 
     /// Span that the child run continues: the runner's own if it named one, else that of the run.
     fn child_span(&self, run: &Run, call_span: Option<TraceParent>) -> TraceParent {
-        let header = self.spans.header_of(run);
+        let header = self.deps.spans.header_of(run);
         TraceParent {
             span_id: trace_of(run).parent_of_call(call_span),
             ..header
@@ -123,7 +113,7 @@ impl Children {
     /// the agent in its conversation; its agent is granted.
     pub async fn find_child(&self, grant: &Grant, id: RunId) -> Result<Option<Run>, StoreError> {
         let own = &grant.run;
-        let Some(child) = self.store.runs().find_run(&own.workspace, id).await? else {
+        let Some(child) = self.deps.find_run(&own.workspace, id).await? else {
             return Ok(None);
         };
         let Some(parent) = child.parent_run_id else {
@@ -136,7 +126,7 @@ impl Children {
         // A later run of the conversation may follow what an earlier one has started.
         let is_in_sight = parent == own.id
             || own.conversation_key.is_some() && {
-                let parent = self.store.runs().find_run(&own.workspace, parent).await?;
+                let parent = self.deps.find_run(&own.workspace, parent).await?;
                 parent.is_some_and(|parent| {
                     parent.agent_id == own.agent_id
                         && parent.conversation_key == own.conversation_key
@@ -155,9 +145,9 @@ impl Children {
         if child.status.is_terminal() || wait.is_zero() {
             return Ok(child);
         }
-        let permit = self.calls.begin(grant, CallKind::ChildWait);
+        let permit = self.deps.calls.begin(grant, CallKind::ChildWait);
         let _permit = permit.map_err(WaitError::Full)?;
-        let waiter = RunWaiter::of(&self.notifier, child.id);
+        let waiter = RunWaiter::of(&self.deps.notifier, child.id);
         let deadline = Instant::now() + wait;
         let last_look = RowPoll::default();
         let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
@@ -167,10 +157,10 @@ impl Children {
             // Enabled before the look, so that no notification is missed.
             notified.as_mut().enable();
             let looked_at = Instant::now();
-            if waiter.look(&self.store, looked_at).await?.has_ended || looked_at >= deadline {
+            if waiter.look(&self.deps.store, looked_at).await?.has_ended || looked_at >= deadline {
                 break;
             }
-            let next_look = (looked_at + self.limits.poll).min(deadline);
+            let next_look = (looked_at + self.deps.limits.poll).min(deadline);
             tokio::select! {
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
                 () = tokio::time::sleep_until(next_look) => {}
@@ -181,11 +171,7 @@ impl Children {
                 },
             }
         }
-        let now = self
-            .store
-            .runs()
-            .find_run(&child.workspace, child.id)
-            .await?;
+        let now = self.deps.find_run(&child.workspace, child.id).await?;
         Ok(now.unwrap_or(child))
     }
 }

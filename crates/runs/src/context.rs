@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
-use domain::authorization::{AuthorizationSnapshot, ResourceCatalog};
+use domain::authorization::AuthorizationSnapshot;
 use domain::canonical::canonical_json;
 use domain::context::{ContextParts, build_context, context_json};
 use domain::locale::RunLocale;
@@ -16,14 +15,14 @@ use protocol::id::WorkspaceId;
 use protocol::resources::{StateScope, ToolResource};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::{StateAccess, Store, StoreError, sha256_hex};
+use store::{StateAccess, StoreError, sha256_hex};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
+use crate::deps::RunDeps;
 use crate::inputs::ExpectedPosition;
-use crate::limits::{RunLimits, context_limits};
+use crate::limits::context_limits;
 use keys::cursor::history_cursor;
-use keys::keyring::Keyring;
 
 /// Limits of the state of one scope in a context. The context marks incomplete scopes, which are read through
 /// the host API.
@@ -51,11 +50,9 @@ pub(super) struct ContextInputs<'a> {
 }
 
 /// Writes the contexts that runners get with their runs.
+#[derive(Clone)]
 pub(super) struct ContextWriter {
-    pub(super) store: Store,
-    pub(super) keys: Arc<Keyring>,
-    pub(super) catalog: Arc<ArcSwap<ResourceCatalog>>,
-    pub(super) limits: Arc<RunLimits>,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl ContextWriter {
@@ -69,7 +66,7 @@ impl ContextWriter {
         let has_history = transcript_before > snapshot.transcript_after();
         let latest = has_history.then_some(transcript_before);
         let (state, state_incomplete) = self.read_state(snapshot).await?;
-        let cursors = &self.keys.cursors;
+        let cursors = &self.deps.keys.cursors;
         let mut parts = ContextParts {
             snapshot_sha256: inputs.snapshot_sha256,
             static_refs: JsonObject::new(),
@@ -88,8 +85,8 @@ impl ContextWriter {
             arrived_at: inputs.arrived_at,
             deadline_at: inputs.deadline_at,
             trace_id: inputs.trace.trace_id.to_string(),
-            limits: context_limits(&self.limits),
-            model_limits: self.catalog.load().first_limits(&snapshot.resources),
+            limits: context_limits(&self.deps.limits),
+            model_limits: self.deps.catalog.load().first_limits(&snapshot.resources),
             snapshot,
         };
         let (spec, wanted) = (inputs.spec, inputs.wants_static_refs);
@@ -118,8 +115,15 @@ impl ContextWriter {
             identity: identity.clone(),
         });
         // Most scopes of most runs are empty, so one query finds the others.
-        for access in self.store.state().filled_scopes(granted.collect()).await? {
+        for access in self
+            .deps
+            .store
+            .state()
+            .filled_scopes(granted.collect())
+            .await?
+        {
             let part = self
+                .deps
                 .store
                 .state()
                 .read_state(&access, STATE_KEYS, STATE_BYTES)

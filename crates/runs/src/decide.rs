@@ -109,14 +109,14 @@ impl Decider {
             // Taken before the database reads its clock, so that the lease ends here first.
             dispatch.lease_requested_at = Some(Instant::now());
             Box::new(FirstAttempt {
-                owner: self.owner.to_string(),
-                lease: self.limits.lease,
+                owner: self.deps.owner.clone(),
+                lease: self.deps.limits.lease,
                 context: Arc::clone(&dispatch.context),
             })
         });
         let (run, mut inputs) = draft.into_inputs(input, facts);
         if attempt.is_some() {
-            inputs.live_entry = Some(LiveEntry::enter(&self.live, run.id));
+            inputs.live_entry = Some(LiveEntry::enter(&self.deps.live, run.id));
         }
         EventDecision {
             plan: IngestPlan::Start {

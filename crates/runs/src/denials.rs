@@ -9,10 +9,8 @@ use protocol::id::RunId;
 use uuid::Uuid;
 
 use crate::cancel::Cancellation;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use clock::Clock;
 
 /// Audit entries that the later denials of a run share. A runner can invent rule names, so further rules share
 /// the last entry.
@@ -96,18 +94,16 @@ impl DenialCounts {
 
 /// Counts denied calls, and ends runs with too many.
 pub struct Denials {
+    pub(super) deps: Arc<RunDeps>,
     pub(super) counts: Arc<DenialCounts>,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
     pub(super) cancellation: Arc<Cancellation>,
-    pub(super) lifecycle: Lifecycle,
 }
 
 impl Denials {
     /// Counts a denied call of a run, and ends the run that has too many.
     pub fn count_denial(&self, grant: &Grant, action: &'static str, rule: &str) -> DeniedEntry {
         let run = &grant.run;
-        let (now, limit) = (self.clock.now_ms(), self.limits.run_denied_calls);
+        let (now, limit) = (self.deps.clock.now_ms(), self.deps.limits.run_denied_calls);
         let (entry, ends) = self
             .counts
             .count(run.id, run.deadline_at, now, action, rule, limit);
@@ -116,7 +112,7 @@ impl Denials {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);
             let (workspace, id) = (run.workspace.clone(), run.id);
             let (cancellation, counts) = (Arc::clone(&self.cancellation), Arc::clone(&self.counts));
-            self.lifecycle.tasks.spawn(async move {
+            self.deps.lifecycle.tasks.spawn(async move {
                 let reason = Some(DENIED_CALLS.to_owned());
                 if cancellation.cancel(&workspace, id, reason).await.is_err() {
                     counts.end_again(id);

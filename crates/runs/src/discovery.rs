@@ -13,29 +13,16 @@ use std::sync::Arc;
 
 use protocol::admin::{DeltaMode, EndpointMode};
 use serde_json::Value;
-use store::Store;
 
-use crate::breakers::Breakers;
-use crate::limits::RunLimits;
-use clock::Clock;
-use egress::Egress;
-use runner_client::RunnerClient;
-use secrets::seal::MasterKey;
+use crate::deps::RunDeps;
 
 pub use findings::DiscoveryFindings;
 pub use probe::list_of;
 pub use register::{DiscoveredEndpoint, RegisterError, Registered};
-pub use worker::DiscoveryWorker;
 
 /// Registers and discovers endpoints.
 pub struct Endpoints {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) egress: Egress,
-    pub(super) client: RunnerClient,
-    pub(super) master_key: Arc<MasterKey>,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) breakers: Breakers,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 /// Mode and delta mode of a configured endpoint.

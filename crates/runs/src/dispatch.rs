@@ -14,24 +14,17 @@ use futures_util::FutureExt as _;
 use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::request::HostAccess;
 use serde_json::value::RawValue;
-use store::{
-    CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, Store, StoreError, failpoint,
-};
+use store::{CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
 use tokio::time::Instant;
 
-use crate::breakers::Breakers;
+use crate::deps::RunDeps;
 use crate::grant::Grant;
 use crate::inputs::PreparedDispatch;
 use crate::interrupts::Interrupts;
-use crate::ledger::LedgerWriter;
-use crate::limits::RunLimits;
 use crate::live::LiveRun;
-use clock::Clock;
 use failure::{class_of, describe, log_retry, rejection_of};
-use keys::keyring::Keyring;
-use runner_client::{Answer, RunnerClient, StartError};
+use runner_client::{Answer, StartError};
 use telemetry::metrics;
-use telemetry::spans::Spans;
 
 /// Outcome of a dispatch.
 pub(super) enum DispatchOutcome {
@@ -45,17 +38,8 @@ pub(super) enum DispatchOutcome {
 
 /// Posts prepared runs to their runners.
 pub(super) struct Dispatcher {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) client: RunnerClient,
-    pub(super) keys: Arc<Keyring>,
-    pub(super) spans: Spans,
-    pub(super) breakers: Breakers,
-    pub(super) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(super) owner: Arc<str>,
-    pub(super) ledger: Arc<LedgerWriter>,
-    pub(super) interrupts: Arc<Interrupts>,
+    pub(super) deps: Arc<RunDeps>,
+    pub(super) interrupts: Interrupts,
 }
 
 impl Dispatcher {
@@ -127,14 +111,14 @@ impl Dispatcher {
             metrics::dispatch_attempted(failure.code.as_str());
             self.record(run.id, attempt, failure.code.as_str(), status)
                 .await?;
-            let left = self.interrupts.time_left(&run);
+            let left = self.deps.time_until(run.deadline_at);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
             let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
             let RetryDecision::RetryAfter(wait) = decision else {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
                 return Ok(DispatchOutcome::Failed(run, failure, rejection_of(&error)));
             };
-            log_retry(&self.store, &run, attempt, &error, wait).await;
+            log_retry(&self.deps.store, &run, attempt, &error, wait).await;
             tokio::select! {
                 biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
@@ -171,7 +155,7 @@ impl Dispatcher {
         outcome: &str,
         status: Option<u16>,
     ) -> Result<(), StoreError> {
-        let runs = self.store.runs();
+        let runs = self.deps.store.runs();
         runs.record_attempt(run, attempt, outcome, status).await
     }
 
@@ -202,16 +186,17 @@ impl Dispatcher {
         let dispatch = Arc::new(Dispatch {
             run: run.clone(),
             attempt,
-            owner: self.owner.to_string(),
-            lease: self.limits.lease,
+            owner: self.deps.owner.clone(),
+            lease: self.deps.limits.lease,
             context: Arc::clone(&prepared.context),
             shared: prepared.shared.clone(),
             deadline_at: run.deadline_at,
-            at: self.clock.now_ms(),
+            at: self.deps.clock.now_ms(),
         });
         // A claim whose answer was lost must be found again: no other process would post the run.
-        self.ledger
-            .retry_within_lease(run.id, || self.store.write(Arc::clone(&dispatch)))
+        self.deps
+            .ledger
+            .retry_within_lease(run.id, || self.deps.store.write(Arc::clone(&dispatch)))
             .await
     }
 
@@ -221,7 +206,7 @@ impl Dispatcher {
         run: &Run,
         requested_at: Instant,
     ) -> Result<Option<Instant>, StoreError> {
-        let lease = self.limits.lease;
+        let lease = self.deps.limits.lease;
         if is_fresh(requested_at, Instant::now(), lease) {
             return Ok(Some(requested_at + lease));
         }
@@ -229,9 +214,10 @@ impl Dispatcher {
             let again_at = Instant::now();
             let ids = vec![run.id];
             let renewed = self
+                .deps
                 .store
                 .leases()
-                .renew_leases(&self.owner, ids, lease)
+                .renew_leases(&self.deps.owner, ids, lease)
                 .await?;
             Ok(if renewed.held.contains_key(&run.id) {
                 Some(again_at + lease)
@@ -242,7 +228,7 @@ impl Dispatcher {
                 (is_busy && again_at + lease / 3 < until).then_some(until)
             })
         };
-        self.ledger.retry_within_lease(run.id, renew).await
+        self.deps.ledger.retry_within_lease(run.id, renew).await
     }
 
     /// Opens the run for appended results. False: the run has ended.
@@ -251,11 +237,12 @@ impl Dispatcher {
         let defer = Arc::new(StartAsyncRun {
             run_id: run.id,
             attempt,
-            lease: self.limits.append_lease,
+            lease: self.deps.limits.append_lease,
         });
         // The runner has started and gets no second POST, so the state must be stored.
-        self.ledger
-            .retry_within_lease(run.id, || self.store.write(Arc::clone(&defer)))
+        self.deps
+            .ledger
+            .retry_within_lease(run.id, || self.deps.store.write(Arc::clone(&defer)))
             .await
     }
 
@@ -272,7 +259,7 @@ impl Dispatcher {
             return None;
         }
         // Before the token is minted: an open circuit costs no signature.
-        let permit = match self.breakers.enter(run.endpoint_id) {
+        let permit = match self.deps.breakers.enter(run.endpoint_id) {
             Ok(permit) => permit,
             Err(wait) => return Some(Err(StartError::CircuitOpen { wait })),
         };
@@ -280,16 +267,17 @@ impl Dispatcher {
             Ok(body) => body,
             Err(message) => return Some(Err(StartError::Unprepared(message))),
         };
-        let trace = self.spans.header_of(run);
+        let trace = self.deps.spans.header_of(run);
         let Some(endpoint) = &prepared.endpoint else {
             return Some(Err(StartError::Unprepared("its endpoint is gone")));
         };
         let sent = Arc::new(AtomicBool::new(false));
         let attempt = grant.attempt;
         let start =
-            self.client
+            self.deps
+                .client
                 .start_run(endpoint, run.id, attempt, trace, body, Arc::clone(&sent));
-        let posting = tokio::time::timeout(self.limits.first_byte, start)
+        let posting = tokio::time::timeout(self.deps.limits.first_byte, start)
             // The timeout ends with the response head; results may take hours.
             .map(|posted| posted.unwrap_or(Err(StartError::Silent)));
         let mut posting = pin!(posting);
@@ -321,8 +309,12 @@ impl Dispatcher {
 
     /// Queues a discovery of the endpoint: its health in the lists is up to five minutes old.
     async fn check_endpoint(&self, endpoint_id: EndpointId) {
-        let at = self.clock.now_ms();
-        let queued = self.store.write_later(CheckSoon { endpoint_id, at }).await;
+        let at = self.deps.clock.now_ms();
+        let queued = self
+            .deps
+            .store
+            .write_later(CheckSoon { endpoint_id, at })
+            .await;
         if let Err(error) = queued {
             let error = &error as &dyn std::error::Error;
             tracing::debug!(error, "endpoint {endpoint_id} is checked on schedule");
@@ -337,16 +329,17 @@ impl Dispatcher {
         let run = &grant.run;
         let subject = grant.token_subject();
         let minted = self
+            .deps
             .keys
             .tokens
-            .mint(&subject, self.clock.now_seconds())
+            .mint(&subject, self.deps.clock.now_seconds())
             .map_err(|_| "the signing key is unusable")?;
         let request = RunnerRequest {
             runner_id: &run.runner_id,
             runner_name: run.runner_id.runner_name(),
             context: &prepared.context,
             host: HostAccess {
-                base_url: self.keys.tokens.audience().to_owned(),
+                base_url: self.deps.keys.tokens.audience().to_owned(),
                 token: minted.token,
                 token_expires_at: minted.expires_at,
             },

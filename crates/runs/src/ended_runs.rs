@@ -8,7 +8,6 @@ use tokio::sync::broadcast;
 const QUEUE: usize = 256;
 
 /// Publishes the runs that this process has ended, after their commit.
-#[derive(Clone)]
 pub(crate) struct EndedRuns(broadcast::Sender<(WorkspaceId, RunId)>);
 
 impl Default for EndedRuns {

@@ -9,26 +9,22 @@ use std::sync::Arc;
 use domain::run::Run;
 use futures_util::FutureExt;
 use protocol::id::{RunId, WorkspaceId};
-use store::{LeaseFilter, ResumePoint, Store};
+use store::{LeaseFilter, ResumePoint};
 use tokio::time::Instant;
 
+use crate::deps::RunDeps;
 use crate::dispatch::Dispatcher;
 use crate::ending::internal_failure;
 use crate::finish::Finisher;
 use crate::inputs::RunInputs;
-use crate::lifecycle::Lifecycle;
-use crate::live::{LiveEntry, LiveRegistry, LiveRun};
-use crate::notifier::Notifier;
+use crate::live::{LiveEntry, LiveRun};
 use crate::prepare::Preparer;
 use crate::relay::Relayer;
 use telemetry::metrics;
 
 /// Drives runs from their dispatch to their end.
 pub(super) struct RunExecutor {
-    pub(super) store: Store,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) preparer: Preparer,
     pub(super) dispatcher: Dispatcher,
     pub(super) relayer: Relayer,
@@ -53,13 +49,13 @@ impl RunExecutor {
         mut inputs: Option<Box<RunInputs>>,
     ) {
         let live_entry = inputs.as_mut().and_then(|inputs| inputs.live_entry.take());
-        let live_entry = live_entry.unwrap_or_else(|| LiveEntry::enter(&self.live, id));
+        let live_entry = live_entry.unwrap_or_else(|| LiveEntry::enter(&self.deps.live, id));
         // This process already drives the run: dispatch and recovery may meet.
         let Some(live) = live_entry.into_run() else {
             return;
         };
         // Waiting streams follow the live run from now on.
-        self.notifier.wake(id);
+        self.deps.notifier.wake(id);
         let (executor, driven) = (Arc::clone(self), Arc::clone(&live));
         self.spawn_guarded(id, workspace.clone(), live, async move {
             executor.drive(&driven, id, &workspace, inputs).await;
@@ -68,10 +64,10 @@ impl RunExecutor {
 
     /// Resumes a run that was taken over, in a task of its own.
     pub(super) fn spawn_resumed(self: &Arc<Self>, taken: Takeover) {
-        let Some(live) = self.live.enter_new(taken.run.id) else {
+        let Some(live) = self.deps.live.enter_new(taken.run.id) else {
             return;
         };
-        self.notifier.wake(taken.run.id);
+        self.deps.notifier.wake(taken.run.id);
         let (executor, driven) = (Arc::clone(self), Arc::clone(&live));
         let (id, workspace) = (taken.run.id, taken.run.workspace.clone());
         self.spawn_guarded(id, workspace, live, async move {
@@ -90,8 +86,8 @@ impl RunExecutor {
         let executor = Arc::clone(self);
         // Boxed, because the task would hold the future twice: as an argument and while it is awaited.
         let driven = Box::pin(driven);
-        self.lifecycle.tasks.spawn(async move {
-            let _guard = executor.live.guard(id, &live);
+        self.deps.lifecycle.tasks.spawn(async move {
+            let _guard = executor.deps.live.guard(id, &live);
             if std::panic::AssertUnwindSafe(driven)
                 .catch_unwind()
                 .await

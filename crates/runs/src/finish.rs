@@ -9,44 +9,29 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{
-    Appended, Dispatch, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, Store, StoreError,
+    Appended, Dispatch, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, StoreError,
     failpoint,
 };
 
 use crate::artifacts::announced_attachments;
 use crate::bus::Notification;
-use crate::child_cancellation::ChildCancellation;
+use crate::child_cancellation;
 use crate::decide::{Decider, promote_next};
-use crate::ended_runs::EndedRuns;
+use crate::deps::RunDeps;
 use crate::ending::EndCause;
 use crate::endpoint::endpoint_name;
 use crate::event_buffer::{EventBuffer, relayed};
 use crate::executor::next_step::{OrphanClaim, claim_of};
-use crate::ledger::LedgerWriter;
-use crate::limits::RunLimits;
-use crate::live::{LiveRegistry, LiveRun};
-use crate::notifier::Notifier;
-use clock::Clock;
+use crate::live::LiveRun;
 use output::terminal_of;
 use telemetry::metrics;
-use telemetry::spans::Spans;
 
 pub(crate) mod output;
 
 /// Writes the ends of runs.
 pub(super) struct Finisher {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(super) owner: Arc<str>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) spans: Spans,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) decider: Arc<Decider>,
-    pub(super) ledger: Arc<LedgerWriter>,
-    pub(super) children: ChildCancellation,
-    pub(super) ended: EndedRuns,
 }
 
 /// A run whose end is committed.
@@ -72,7 +57,13 @@ impl Finisher {
         ending: EndCause,
     ) -> Result<Option<EndedRun>, StoreError> {
         let code = ending.code();
-        let mut terminal = terminal_of(run, &mut buffer, tally, ending, self.clock.now_seconds());
+        let mut terminal = terminal_of(
+            run,
+            &mut buffer,
+            tally,
+            ending,
+            self.deps.clock.now_seconds(),
+        );
         terminal.promotion = run.conversation_key.as_ref().map(|key| Promotion {
             conversation_key: key.clone(),
             promote_next: promote_next(&self.decider, &run.workspace, run.agent_id),
@@ -87,18 +78,18 @@ impl Finisher {
             status = RunStatus::Cancelled;
         }
         let read_at = buffer.take_read_at();
-        let (append, frames) = buffer.take(Some(terminal), self.clock.now_ms());
+        let (append, frames) = buffer.take(Some(terminal), self.deps.clock.now_ms());
         // Before the commit: from here on only the table has the state of the run.
         live.begin_end();
-        match self.ledger.commit(Arc::new(append)).await {
+        match self.deps.ledger.commit(Arc::new(append)).await {
             Ok(Appended::Written { next }) => {
                 // After the commit: clients must not see events that a crash could undo.
-                self.live.settle(run.id, live, frames);
+                self.deps.live.settle(run.id, live, frames);
                 relayed(read_at);
-                self.notifier.notify(Notification::Advanced(run.id));
+                self.deps.notifier.notify(Notification::Advanced(run.id));
                 // Local calls may wait for the end of this child run.
-                self.notifier.wake(run.id);
-                self.children.end_children(live, run.id).await;
+                self.deps.notifier.wake(run.id);
+                child_cancellation::end_children(&self.deps, live, run.id).await;
                 Ok(Some(EndedRun {
                     status,
                     reason,
@@ -118,10 +109,10 @@ impl Finisher {
     /// Counts, traces and logs a committed end.
     pub(super) async fn report(&self, live: &LiveRun, run: &Run, ended: &EndedRun) {
         let EndedRun { status, code, .. } = ended;
-        let duration_ms = self.clock.now_ms() - run.created_at;
+        let duration_ms = self.deps.clock.now_ms() - run.created_at;
         metrics::run_ended(status.as_str(), code, duration_ms);
         self.trace_end(live, run, code).await;
-        self.ended.publish(&run.workspace, run.id);
+        self.deps.ended.publish(&run.workspace, run.id);
         self.log_end(run, ended, duration_ms).await;
     }
 
@@ -136,7 +127,7 @@ impl Finisher {
             return;
         }
         let (code, message) = code_and_message(ended);
-        let endpoint = endpoint_name(&self.store, run.endpoint_id).await;
+        let endpoint = endpoint_name(&self.deps.store, run.endpoint_id).await;
         tracing::warn!(
             run.id = %run.id, runner.id = %run.runner_id, endpoint.name = endpoint, status, code, duration_ms,
             error = message, "run {} ended as {status}, {code}: {message}", run.id
@@ -155,11 +146,12 @@ impl Finisher {
             && let Some(announcing) = buffer.announcing()
         {
             let ask = || {
-                self.store
+                self.deps
+                    .store
                     .artifacts()
                     .announced_artifacts(run.id, &announcing)
             };
-            let announced = Box::pin(self.ledger.retry_within_lease(run.id, ask)).await?;
+            let announced = Box::pin(self.deps.ledger.retry_within_lease(run.id, ask)).await?;
             message.attachment_refs = announced_attachments(&announced);
         }
         Ok(())
@@ -167,23 +159,24 @@ impl Finisher {
 
     /// Exports the span of the ended run.
     async fn trace_end(&self, live: &LiveRun, run: &Run, code: &'static str) {
-        if !self.spans.exports(run) {
+        if !self.deps.spans.exports(run) {
             return;
         }
-        let now = self.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         let error = (code != "ok").then_some(code);
         if let Some(name) = live.agent_name() {
-            return self.spans.run_ended(run, name, now, error);
+            return self.deps.spans.run_ended(run, name, now, error);
         }
         // This process has not prepared the run.
         let found = self
+            .deps
             .store
             .agents()
             .find_agent(&run.workspace, run.agent_id)
             .await;
         let found = found.ok().flatten();
         let name = found.map_or_else(|| run.agent_id.to_string(), |agent| agent.spec.name);
-        self.spans.run_ended(run, &name, now, error);
+        self.deps.spans.run_ended(run, &name, now, error);
     }
 
     /// Takes the run's lease if it is among `leases`, or if the run has none.
@@ -193,21 +186,22 @@ impl Finisher {
         workspace: &WorkspaceId,
         leases: LeaseFilter,
     ) -> Result<Option<Run>, StoreError> {
-        let Some(run) = self.store.runs().find_run(workspace, id).await? else {
+        let Some(run) = self.deps.find_run(workspace, id).await? else {
             return Ok(None);
         };
-        let lease = self.limits.lease;
+        let lease = self.deps.limits.lease;
         match claim_of(run.status, leases) {
             Some(OrphanClaim::TakeOver(leases)) => {
                 let taken = self
+                    .deps
                     .store
                     .leases()
-                    .take_over(&run, &self.owner, lease, leases)
+                    .take_over(&run, &self.deps.owner, lease, leases)
                     .await?;
                 let Some(epoch) = taken else { return Ok(None) };
                 failpoint::pass("orphan.after_takeover").await?;
                 // Read again under the new epoch, which fences off appends of the former owner.
-                let row = self.store.runs().find_run(workspace, id).await?;
+                let row = self.deps.find_run(workspace, id).await?;
                 Ok(row.filter(|row| row.fencing_token == epoch))
             }
             Some(OrphanClaim::Begin) => self.own_unbegun(run).await,
@@ -219,15 +213,15 @@ impl Finisher {
     pub(super) async fn own_unbegun(&self, run: Run) -> Result<Option<Run>, StoreError> {
         let dispatch = Dispatch {
             attempt: run.attempt + 1,
-            owner: self.owner.to_string(),
-            lease: self.limits.lease,
+            owner: self.deps.owner.clone(),
+            lease: self.deps.limits.lease,
             context: RawValue::NULL.to_owned().into(),
             shared: SharedParts::default(),
             deadline_at: run.deadline_at,
-            at: self.clock.now_ms(),
+            at: self.deps.clock.now_ms(),
             run,
         };
-        match self.store.write(dispatch).await? {
+        match self.deps.store.write(dispatch).await? {
             Dispatched::Owned(run) => Ok(Some(*run)),
             Dispatched::Lost => Ok(None),
         }

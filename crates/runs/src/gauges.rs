@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use domain::breaker::Circuit;
 use protocol::id::EndpointId;
-use store::{DatabaseCondition, Store};
+use store::DatabaseCondition;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use crate::breakers::Breakers;
+use crate::deps::RunDeps;
 use crate::endpoint::endpoint_label;
-use crate::lifecycle::Lifecycle;
-use crate::live::LiveRegistry;
 use telemetry::metrics::{self, BreakerState, ProcessGauges};
 
 /// Interval of the queries, independent of the scrape interval.
@@ -22,10 +20,7 @@ const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Measures the process and its database.
 pub struct Gauges {
-    pub(super) store: Store,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) breakers: Breakers,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl Gauges {
@@ -37,7 +32,7 @@ impl Gauges {
         let mut failing = HashMap::new();
         loop {
             tokio::select! {
-                () = self.lifecycle.closing.cancelled() => return,
+                () = self.deps.lifecycle.closing.cancelled() => return,
                 _ = tick.tick() => {}
             }
             self.look().await;
@@ -47,10 +42,10 @@ impl Gauges {
     }
 
     async fn look(&self) {
-        let store = &self.store;
+        let store = &self.deps.store;
         let is_healthy =
             timeout(DATABASE_TIMEOUT, store.condition()).await == Ok(DatabaseCondition::Healthy);
-        if is_healthy && !self.lifecycle.stopping.is_cancelled() {
+        if is_healthy && !self.deps.lifecycle.stopping.is_cancelled() {
             metrics::set_ready();
         } else {
             metrics::set_not_ready();
@@ -65,12 +60,12 @@ impl Gauges {
 
     /// `failing`: names of the endpoints whose last reported circuit was not closed.
     async fn look_at_circuits(&self, failing: &mut HashMap<EndpointId, String>) {
-        let circuits: HashMap<_, _> = self.breakers.open_circuits().into_iter().collect();
+        let circuits: HashMap<_, _> = self.deps.breakers.open_circuits().into_iter().collect();
         for id in circuits.keys() {
             if !failing.contains_key(id)
                 && let Ok(Ok(Some((workspace, name)))) = timeout(
                     DATABASE_TIMEOUT,
-                    self.store.endpoints().find_endpoint_name(*id),
+                    self.deps.store.endpoints().find_endpoint_name(*id),
                 )
                 .await
             {
@@ -95,8 +90,8 @@ impl Gauges {
     /// Gauges that need no database.
     pub fn process_gauges(&self) -> ProcessGauges {
         ProcessGauges {
-            live_runs: self.live.count(),
-            queued_writes: self.store.queued_writes(),
+            live_runs: self.deps.live.count(),
+            queued_writes: self.deps.store.queued_writes(),
         }
     }
 }

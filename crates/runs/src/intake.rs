@@ -16,26 +16,21 @@ use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use store::{
-    AnsweredBy, Decide, DecisionFacts, EventKey, Ingest, Ingested, Store, StoreError, failpoint,
+    AnsweredBy, Decide, DecisionFacts, EventKey, Ingest, Ingested, StoreError, failpoint,
     sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::artifacts::{Artifacts, Attached, BodyFiles, Uploads, may_have_files};
-use crate::cancel_signals::CancelSignals;
 use crate::decide::{
     Decider, DecisionEffects, DecisionInput, EventDecision, ParentContext, SpeculativeRun,
     user_message,
 };
+use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::rate::EventRates;
 use crate::unconfirmed::UnconfirmedDispatches;
-use clock::Clock;
 use effects::{LastEffects, created_run, unconfirmed_dispatch};
 use telemetry::metrics;
-use telemetry::spans::Spans;
 
 pub use error::IntakeError;
 pub use retry::{RetriedRun, RetryError};
@@ -82,17 +77,11 @@ impl IntakeRequest {
 
 /// Takes events in: rate limit, duplicates, files, decision, and one transaction.
 pub struct Intake {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) spans: Spans,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) rates: Arc<EventRates>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) artifacts: Artifacts,
     pub(super) decider: Arc<Decider>,
     pub(super) executor: Arc<RunExecutor>,
     pub(super) unconfirmed: Arc<UnconfirmedDispatches>,
-    pub(super) signals: CancelSignals,
-    pub(super) lifecycle: Lifecycle,
 }
 
 impl Intake {
@@ -121,10 +110,10 @@ impl Intake {
 
     /// Checks the rate limit of a workspace.
     pub(super) fn admit_event(&self, workspace: &WorkspaceId) -> Result<(), IntakeError> {
-        if self.lifecycle.stopping.is_cancelled() {
+        if self.deps.lifecycle.stopping.is_cancelled() {
             return Err(IntakeError::Stopping);
         }
-        let admitted = self.rates.admit(workspace);
+        let admitted = self.deps.rates.admit(workspace);
         admitted.map_err(|wait| IntakeError::TooFast { wait })
     }
 
@@ -150,7 +139,7 @@ impl Intake {
             event_id,
             dedupe_key,
             body_sha256,
-            trace_parent: self.spans.parent_of(trace),
+            trace_parent: self.deps.spans.parent_of(trace),
             only: None,
             scope: sender.scope.clone(),
             posted_by: Some(sender.key),
@@ -175,10 +164,10 @@ impl Intake {
         files: &BodyFiles,
         incoming: IntakeRequest,
     ) -> Result<AcceptedEvent, IntakeError> {
-        let key = incoming.key(workspace, self.clock.now_ms());
+        let key = incoming.key(workspace, self.deps.clock.now_ms());
         // A stored event gets its first answer, even if its files would no longer fit.
         if may_have_files(&event, files)
-            && let Some(stored) = self.store.events().find_existing_event(key).await?
+            && let Some(stored) = self.deps.store.events().find_existing_event(key).await?
         {
             return accepted(stored, DecisionEffects::default());
         }
@@ -200,7 +189,7 @@ impl Intake {
             .keep_attached(workspace, &event_id, &mut event, files, uploads);
         let attached = attached.await?;
         let raw = take_raw(&mut event, &event_id);
-        let at = self.clock.now_ms();
+        let at = self.deps.clock.now_ms();
         let conversation = conversation_of(&event);
         let envelope = canonical_json(&event);
         let [event_type, source] = [&event.event_type, &event.source].map(Clone::clone);
@@ -235,7 +224,7 @@ impl Intake {
             new_conversation_key: Uuid::now_v7(),
             envelope,
             raw,
-            max_live_runs: self.limits.workspace_runs,
+            max_live_runs: self.deps.limits.workspace_runs,
             at,
             decide,
             ready_bytes,
@@ -273,7 +262,12 @@ impl Intake {
             return Ok(false);
         };
         // An earlier try with a lost answer may have committed the event while this one waited.
-        let event = self.store.events().find_event(workspace, event_id).await?;
+        let event = self
+            .deps
+            .store
+            .events()
+            .find_event(workspace, event_id)
+            .await?;
         Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
     }
 
@@ -303,14 +297,13 @@ impl Intake {
         ingest: Ingest,
         effects: LastEffects,
     ) -> Result<(Ingested, DecisionEffects), StoreError> {
-        let store = self.store.clone();
-        let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
+        let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         let unconfirmed = Arc::clone(&self.unconfirmed);
         // A task of its own: the client may disconnect, but a stored run must be driven.
-        let taking = self.lifecycle.tasks.spawn(async move {
+        let taking = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
             let storing = async {
-                let ingested = store.events().ingest(ingest).await?;
+                let ingested = deps.store.events().ingest(ingest).await?;
                 failpoint::pass("ingest.after_commit").await?;
                 Ok(ingested)
             };
@@ -325,7 +318,7 @@ impl Intake {
                 return Ok((ingested, effects));
             }
             for run in std::mem::take(&mut effects.cancelled) {
-                signals.send(run, at);
+                deps.send_cancel(run, at);
             }
             if let Some(run) = effects.answer.as_ref().and_then(created_run) {
                 let inputs = effects.run.take().filter(|inputs| inputs.run.id == run);

@@ -11,16 +11,15 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
 use serde_json::json;
 use store::{
-    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, Store, StoreError,
+    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, StoreError,
     answer_event_id, sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
 use crate::bus::Notification;
+use crate::deps::RunDeps;
 use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
-use crate::notifier::Notifier;
-use clock::Clock;
 
 /// A question with the sender of its answer.
 pub struct AnsweredQuestion {
@@ -85,9 +84,7 @@ pub enum Answered {
 
 /// Stores the answers of persons.
 pub struct Interactions {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) notifier: Arc<Notifier>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) intake: Arc<Intake>,
 }
 
@@ -127,14 +124,14 @@ impl Interactions {
         submission: &InteractionSubmission,
         body_sha256: &str,
     ) -> Result<AnswerDelivery, StoreError> {
-        let now = self.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         let answer = AwaitedInteraction::Submitted {
             action_id: submission.action_id.clone(),
             values: submission.values.clone(),
             actor: sender.actor(),
         };
         let answer = canonical_json(&answer);
-        let given = self.store.write(DeliverAnswer {
+        let given = self.deps.store.write(DeliverAnswer {
             workspace: workspace.clone(),
             id: record.id.clone(),
             run_id: record.run_id,
@@ -158,9 +155,11 @@ impl Interactions {
         });
         let given = given.await?;
         if given == AnswerDelivery::Stored {
-            self.notifier.wake(record.run_id);
+            self.deps.notifier.wake(record.run_id);
             // The waiting call may be on any replica.
-            self.notifier.notify(Notification::Advanced(record.run_id));
+            self.deps
+                .notifier
+                .notify(Notification::Advanced(record.run_id));
         }
         Ok(given)
     }
@@ -173,9 +172,13 @@ impl Interactions {
         mut submission: InteractionSubmission,
         body_sha256: String,
     ) -> Result<AcceptedEvent, IntakeError> {
-        let now = self.clock.now_seconds();
+        let now = self.deps.clock.now_seconds();
         submission.submitted_at = Some(now);
-        let source_event = self.store.events().find_event(workspace, &record.event_id);
+        let source_event = self
+            .deps
+            .store
+            .events()
+            .find_event(workspace, &record.event_id);
         let source_event = source_event
             .await?
             .map(|event| event.envelope)

@@ -4,23 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
-use store::Store;
 use tokio::time::Instant;
 
+use crate::deps::RunDeps;
 use crate::inputs::PreparedDispatch;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
 use crate::live::LiveRun;
-use clock::Clock;
-use runner_client::RunnerClient;
 
 /// Waits for interruptions of runs.
+#[derive(Clone)]
 pub(super) struct Interrupts {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) client: RunnerClient,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl Interrupts {
@@ -28,8 +21,8 @@ impl Interrupts {
     pub(super) async fn interrupted(&self, live: &LiveRun, run: &Run) {
         tokio::select! {
             () = live.cancel.cancelled() => {}
-            () = self.lifecycle.closing.cancelled() => {}
-            () = tokio::time::sleep(self.time_left(run)) => {}
+            () = self.deps.lifecycle.closing.cancelled() => {}
+            () = tokio::time::sleep(self.deps.time_until(run.deadline_at)) => {}
         }
     }
 
@@ -38,17 +31,11 @@ impl Interrupts {
         // In this order: a cancelled run ends as cancelled, also while the gateway stops.
         if live.cancel.is_cancelled() {
             Failure::cancelled()
-        } else if self.lifecycle.closing.is_cancelled() {
+        } else if self.deps.lifecycle.closing.is_cancelled() {
             shutdown_failure()
         } else {
             deadline_failure()
         }
-    }
-
-    /// Time until the run's deadline.
-    pub(super) fn time_left(&self, run: &Run) -> Duration {
-        let left = run.deadline_at - self.clock.now_ms();
-        Duration::from_millis(u64::try_from(left).unwrap_or(0))
     }
 
     /// Resolves when the grace of a cancelled run is over, or when the gateway closes. The first call starts the grace
@@ -57,14 +44,14 @@ impl Interrupts {
         let mut is_first = false;
         let until = live.grace_until(|| {
             is_first = true;
-            Instant::now() + self.limits.cancel_grace
+            Instant::now() + self.deps.limits.cancel_grace
         });
         if is_first {
             self.notify_runner(prepared, run);
         }
         tokio::select! {
             () = tokio::time::sleep_until(until) => {}
-            () = self.lifecycle.closing.cancelled() => {}
+            () = self.deps.lifecycle.closing.cancelled() => {}
         }
     }
 
@@ -75,10 +62,13 @@ impl Interrupts {
         let Some(endpoint) = endpoint.filter(|_| prepared.interruptible) else {
             return;
         };
-        let (client, closing) = (self.client.clone(), self.lifecycle.closing.clone());
+        let (client, closing) = (
+            self.deps.client.clone(),
+            self.deps.lifecycle.closing.clone(),
+        );
         let (id, attempt) = (run.id, run.attempt.max(1));
         // A task of its own: the grace may be shorter than the request.
-        self.lifecycle.tasks.spawn(async move {
+        self.deps.lifecycle.tasks.spawn(async move {
             let notified = tokio::select! {
                 notified = client.cancel_run(&endpoint, id, attempt, TIMEOUT) => notified,
                 () = closing.cancelled() => return,
@@ -93,10 +83,10 @@ impl Interrupts {
     /// True when the run's row has a cancel request. Its runner may have received it before this replica.
     pub(super) async fn was_cancelled_elsewhere(&self, live: &LiveRun, run: &Run) -> bool {
         let found = tokio::select! {
-            found = self.store.runs().find_run(&run.workspace, run.id) => found,
+            found = self.deps.find_run(&run.workspace, run.id) => found,
             // During an outage the query may hang, and the run must still stop.
             () = live.lost.cancelled() => return false,
-            () = self.lifecycle.closing.cancelled() => return false,
+            () = self.deps.lifecycle.closing.cancelled() => return false,
         };
         found.is_ok_and(|found| found.is_some_and(|run| run.cancel_requested_at.is_some()))
     }

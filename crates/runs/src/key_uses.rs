@@ -1,14 +1,14 @@
 //! Last use of API keys. Uses are recorded in batches by a task of their own, so no request waits for a write.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use protocol::id::ApiKeyId;
-use store::{ApiKeyRecord, KEY_USE_RESOLUTION_MS, RecordKeyUses, Store};
+use store::{ApiKeyRecord, KEY_USE_RESOLUTION_MS, RecordKeyUses};
 use tokio::sync::Notify;
 
-use crate::lifecycle::Lifecycle;
+use crate::deps::RunDeps;
 
 /// Maximum keys that wait for the write. When full, the use is dropped, and the key's next request notes it again.
 const MAX_WAITING: usize = 1024;
@@ -19,18 +19,16 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// Uses of API keys that wait for their write.
 pub struct KeyUses {
-    store: Store,
-    lifecycle: Lifecycle,
+    deps: Arc<RunDeps>,
     /// Each key with the time of its use.
     waiting: Mutex<BTreeMap<ApiKeyId, i64>>,
     noted: Notify,
 }
 
 impl KeyUses {
-    pub(super) fn new(store: Store, lifecycle: Lifecycle) -> Self {
+    pub(super) fn new(deps: Arc<RunDeps>) -> Self {
         Self {
-            store,
-            lifecycle,
+            deps,
             waiting: Mutex::default(),
             noted: Notify::new(),
         }
@@ -54,10 +52,7 @@ impl KeyUses {
                 self.record().await;
             }
         };
-        tokio::select! {
-            () = self.lifecycle.closing.cancelled() => {}
-            () = recording => {}
-        }
+        self.deps.until_closing(recording).await;
     }
 
     async fn record(&self) {
@@ -66,7 +61,11 @@ impl KeyUses {
             if keys.is_empty() {
                 return;
             }
-            let written = self.store.write(RecordKeyUses { keys: keys.clone() }).await;
+            let written = self
+                .deps
+                .store
+                .write(RecordKeyUses { keys: keys.clone() })
+                .await;
             if let Err(error) = written {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(

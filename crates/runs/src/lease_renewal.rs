@@ -4,26 +4,19 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::thread;
 
-use store::{LeaseKeeper, Store, StoreError, failpoint};
+use store::{LeaseKeeper, StoreError, failpoint};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
+use crate::deps::RunDeps;
 use crate::ticks::ticks_every;
 use telemetry::metrics;
 
 /// Renews the leases of the runs that live here.
 #[derive(Clone)]
 pub struct LeaseRenewal {
-    pub(super) store: Store,
-    pub(super) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(super) owner: Arc<str>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl LeaseRenewal {
@@ -53,13 +46,12 @@ impl LeaseRenewal {
     }
 
     async fn renew_until_stopped(&self) {
-        let renewing = self.keep_renewing();
-        self.lifecycle.closing.run_until_cancelled(renewing).await;
+        self.deps.until_closing(self.keep_renewing()).await;
     }
 
     /// Renews five times within a lease, so that a database outage of two thirds of a lease costs no run.
     async fn keep_renewing(&self) {
-        let mut tick = ticks_every(self.limits.lease / 5);
+        let mut tick = ticks_every(self.deps.limits.lease / 5);
         let mut keeper = None;
         loop {
             tick.tick().await;
@@ -75,21 +67,21 @@ impl LeaseRenewal {
     /// Renews the leases of all live runs, applies cancel requests from their rows, and marks runs as lost whose
     /// lease another process has taken.
     async fn renew_leases(&self, keeper: &mut Option<LeaseKeeper>) -> Result<(), StoreError> {
-        let ids = self.live.leased();
+        let ids = self.deps.live.leased();
         if ids.is_empty() {
             return Ok(());
         }
         let keeper = match keeper {
             Some(keeper) => keeper,
             // Kept over the rounds: a renewal must not wait for a connection of the pool.
-            None => keeper.insert(self.store.leases().lease_keeper().await?),
+            None => keeper.insert(self.deps.store.leases().lease_keeper().await?),
         };
         // Taken before the database reads its clock, so that the lease ends here first.
-        let until = Instant::now() + self.limits.lease;
+        let until = Instant::now() + self.deps.limits.lease;
         failpoint::pass("lease.before_renew").await?;
-        let renewed = keeper.renew(&self.owner, ids.clone(), self.limits.lease);
+        let renewed = keeper.renew(&self.deps.owner, ids.clone(), self.deps.limits.lease);
         let renewed = renewed.await?;
-        for _ in 0..self.live.renew(&ids, &renewed, until) {
+        for _ in 0..self.deps.live.renew(&ids, &renewed, until) {
             metrics::lease_lost();
         }
         Ok(())

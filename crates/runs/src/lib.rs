@@ -25,10 +25,10 @@ mod breakers;
 mod budgets;
 mod call_usage;
 mod cancel;
-mod cancel_signals;
 mod child_cancellation;
 mod context;
 mod decide;
+mod deps;
 mod dispatch;
 mod ended_runs;
 mod ending;
@@ -68,6 +68,10 @@ use store::Store;
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
+use crate::breakers::Breakers;
+use crate::call_limits::CallLimits;
+use crate::deps::RunDeps;
+use crate::ledger::LedgerWriter;
 use clock::Clock;
 use keys::cursor::Cursors;
 use keys::keyring::Keyring;
@@ -95,78 +99,91 @@ impl Deref for Runs {
 
 impl Runs {
     pub fn new(parts: RunParts) -> Self {
-        Self(Arc::new(Services::new(parts)))
+        Self(Arc::new(Services::new(Arc::new(RunDeps::new(parts)))))
     }
 
     pub fn store(&self) -> &Store {
-        &self.0.store
+        &self.deps.store
     }
 
     pub fn clock(&self) -> &Clock {
-        &self.0.clock
+        &self.deps.clock
     }
 
     pub fn keys(&self) -> &Keyring {
-        &self.0.keys
+        &self.deps.keys
     }
 
     /// Mints and verifies run tokens.
     pub fn tokens(&self) -> &RunTokens {
-        &self.0.keys.tokens
+        &self.deps.keys.tokens
     }
 
     /// Rotates the signing keys until the process stops.
     pub async fn keep_keys(&self) {
-        tokio::select! {
-            () = self.0.lifecycle.closing.cancelled() => {}
-            () = self.0.keys.keep() => {}
-        }
+        self.deps.until_closing(self.deps.keys.keep()).await;
     }
 
     /// The current catalog of resources.
     pub fn catalog(&self) -> Arc<ResourceCatalog> {
-        self.0.catalog.load_full()
+        self.deps.catalog.load_full()
     }
 
     pub fn spans(&self) -> &Spans {
-        &self.0.spans
+        &self.deps.spans
     }
 
     pub fn budgets(&self) -> &[Budget] {
-        &self.0.budgets
+        &self.deps.budgets
     }
 
     pub fn limits(&self) -> &RunLimits {
-        &self.0.limits
+        &self.deps.limits
+    }
+
+    /// Limits of the calls of each run.
+    pub fn calls(&self) -> &CallLimits {
+        &self.deps.calls
+    }
+
+    /// Writes to the ledgers of live runs.
+    pub fn ledger(&self) -> &LedgerWriter {
+        &self.deps.ledger
+    }
+
+    /// Circuit breakers of the runners' endpoints.
+    pub fn breakers(&self) -> &Breakers {
+        &self.deps.breakers
     }
 
     /// The name of this process in leases.
     pub fn owner(&self) -> &str {
-        &self.0.owner
+        &self.deps.owner
     }
 
     /// Signs and reads cursors.
     pub fn cursors(&self) -> &Cursors {
-        &self.0.keys.cursors
+        &self.deps.keys.cursors
     }
 
     /// Runs that this process ends from now on. A slow reader loses the oldest.
     pub fn ended_runs(&self) -> broadcast::Receiver<(WorkspaceId, RunId)> {
-        self.0.ended.subscribe()
+        self.deps.ended.subscribe()
     }
 
     /// Cancelled when no new run is taken.
     pub fn stopping(&self) -> &CancellationToken {
-        &self.0.lifecycle.stopping
+        &self.deps.lifecycle.stopping
     }
 
     /// Takes no new run, and gives live ones the grace to end.
     pub async fn finish(&self) {
-        self.0.lifecycle.finish(self.0.limits.shutdown_grace).await;
+        let grace = self.deps.limits.shutdown_grace;
+        self.deps.lifecycle.finish(grace).await;
     }
 
     /// Ends live runs as `host.shutdown`. Returns when all ends are written.
     pub async fn end(&self) {
-        self.0.lifecycle.end().await;
+        self.deps.lifecycle.end().await;
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// Tasks of runs, and the tokens that stop them. Cheap to clone.
-#[derive(Clone)]
+/// Tasks of runs, and the tokens that stop them.
 pub(super) struct Lifecycle {
     pub(super) tasks: TaskTracker,
     /// Cancelled when the process takes no new run.

@@ -9,9 +9,8 @@ use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::bus::{Bus, Inbound, Notification};
-use crate::lifecycle::Lifecycle;
-use crate::live::LiveRegistry;
+use crate::bus::{Inbound, Notification};
+use crate::deps::RunDeps;
 use telemetry::metrics::{self, NotificationOutcome};
 
 /// Maximum number of unsent notifications. Beyond it they are dropped, and other replicas find the changes by
@@ -202,23 +201,18 @@ impl Drop for RunWaiter {
 
 /// Exchanges notifications with other replicas.
 pub struct PeerNotifications {
-    pub(super) bus: Box<dyn Bus>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl PeerNotifications {
     /// Sends and receives notifications until the process stops.
     pub async fn keep_notifying(&self) {
-        let Some(mut pending) = self.notifier.borrow_queue() else {
+        let Some(mut pending) = self.deps.notifier.borrow_queue() else {
             return;
         };
         let receive = |inbound| self.receive(inbound);
-        tokio::select! {
-            () = self.lifecycle.closing.cancelled() => {}
-            () = self.bus.run(pending.queue(), &receive) => {}
-        }
+        let running = self.deps.bus.run(pending.queue(), &receive);
+        self.deps.until_closing(running).await;
     }
 
     fn receive(&self, inbound: Inbound) {
@@ -227,17 +221,17 @@ impl PeerNotifications {
             Inbound::Missed => NotificationOutcome::Missed,
         });
         match inbound {
-            Inbound::Notification(Notification::Advanced(run)) => self.notifier.wake(run),
+            Inbound::Notification(Notification::Advanced(run)) => self.deps.notifier.wake(run),
             Inbound::Notification(Notification::Cancelled(run)) => {
                 // Notifications may be forged: only a run of this process causes a query.
-                if self.live.contains(run) {
-                    self.notifier.cancels.notify_one();
+                if self.deps.live.contains(run) {
+                    self.deps.notifier.cancels.notify_one();
                 }
-                self.notifier.wake(run);
+                self.deps.notifier.wake(run);
             }
             Inbound::Missed => {
-                self.notifier.cancels.notify_one();
-                self.notifier.wake_all();
+                self.deps.notifier.cancels.notify_one();
+                self.deps.notifier.wake_all();
             }
         }
     }

@@ -10,13 +10,12 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
-use store::{EndpointAddress, SharedParts, Store, StoreError};
+use store::{EndpointAddress, SharedParts, StoreError};
 
 use crate::context::{ContextInputs, ContextWriter};
-use crate::endpoint_cache::EndpointCache;
+use crate::deps::RunDeps;
 use crate::grant::read_snapshot;
 use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
-use clock::Clock;
 use runner_client::Endpoint;
 use telemetry::spans::trace_of;
 
@@ -31,10 +30,8 @@ pub(super) enum PrepareError {
 }
 
 pub(super) struct Preparer {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) context: Arc<ContextWriter>,
-    pub(super) endpoints: Arc<EndpointCache>,
+    pub(super) deps: Arc<RunDeps>,
+    pub(super) context: ContextWriter,
 }
 
 impl Preparer {
@@ -71,7 +68,7 @@ impl Preparer {
         }
         // The deadline counts from now, without the time in the queue. A child run keeps the deadline of its parent.
         if run.parent_run_id.is_none() {
-            run.deadline_at += self.clock.now_ms() - run.created_at;
+            run.deadline_at += self.deps.clock.now_ms() - run.created_at;
         }
         let (endpoint, delta_mode) = self.open_endpoint(&run, endpoint).await?;
         let context = self.context.write(ContextInputs {
@@ -138,6 +135,7 @@ impl Preparer {
             address
         } else {
             let found = self
+                .deps
                 .store
                 .endpoints()
                 .find_endpoint_address(&run.workspace, run.endpoint_id);
@@ -145,7 +143,8 @@ impl Preparer {
         };
         let address = address.ok_or_else(|| broken("its endpoint is gone"))?;
         let endpoint = self
-            .endpoints
+            .deps
+            .endpoint_cache
             .open(&address)
             .map_err(|_| broken("its endpoint cannot be opened with this master key"))?;
         Ok((endpoint, address.delta_mode))
@@ -157,13 +156,14 @@ impl Preparer {
         workspace: &WorkspaceId,
         id: RunId,
     ) -> Result<Option<RunInputs>, PrepareError> {
-        let Some(run) = self.store.runs().find_run(workspace, id).await? else {
+        let Some(run) = self.deps.find_run(workspace, id).await? else {
             return Ok(None);
         };
         if run.status != RunStatus::Created {
             return Ok(None);
         }
         let agent = self
+            .deps
             .store
             .agents()
             .find_agent(workspace, run.agent_id)
@@ -182,6 +182,7 @@ impl Preparer {
     /// Reads the inputs of a run from its rows.
     async fn read_inputs(&self, run: Run) -> Result<RunInputs, PrepareError> {
         let stored = self
+            .deps
             .store
             .runs()
             .find_run_inputs(&run)
@@ -194,6 +195,7 @@ impl Preparer {
         let snapshot =
             read_snapshot(&stored.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
         let runner = self
+            .deps
             .store
             .endpoints()
             .find_runner(&run.workspace, &run.runner_id)

@@ -13,13 +13,12 @@ use domain::generation::GenerationStep;
 use protocol::admin::Fault;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use store::{Candidate, DecisionFacts, EndpointRecord, IngestPlan, Store, StoreError, occupancy};
+use store::{Candidate, DecisionFacts, EndpointRecord, IngestPlan, StoreError, occupancy};
 use uuid::Uuid;
 
 use crate::decide::{Decider, DecisionInput};
+use crate::deps::RunDeps;
 use crate::intake::IntakeError;
-use crate::limits::RunLimits;
-use clock::Clock;
 
 /// Preview of an event.
 pub struct Preview {
@@ -66,9 +65,7 @@ pub struct AgentPreview {
 
 /// Previews decisions: asks for them and stores nothing.
 pub struct EventPreviews {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) decider: Arc<Decider>,
 }
 
@@ -80,14 +77,14 @@ impl EventPreviews {
         event: EventEnvelope,
         agent: Option<AgentId>,
     ) -> Result<Option<Preview>, StoreError> {
-        let store = &self.store;
+        let store = &self.deps.store;
         let event_is_stored = match &event.event_id {
             Some(id) => store.events().find_event(workspace, id).await?.is_some(),
             None => false,
         };
         let event = completed(event);
         let conversation = conversation_of(&event);
-        let max_live_runs = self.limits.workspace_runs;
+        let max_live_runs = self.deps.limits.workspace_runs;
         let facts = store
             .conversations()
             .current_facts(workspace, conversation.as_ref(), max_live_runs)
@@ -96,7 +93,7 @@ impl EventPreviews {
             workspace: workspace.clone(),
             event_id: event.event_id.clone().unwrap_or_default(),
             event: Arc::new(event),
-            arrived_at: self.clock.now_ms(),
+            arrived_at: self.deps.clock.now_ms(),
             only: None,
             scope: AgentReach::All,
             parent: None,
@@ -148,7 +145,7 @@ impl EventPreviews {
         }
         let endpoint = match &candidate.runner {
             Some(runner) => {
-                let store = &self.store;
+                let store = &self.deps.store;
                 store
                     .endpoints()
                     .find_endpoint(&input.workspace, runner.endpoint_id)

@@ -10,22 +10,17 @@ use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use protocol::run::RunStatus;
-use store::{Backend, LeaseFilter, Store, StoreError};
+use store::{Backend, LeaseFilter, StoreError};
 use tokio::time::Instant;
 
+use crate::artifacts::Artifacts;
 use crate::call_usage::CallUsage;
-use crate::child_cancellation::ChildCancellation;
+use crate::child_cancellation;
+use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
 use crate::ticks::ticks_every;
 use crate::unconfirmed::UnconfirmedDispatches;
 use telemetry::metrics::{self, RecoveryReason};
-
-pub(super) use cancel_polling::CancelPolling;
-pub(super) use cleanup::Cleanup;
-pub(super) use clock_check::ClockCheck;
 
 /// Runs of one query; the next query returns the rest.
 const BATCH: u64 = 200;
@@ -39,26 +34,18 @@ const CREATED_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Recovers runs that have lost their process, and releases its reservations.
 pub struct RunRecovery {
-    pub(super) store: Store,
-    pub(super) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(super) owner: Arc<str>,
-    pub(super) live: Arc<LiveRegistry>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) executor: Arc<RunExecutor>,
     pub(super) unconfirmed: Arc<UnconfirmedDispatches>,
-    pub(super) children: ChildCancellation,
     pub(super) usage: Arc<CallUsage>,
-    pub(super) cancel_polling: CancelPolling,
-    pub(super) clock_check: ClockCheck,
-    pub(super) cleanup: Cleanup,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) artifacts: Artifacts,
 }
 
 impl RunRecovery {
     /// Recovers the runs of an earlier process before the first request. SQLite has no other owner, so every
     /// running run is an orphan.
     pub async fn sweep_at_boot(&self) -> Result<(), StoreError> {
-        let (leases, age) = match self.store.backend() {
+        let (leases, age) = match self.deps.store.backend() {
             Backend::Sqlite => (LeaseFilter::All, None),
             // Other replicas dispatch their own runs.
             Backend::Postgres => (LeaseFilter::Expired, Some(CREATED_TIMEOUT)),
@@ -74,22 +61,19 @@ impl RunRecovery {
             tokio::join!(
                 self.keep_reservations(),
                 self.keep_marking_lapsed(),
-                self.clock_check.keep_comparing(),
-                self.cancel_polling.keep_polling(),
+                clock_check::keep_comparing(&self.deps),
+                cancel_polling::keep_polling(&self.deps),
                 self.keep_sweeping(),
-                self.cleanup.keep_deleting(),
-                self.cleanup.keep_indexing()
+                cleanup::keep_deleting(&self.artifacts),
+                cleanup::keep_indexing(&self.deps)
             )
         };
-        tokio::select! {
-            () = self.lifecycle.closing.cancelled() => {}
-            _ = all => {}
-        }
+        self.deps.until_closing(all).await;
     }
 
     /// Renews and releases the reservations of calls until the process stops.
     async fn keep_reservations(&self) {
-        let mut tick = ticks_every(self.limits.lease / 5);
+        let mut tick = ticks_every(self.deps.limits.lease / 5);
         loop {
             tick.tick().await;
             // A loop of its own: the leases of runs must not wait for reservations.
@@ -105,16 +89,16 @@ impl RunRecovery {
     /// Marks live runs as lost when their lease ends, for example in a database outage. Recovery ends them here or on
     /// another replica.
     async fn keep_marking_lapsed(&self) {
-        let mut tick = ticks_every(self.limits.lease / 20);
+        let mut tick = ticks_every(self.deps.limits.lease / 20);
         loop {
             tick.tick().await;
             // Independent of the renewal, which may fail or hang.
-            self.live.mark_lapsed(Instant::now());
+            self.deps.live.mark_lapsed(Instant::now());
         }
     }
 
     async fn keep_sweeping(&self) {
-        let mut tick = ticks_every(BETWEEN_SWEEPS.min(self.limits.lease / 3));
+        let mut tick = ticks_every(BETWEEN_SWEEPS.min(self.deps.limits.lease / 3));
         loop {
             tick.tick().await;
             if let Err(error) = self.sweep().await {
@@ -128,8 +112,8 @@ impl RunRecovery {
         self.unconfirmed.resolve().await?;
         self.end_orphans(LeaseFilter::Expired).await?;
         self.end_overdue().await?;
-        self.children.end_all_children().await?;
-        if self.lifecycle.stopping.is_cancelled() {
+        child_cancellation::end_all_children(&self.deps).await?;
+        if self.deps.lifecycle.stopping.is_cancelled() {
             return Ok(());
         }
         self.dispatch_created(Some(CREATED_TIMEOUT)).await
@@ -139,13 +123,14 @@ impl RunRecovery {
     async fn release_reservations(&self) -> Result<(), StoreError> {
         // First, because after an outage this process's own reservations are late as well.
         self.usage.renew_reservations().await?;
-        while self.store.usage().release_reservations().await? > 0 {}
+        while self.deps.store.usage().release_reservations().await? > 0 {}
         Ok(())
     }
 
     /// Ends runs that have been queued for too long.
     async fn end_overdue(&self) -> Result<(), StoreError> {
         for run in self
+            .deps
             .store
             .runs()
             .overdue_runs(MAX_QUEUE_TIME, BATCH)
@@ -160,7 +145,7 @@ impl RunRecovery {
 
     /// Ends a run, unless it was released since the query.
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
-        let now = self.store.runs().find_run(&run.workspace, run.id).await?;
+        let now = self.deps.find_run(&run.workspace, run.id).await?;
         // The query is old: ends of earlier runs may have released this one.
         if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
             && self.executor.end_waiting(now, failure).await
@@ -171,8 +156,8 @@ impl RunRecovery {
     }
 
     async fn dispatch_created(&self, age: Option<Duration>) -> Result<(), StoreError> {
-        for run in self.store.runs().created_runs(age, BATCH).await? {
-            if !self.live.contains(run.id) {
+        for run in self.deps.store.runs().created_runs(age, BATCH).await? {
+            if !self.deps.live.contains(run.id) {
                 metrics::swept(RecoveryReason::Dispatched);
             }
             self.executor.spawn(run.id, run.workspace, None);

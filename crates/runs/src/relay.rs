@@ -9,22 +9,18 @@ use domain::normalize::{ResultCounts, ResultValidator};
 use domain::run::Run;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use store::{Appended, ResumePoint, Store, StoreError};
+use store::{Appended, ResumePoint, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
 
 use crate::bus::Notification;
+use crate::deps::RunDeps;
 use crate::ending::EndCause;
 use crate::event_buffer::{EventBuffer, relayed};
 use crate::inputs::PreparedDispatch;
 use crate::interrupts::Interrupts;
-use crate::ledger::LedgerWriter;
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
 use crate::live::{CommittedFrames, LiveRun};
-use crate::notifier::{Notifier, RunWaiter};
-use clock::Clock;
 use reader::ResultReader;
 use runner_client::Answer;
 use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, silence_at};
@@ -67,13 +63,8 @@ pub(super) enum RelayStop {
 
 /// Relays the results of live runs into their ledgers.
 pub(super) struct Relayer {
-    pub(super) store: Store,
-    pub(super) clock: Clock,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) lifecycle: Lifecycle,
-    pub(super) ledger: Arc<LedgerWriter>,
-    pub(super) interrupts: Arc<Interrupts>,
+    pub(super) deps: Arc<RunDeps>,
+    pub(super) interrupts: Interrupts,
 }
 
 impl Relayer {
@@ -85,17 +76,14 @@ impl Relayer {
         run: &Run,
         origin: ResultOrigin,
     ) -> Result<Relayed, RelayStop> {
-        let limits = &self.limits;
+        let limits = &self.deps.limits;
         let validator = ResultValidator::new(
             &prepared.snapshot,
             limits.results,
             prepared.delta_mode,
             prepared.expected_output,
         );
-        let appends = || {
-            let waiter = RunWaiter::of(&self.notifier, run.id);
-            AppendedSource::new(&self.store, &self.ledger, limits.poll, run, waiter)
-        };
+        let appends = || AppendedSource::new(&self.deps, run);
         let mut trailing_body = None;
         let (mut input, source) = match origin {
             ResultOrigin::Answer(Answer::Started(started)) => {
@@ -106,7 +94,7 @@ impl Relayer {
             }
             ResultOrigin::Answer(Answer::Deferred(body)) => {
                 // The run does not wait for the rest of the body; its end aborts the read.
-                let reading = self.lifecycle.tasks.spawn(body.discard());
+                let reading = self.deps.lifecycle.tasks.spawn(body.discard());
                 trailing_body = Some(AbortOnDropHandle::new(reading));
                 (ResultInput::Appended(appends()), RelaySource::Appends)
             }
@@ -161,7 +149,7 @@ impl RelayShell<'_> {
                     RelayInput::Committed(committed(&mut self.in_flight).await)
                 }
                 RelayOutput::Commit(append) => {
-                    self.in_flight = Some(Box::pin(parts.ledger.commit(append)));
+                    self.in_flight = Some(Box::pin(parts.deps.ledger.commit(append)));
                     continue;
                 }
                 RelayOutput::Publish(frames, read_at) => {
@@ -187,7 +175,7 @@ impl RelayShell<'_> {
                     continue;
                 }
                 RelayOutput::WatchRelease => {
-                    self.signals.push(released(&parts.lifecycle));
+                    self.signals.push(released(&parts.deps.lifecycle));
                     continue;
                 }
                 RelayOutput::WatchSilence(at) => {
@@ -204,7 +192,7 @@ impl RelayShell<'_> {
     fn facts(&self) -> RelayFacts {
         RelayFacts {
             now: Instant::now(),
-            epoch_ms: self.parts.clock.now_ms(),
+            epoch_ms: self.parts.deps.clock.now_ms(),
             is_cancelled: self.live.cancel.is_cancelled(),
         }
     }
@@ -232,7 +220,7 @@ impl RelayShell<'_> {
     fn publish(&self, frames: CommittedFrames, read_at: Option<Instant>) {
         self.live.log.publish(frames);
         let advanced = Notification::Advanced(self.run.id);
-        self.parts.notifier.notify(advanced);
+        self.parts.deps.notifier.notify(advanced);
         relayed(read_at);
     }
 }
@@ -240,11 +228,11 @@ impl RelayShell<'_> {
 /// Looks for an uploaded artifact of the run.
 async fn find_artifact(parts: &Relayer, live: &LiveRun, run: &Run, id: Uuid) -> RelayInput {
     let ask = || {
-        let artifacts = parts.store.artifacts();
+        let artifacts = parts.deps.store.artifacts();
         artifacts.is_artifact_of(&run.workspace, run.id, id)
     };
     tokio::select! {
-        found = parts.ledger.retry_within_lease(run.id, ask) => RelayInput::ArtifactFound(found),
+        found = parts.deps.ledger.retry_within_lease(run.id, ask) => RelayInput::ArtifactFound(found),
         () = live.lost.cancelled() => RelayInput::Lost,
     }
 }

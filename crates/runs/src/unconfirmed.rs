@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::id::WorkspaceId;
 use protocol::run::RunStatus;
-use store::{Store, StoreError};
+use store::StoreError;
 use tokio::time::Instant;
 
+use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
 use crate::inputs::RunInputs;
-use crate::limits::RunLimits;
 
 /// Maximum number of entries. Recovery ends further ones as orphans.
 const MAX_PENDING: usize = 1024;
@@ -29,10 +29,7 @@ pub(super) struct Unconfirmed {
 /// Dispatches with an unknown outcome. Their runs stay in the registry of live runs, so that no sweep takes
 /// them.
 pub(super) struct UnconfirmedDispatches {
-    pub(super) store: Store,
-    pub(super) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(super) owner: Arc<str>,
+    pub(super) deps: Arc<RunDeps>,
     pub(super) executor: Arc<RunExecutor>,
     pub(super) pending: Mutex<Vec<Unconfirmed>>,
 }
@@ -55,7 +52,7 @@ impl UnconfirmedDispatches {
             all.push(Unconfirmed {
                 workspace,
                 inputs,
-                until: Instant::now() + 2 * self.limits.lease,
+                until: Instant::now() + 2 * self.deps.limits.lease,
             });
         }
     }
@@ -66,10 +63,15 @@ impl UnconfirmedDispatches {
         if ids.is_empty() {
             return Ok(());
         }
-        let (owner, lease) = (&self.owner, self.limits.lease);
+        let (owner, lease) = (&self.deps.owner, self.deps.limits.lease);
         // Taken before the database reads its clock, so that the lease ends here first.
         let requested_at = Instant::now();
-        let renewed = self.store.leases().renew_leases(owner, ids, lease).await?;
+        let renewed = self
+            .deps
+            .store
+            .leases()
+            .renew_leases(owner, ids, lease)
+            .await?;
         // After the query: on an error the entries stay.
         let all = std::mem::take(&mut *self.pending());
         let mut absent = Vec::new();
@@ -104,10 +106,7 @@ impl UnconfirmedDispatches {
         let mut absent = absent.into_iter();
         let mut looked_at = Vec::new();
         for one in absent.by_ref().take(MAX_LOOKUPS) {
-            let found = self
-                .store
-                .runs()
-                .find_run(&one.workspace, one.inputs.run.id);
+            let found = self.deps.find_run(&one.workspace, one.inputs.run.id);
             match found.await {
                 Ok(Some(run)) if run.status != RunStatus::Running => {}
                 _ => looked_at.push(one),

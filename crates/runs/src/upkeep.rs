@@ -3,20 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::breakers::Breakers;
-use crate::call_limits::CallLimits;
-use crate::lifecycle::Lifecycle;
-use crate::rate::EventRates;
+use crate::deps::RunDeps;
 
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_mins(1);
 
 /// Removes idle entries from limiters and breakers.
 pub struct Upkeep {
-    pub(super) rates: Arc<EventRates>,
-    pub(super) calls: Arc<CallLimits>,
-    pub(super) breakers: Breakers,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl Upkeep {
@@ -25,14 +19,11 @@ impl Upkeep {
         let tidy = async {
             loop {
                 tokio::time::sleep(PAUSE).await;
-                self.rates.forget_idle();
-                self.calls.forget_idle();
-                self.breakers.forget_old();
+                self.deps.rates.forget_idle();
+                self.deps.calls.forget_idle();
+                self.deps.breakers.forget_old();
             }
         };
-        tokio::select! {
-            () = self.lifecycle.closing.cancelled() => {}
-            () = tidy => {}
-        }
+        self.deps.until_closing(tidy).await;
     }
 }

@@ -8,14 +8,13 @@ use bytes::Bytes;
 use domain::ledger::{LineHead, write_frame};
 use futures_util::Stream;
 use protocol::id::{RunId, WorkspaceId};
-use store::{Store, StoreError};
+use store::StoreError;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::lifecycle::Lifecycle;
-use crate::limits::RunLimits;
-use crate::live::{LiveRegistry, LiveRun, RunProgress, Tail};
-use crate::notifier::{Notifier, RunWaiter};
+use crate::deps::RunDeps;
+use crate::live::{LiveRun, RunProgress, Tail};
+use crate::notifier::RunWaiter;
 use telemetry::metrics::OpenStream;
 
 /// Maximum events and bytes of one page from the table; at least one event. A slow reader holds one page in
@@ -38,11 +37,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 /// Streams of runs, live ones and stored ones.
 pub struct RunStreams {
-    pub(super) store: Store,
-    pub(super) limits: Arc<RunLimits>,
-    pub(super) live: Arc<LiveRegistry>,
-    pub(super) notifier: Arc<Notifier>,
-    pub(super) lifecycle: Lifecycle,
+    pub(super) deps: Arc<RunDeps>,
 }
 
 impl RunStreams {
@@ -52,7 +47,7 @@ impl RunStreams {
         workspace: &WorkspaceId,
         id: RunId,
     ) -> Result<u64, StoreError> {
-        let run = self.store.runs().find_run(workspace, id).await?;
+        let run = self.deps.find_run(workspace, id).await?;
         Ok(run.map_or(0, |run| {
             run.last_sequence
                 .saturating_sub(u64::from(run.status.is_terminal()))
@@ -62,7 +57,7 @@ impl RunStreams {
     /// Frames of a run after `from`, up to its terminal. The caller has checked that the client may see the run.
     /// An error ends the stream; the client resumes by its last id.
     pub fn watch(
-        self: &Arc<Self>,
+        &self,
         run: RunId,
         from: WatchFrom,
         heartbeat: Duration,
@@ -75,7 +70,7 @@ impl RunStreams {
         let hello = Bytes::from(format!(": run {run}\n\n{named}"));
         let now = Instant::now();
         let watcher = Watcher {
-            streams: Arc::clone(self),
+            deps: Arc::clone(&self.deps),
             run,
             live: None,
             waiter: None,
@@ -84,7 +79,7 @@ impl RunStreams {
             // Sent at once: proxies and clients see an open stream before the first event.
             ready: VecDeque::from([hello]),
             shown_at: now,
-            look_since: now.checked_sub(self.limits.poll).unwrap_or(now),
+            look_since: now.checked_sub(self.deps.limits.poll).unwrap_or(now),
             has_sent_draining: false,
             done: false,
             _open: OpenStream::enter(),
@@ -100,7 +95,7 @@ impl RunStreams {
 }
 
 struct Watcher {
-    streams: Arc<RunStreams>,
+    deps: Arc<RunDeps>,
     run: RunId,
     live: Option<Arc<LiveRun>>,
     /// Set while the run lives elsewhere.
@@ -130,7 +125,7 @@ impl Watcher {
             }
             if self.live.is_none() {
                 // Looked up in each round: the run may start here, or be taken over by this process.
-                self.live = self.streams.live.get(self.run);
+                self.live = self.deps.live.get(self.run);
             }
             match self.live.clone() {
                 Some(live) => self.follow(&live).await?,
@@ -175,7 +170,7 @@ impl Watcher {
     }
 
     async fn wait(&mut self, progress: &mut watch::Receiver<RunProgress>) {
-        let stopping = self.streams.lifecycle.stopping.clone();
+        let stopping = self.deps.lifecycle.stopping.clone();
         tokio::select! {
             // The log is dropped with the run; the next look reads the table.
             _ = progress.changed() => {}
@@ -189,13 +184,13 @@ impl Watcher {
     async fn read_elsewhere(&mut self) -> Result<(), StoreError> {
         let waiter = self
             .waiter
-            .get_or_insert_with(|| RunWaiter::of(&self.streams.notifier, self.run));
+            .get_or_insert_with(|| RunWaiter::of(&self.deps.notifier, self.run));
         let notifications = waiter.notifications();
         let notified = notifications.notified();
         tokio::pin!(notified);
         notified.as_mut().enable();
         // Status first: the events of a run that was terminal before the read are complete.
-        let look = waiter.look(&self.streams.store, self.look_since).await?;
+        let look = waiter.look(&self.deps.store, self.look_since).await?;
         let is_behind = self.cursor < look.last_sequence;
         if is_behind && self.read_table().await? {
             return Ok(());
@@ -208,9 +203,9 @@ impl Watcher {
             self.done = true;
             return Ok(());
         }
-        let stopping = self.streams.lifecycle.stopping.clone();
+        let stopping = self.deps.lifecycle.stopping.clone();
         // Counted from the shared look, so that all streams of the run share the next one.
-        let next_look = look.at + self.streams.limits.poll.min(self.heartbeat);
+        let next_look = look.at + self.deps.limits.poll.min(self.heartbeat);
         tokio::select! {
             // Independent of the rate of notifications, because a look is a query.
             () = async {
@@ -233,7 +228,7 @@ impl Watcher {
     /// Reads a page after the cursor. False: there is none.
     async fn read_table(&mut self) -> Result<bool, StoreError> {
         let lines = self
-            .streams
+            .deps
             .store
             .runs()
             .read_lines(self.run, self.cursor, PAGE, PAGE_BYTES)

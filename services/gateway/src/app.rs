@@ -236,7 +236,7 @@ impl App {
             runs.key_uses.keep_recording().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
-            runs.discovery.keep_discovering().await;
+            runs.endpoints.keep_discovering().await;
         });
         signals.next().await;
         tracing::info!(

@@ -114,7 +114,7 @@ fn view(
 fn shown(state: &ApiState, record: EndpointRecord) -> RunnerEndpoint {
     let names = state.runs.endpoints.header_names(&record);
     let now = state.runs.clock().now_ms();
-    let breaker = state.runs.breakers.view(record.id, now);
+    let breaker = state.runs.breakers().view(record.id, now);
     let seconds = |at: i64| at.div_euclid(1000);
     let breaker = CircuitBreaker {
         state: breaker.circuit.as_str().to_owned(),

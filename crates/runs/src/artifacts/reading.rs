@@ -123,7 +123,7 @@ impl Artifacts {
         let is_open = match artifact_access(reader, artifact) {
             ArtifactAccess::Open => true,
             ArtifactAccess::IfEventReceived => {
-                let store = &self.store;
+                let store = &self.deps.store;
                 store
                     .artifacts()
                     .has_had_event(run, event_id, sharers)
@@ -152,7 +152,11 @@ impl Artifacts {
         match Uuid::parse_str(id) {
             // Only the canonical form of an id names an artifact.
             Ok(uuid) if uuid.to_string() == id => {
-                self.store.artifacts().find_artifact(workspace, uuid).await
+                self.deps
+                    .store
+                    .artifacts()
+                    .find_artifact(workspace, uuid)
+                    .await
             }
             _ => Ok(None),
         }
@@ -167,6 +171,6 @@ impl Artifacts {
         impl Stream<Item = Result<Bytes, ArtifactStoreError>> + Send + 'static,
         ArtifactStoreError,
     > {
-        self.blobs.read(&artifact.key, part).await
+        self.deps.blobs.read(&artifact.key, part).await
     }
 }

@@ -9,7 +9,10 @@ use super::Artifacts;
 impl Artifacts {
     /// Releases a finished artifact. It can no longer be read.
     pub async fn drop_artifact(&self, id: Uuid) -> Result<(), StoreError> {
-        self.store.write(DropArtifact { id, audit: None }).await
+        self.deps
+            .store
+            .write(DropArtifact { id, audit: None })
+            .await
     }
 
     /// Deletes an artifact of a workspace for an operator. False: there is none. The audit of its run records
@@ -34,13 +37,13 @@ impl Artifacts {
             allowed: true,
             rule: format!("deleted by an operator with API key {by}").into(),
             bytes: row.size,
-            at: self.clock.now_ms(),
+            at: self.deps.clock.now_ms(),
             is_shared: false,
         });
         let Ok(id) = row.id.parse() else {
             return Ok(false);
         };
-        self.store.write(DropArtifact { id, audit }).await?;
+        self.deps.store.write(DropArtifact { id, audit }).await?;
         tracing::info!(
             artifact.id = row.id, artifact.bytes = row.size, api_key.id = %by,
             "an operator deleted an artifact"
@@ -50,10 +53,15 @@ impl Artifacts {
 
     /// Deletes expired artifacts, bytes first; returns their number.
     pub(crate) async fn sweep(&self) -> Result<u64, StoreError> {
-        let claimed = self.store.artifacts().claim_expired_artifacts().await?;
+        let claimed = self
+            .deps
+            .store
+            .artifacts()
+            .claim_expired_artifacts()
+            .await?;
         let mut gone = Vec::with_capacity(claimed.len());
         for one in &claimed {
-            match self.blobs.delete(&one.location).await {
+            match self.deps.blobs.delete(&one.location).await {
                 // Bytes before the row: without its row, no sweep would find them.
                 Ok(()) => gone.push(one.id),
                 Err(error) => {
@@ -64,7 +72,11 @@ impl Artifacts {
         }
         let count = gone.len() as u64;
         if count > 0 {
-            self.store.artifacts().delete_artifact_rows(gone).await?;
+            self.deps
+                .store
+                .artifacts()
+                .delete_artifact_rows(gone)
+                .await?;
         }
         Ok(count)
     }

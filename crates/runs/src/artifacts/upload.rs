@@ -74,7 +74,7 @@ enum UploadStage {
 impl Artifacts {
     /// Begins an upload. It stores nothing until the first bytes show the type.
     pub fn upload(&self, new: NewArtifact) -> Result<ArtifactUpload, UploadError> {
-        let max_bytes = self.limits.artifacts.max_bytes;
+        let max_bytes = self.deps.limits.artifacts.max_bytes;
         // Refused before the first byte: the client need not send the body.
         if new.announced.unwrap_or(0) > max_bytes {
             return Err(UploadError::TooLarge { max_bytes });
@@ -98,7 +98,7 @@ impl ArtifactUpload {
 
     /// Writes the next bytes.
     pub async fn take(&mut self, bytes: &[u8]) -> Result<(), UploadError> {
-        let max_bytes = self.artifacts.limits.artifacts.max_bytes;
+        let max_bytes = self.artifacts.deps.limits.artifacts.max_bytes;
         self.size += bytes.len() as u64;
         if self.size > max_bytes {
             return Err(UploadError::TooLarge { max_bytes });
@@ -121,7 +121,7 @@ impl ArtifactUpload {
         let UploadStage::Head(head) = std::mem::replace(&mut self.stage, UploadStage::Over) else {
             return Ok(());
         };
-        let limits = &self.artifacts.limits.artifacts;
+        let limits = &self.artifacts.deps.limits.artifacts;
         let kind = sniff::media_type(self.new.declared.as_deref(), &head);
         if !is_allowed(&kind, &limits.mime_types) {
             return Err(UploadError::TypeRefused(kind));
@@ -139,9 +139,9 @@ impl ArtifactUpload {
             shares: limits.shares,
             run_artifacts: MAX_OF_RUN,
             timeout: UPLOAD_TIMEOUT,
-            at: self.artifacts.clock.now_ms(),
+            at: self.artifacts.deps.clock.now_ms(),
         };
-        match self.artifacts.store.write(begun).await? {
+        match self.artifacts.deps.store.write(begun).await? {
             Begun::Begun => {}
             Begun::Full => return Err(UploadError::Full),
             Begun::ShareFull(share) => return Err(UploadError::ShareFull(share)),
@@ -149,7 +149,7 @@ impl ArtifactUpload {
             Begun::RunEnded => return Err(UploadError::RunEnded),
         }
         // After the row: the sweep finds the bytes of a killed process by its row.
-        let mut writing = self.artifacts.blobs.begin(&key);
+        let mut writing = self.artifacts.deps.blobs.begin(&key);
         writing.write(&head).await?;
         self.stage = UploadStage::Begun { kind, writing };
         Ok(())
@@ -189,7 +189,7 @@ impl ArtifactUpload {
         let keep = self
             .new
             .keep
-            .unwrap_or(self.artifacts.limits.artifacts.expires);
+            .unwrap_or(self.artifacts.deps.limits.artifacts.expires);
         let finish = FinishArtifact {
             id: self.id,
             run: self.new.run,
@@ -197,7 +197,7 @@ impl ArtifactUpload {
             keep,
             audit: audit(self.size),
         };
-        match self.artifacts.store.write(finish).await? {
+        match self.artifacts.deps.store.write(finish).await? {
             ArtifactFinished::Ready { expires_at } => Ok(StoredArtifact {
                 id: self.id,
                 name: facts.name,
@@ -208,7 +208,12 @@ impl ArtifactUpload {
             }),
             ArtifactFinished::Expired => {
                 // The row may be deleted already, so no sweep would find these bytes.
-                let deleted = self.artifacts.blobs.delete(&blob_key_of(self.id)).await;
+                let deleted = self
+                    .artifacts
+                    .deps
+                    .blobs
+                    .delete(&blob_key_of(self.id))
+                    .await;
                 if let Err(error) = deleted {
                     let error = &error as &dyn std::error::Error;
                     tracing::warn!(artifact.id = %self.id, error, "cannot delete the bytes of an artifact owner run has ended");
@@ -226,6 +231,10 @@ impl ArtifactUpload {
     pub async fn give_up(mut self, audit: Option<AuditEntry>) -> Result<(), StoreError> {
         self.stage = UploadStage::Over;
         let id = self.id;
-        self.artifacts.store.write(DropArtifact { id, audit }).await
+        self.artifacts
+            .deps
+            .store
+            .write(DropArtifact { id, audit })
+            .await
     }
 }

@@ -2,17 +2,16 @@
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use domain::admission::without_steering;
 use domain::artifact::has_artifacts;
-use domain::authorization::{AuthorizationSnapshot, ResourceCatalog, Subject};
+use domain::authorization::{AuthorizationSnapshot, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::event::conversation_of;
 use domain::generation::GenerationStep;
 use domain::run::deadline;
 use domain::state::StateOwner;
 use protocol::event::MESSAGE_RECEIVED;
-use store::{Candidate, NewRun, RunnerRecord, SharedParts, Store, sha256_hex};
+use store::{Candidate, NewRun, RunnerRecord, SharedParts, sha256_hex};
 
 use super::callable::{callable, peers_among, unavailable};
 use super::candidate_cache::CandidateCache;
@@ -20,23 +19,13 @@ use super::draft::RunDraft;
 use super::input::{DecisionInput, ParentContext};
 use crate::agent_cache::{AgentCache, CachedAgent};
 use crate::context::ContextWriter;
-use crate::endpoint_cache::EndpointCache;
+use crate::deps::RunDeps;
 use crate::intake::IntakeError;
-use crate::limits::RunLimits;
-use crate::live::LiveRegistry;
-use clock::Clock;
 
 /// Decides about events: which agent gets one, and with which run.
 pub(crate) struct Decider {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) catalog: Arc<ArcSwap<ResourceCatalog>>,
-    pub(crate) limits: Arc<RunLimits>,
-    /// Name of this process in leases.
-    pub(crate) owner: Arc<str>,
-    pub(crate) live: Arc<LiveRegistry>,
-    pub(crate) context: Arc<ContextWriter>,
-    pub(crate) endpoints: Arc<EndpointCache>,
+    pub(crate) deps: Arc<RunDeps>,
+    pub(crate) context: ContextWriter,
     pub(crate) agents: AgentCache,
     pub(crate) candidates: CandidateCache,
 }
@@ -95,9 +84,9 @@ impl Decider {
         })?;
         let (snapshot, snapshot_text, shared) =
             self.authorize(input, winner, runner, &agent, candidates, step);
-        let max_ms = i64::try_from(self.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
+        let max_ms = i64::try_from(self.deps.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
-        let deadline_at = deadline(timeout, self.clock.now_ms(), max_ms);
+        let deadline_at = deadline(timeout, self.deps.clock.now_ms(), max_ms);
         let parent = input.parent.as_ref();
         let row = NewRun {
             id: input.run_id,
@@ -173,7 +162,7 @@ impl Decider {
                 subject: event.subject.as_ref(),
             },
         };
-        let (granted, shared) = agent.grant(&self.catalog.load_full(), &subject);
+        let (granted, shared) = agent.grant(&self.deps.catalog.load_full(), &subject);
         let snapshot = granted.snapshot(&subject);
         let text = granted.text_of(&snapshot);
         (snapshot, text, shared)

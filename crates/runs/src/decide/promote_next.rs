@@ -45,7 +45,7 @@ pub(crate) fn promote_next(
             workspace: workspace.clone(),
             event_id: left.event_id.clone(),
             event: Arc::new(event),
-            arrived_at: decider.clock.now_ms(),
+            arrived_at: decider.deps.clock.now_ms(),
             only: None,
             scope: AgentReach::All,
             parent: None,

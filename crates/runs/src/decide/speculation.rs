@@ -48,7 +48,7 @@ impl SpeculativeRun {
 
     fn draft(decider: &Decider, input: &DecisionInput) -> Option<Self> {
         let candidates = decider.candidates.get(&input.workspace)?;
-        let catalog = decider.catalog.load_full();
+        let catalog = decider.deps.catalog.load_full();
         let winner = Decider::winner(input, &candidates).ok()??;
         // Only the conversation's lock fixes its generation.
         if winner.agent.spec.conversation_idle_seconds.is_some() {
@@ -75,7 +75,7 @@ impl SpeculativeRun {
         facts: &DecisionFacts,
         winner: &Candidate,
     ) -> Option<RunDraft> {
-        let same_catalog = Arc::ptr_eq(&self.catalog, &decider.catalog.load());
+        let same_catalog = Arc::ptr_eq(&self.catalog, &decider.deps.catalog.load());
         let expected = &self.candidates[self.winner];
         // Pointers first: the comparison of all agents is the expensive case.
         let same_winner = Arc::ptr_eq(&self.candidates, &facts.candidates)
@@ -98,7 +98,7 @@ async fn prepare_dispatch(
     position: ExpectedPosition,
 ) -> Option<PreparedDispatch> {
     let address = draft.endpoint.as_ref()?;
-    let endpoint = decider.endpoints.open(address).ok()?;
+    let endpoint = decider.deps.endpoint_cache.open(address).ok()?;
     let (row, spec) = (&draft.row, &draft.agent.frozen);
     let context = decider.context.write(ContextInputs {
         workspace: &input.workspace,
@@ -107,7 +107,7 @@ async fn prepare_dispatch(
         spec,
         event: &input.event,
         position,
-        arrived_at: decider.clock.now_ms(),
+        arrived_at: decider.deps.clock.now_ms(),
         deadline_at: row.deadline_at,
         trace: RunTrace::of(row.id, row.trace_parent),
         wants_static_refs: draft.wants_static_refs(),
@@ -133,6 +133,7 @@ async fn quiet_position(decider: &Decider, input: &DecisionInput) -> Option<Expe
         return Some(ExpectedPosition::default());
     };
     let now = decider
+        .deps
         .store
         .conversations()
         .conversation_state(&input.workspace, &identity);

@@ -78,6 +78,7 @@ impl Endpoints {
         };
         let mut diff = compare(&before, &found);
         let agents = self
+            .deps
             .store
             .agents()
             .agents_of_runners(&record.workspace, &affected_runners(&diff), MAX_AGENTS)
@@ -91,7 +92,7 @@ impl Endpoints {
         &self,
         record: &EndpointRecord,
     ) -> Result<Vec<RegisteredRunner>, StoreError> {
-        let store = &self.store;
+        let store = &self.deps.store;
         let runners = store
             .endpoints()
             .runners_of(&record.workspace, record.id)
@@ -111,7 +112,7 @@ impl Endpoints {
         record: &EndpointRecord,
         listed: &[RunnerId],
     ) -> Result<BTreeMap<RunnerId, String>, StoreError> {
-        let store = &self.store;
+        let store = &self.deps.store;
         let runners = store
             .endpoints()
             .runners_elsewhere(&record.workspace, record.id, listed)

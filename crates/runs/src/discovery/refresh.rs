@@ -22,7 +22,7 @@ impl Endpoints {
         let discovery = self.discover(record).await;
         // Requested by an operator, so runs may be posted at once, without waiting for the breaker.
         if discovery.has_answer() {
-            self.breakers.allow_probe(record.id);
+            self.deps.breakers.allow_probe(record.id);
         }
         self.save_discovery(record, discovery, IdClaims::All).await
     }
@@ -33,9 +33,9 @@ impl Endpoints {
         let discovery = self.discover(record).await;
         // The list of a healthy endpoint proves nothing: it may work while runs fail.
         if discovery.has_answer() && record.health != "healthy" {
-            self.breakers.allow_probe(record.id);
+            self.deps.breakers.allow_probe(record.id);
         }
-        let age = self.clock.now_ms() - record.created_at;
+        let age = self.deps.clock.now_ms() - record.created_at;
         let is_new = record.discovered_at.is_none() && age < NEW_FOR_MS;
         let is_wanted = is_new || record.origin == "config";
         // A compromised endpoint must not take over the agents of a removed one by listing its ids.
@@ -49,20 +49,20 @@ impl Endpoints {
 
     /// Names of an endpoint's static headers. The values are never shown.
     pub fn header_names(&self, record: &EndpointRecord) -> Vec<String> {
-        let endpoint = open_endpoint(&self.master_key, &record.address());
+        let endpoint = open_endpoint(&self.deps.master_key, &record.address());
         let names = |endpoint: Endpoint| endpoint.headers.keys().map(ToString::to_string).collect();
         endpoint.map(names).unwrap_or_default()
     }
 
     pub(super) async fn discover(&self, record: &EndpointRecord) -> DiscoveryResult {
-        let requested_at = self.clock.now_ms();
+        let requested_at = self.deps.clock.now_ms();
         let (outcome, latency_ms) = if let Some(manifests) = &record.manifests {
             (ListOutcome::Found(validate_manifests(manifests)), None)
         } else {
             let outcome = self.ask(record).await;
             let label = endpoint_label(&record.workspace, &record.name);
             metrics::discovered(&label, outcome.health());
-            (outcome, Some(self.clock.now_ms() - requested_at))
+            (outcome, Some(self.deps.clock.now_ms() - requested_at))
         };
         DiscoveryResult {
             outcome,
@@ -72,8 +72,8 @@ impl Endpoints {
     }
 
     async fn ask(&self, record: &EndpointRecord) -> ListOutcome {
-        match open_endpoint(&self.master_key, &record.address()) {
-            Ok(endpoint) => ListOutcome::of(self.client.list_runners(&endpoint).await),
+        match open_endpoint(&self.deps.master_key, &record.address()) {
+            Ok(endpoint) => ListOutcome::of(self.deps.client.list_runners(&endpoint).await),
             Err(error) => ListOutcome::unhealthy(error.to_string()),
         }
     }
@@ -84,7 +84,7 @@ impl Endpoints {
         discovery: DiscoveryResult,
         claims: IdClaims,
     ) -> Result<(), StoreError> {
-        let at = self.clock.now_ms();
+        let at = self.deps.clock.now_ms();
         let next_check_at = self.next_check(record, &discovery.outcome, at);
         let (requested_at, latency_ms) = (discovery.requested_at, discovery.latency_ms);
         let mut found = discovery.outcome.found();
@@ -116,7 +116,7 @@ impl Endpoints {
                     next_check_at,
                     at,
                 };
-                return self.store.write(failure).await;
+                return self.deps.store.write(failure).await;
             }
         };
         let mut findings = findings(&discovered);
@@ -135,7 +135,7 @@ impl Endpoints {
                 next_check_at,
                 at,
             };
-            let conflicts = self.store.write(save).await?;
+            let conflicts = self.deps.store.write(save).await?;
             if conflicts.is_empty() {
                 break;
             }
@@ -165,7 +165,12 @@ impl Endpoints {
         workspace: &WorkspaceId,
         id: EndpointId,
     ) -> Result<String, StoreError> {
-        let endpoint = self.store.endpoints().find_endpoint(workspace, id).await?;
+        let endpoint = self
+            .deps
+            .store
+            .endpoints()
+            .find_endpoint(workspace, id)
+            .await?;
         Ok(endpoint.map(|endpoint| endpoint.name).unwrap_or_default())
     }
 }

@@ -75,6 +75,7 @@ impl Endpoints {
         self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
             .await?;
         let created = self
+            .deps
             .store
             .write(SaveEndpoint::Create(Box::new(record.clone())))
             .await;
@@ -86,6 +87,7 @@ impl Endpoints {
         let claims = replaces.map_or(IdClaims::All, IdClaims::Replacing);
         self.save_discovery(&record, discovery, claims).await?;
         if let Some(saved) = self
+            .deps
             .store
             .endpoints()
             .find_endpoint(workspace, record.id)
@@ -105,7 +107,7 @@ impl Endpoints {
         workspace: &WorkspaceId,
         spec: &EndpointSpec,
     ) -> Result<Option<EndpointId>, RegisterError> {
-        let store = &self.store;
+        let store = &self.deps.store;
         let replaces = match &spec.replaces {
             None => None,
             Some(name) => {
@@ -147,10 +149,10 @@ impl Endpoints {
     ) -> Result<(), RegisterError> {
         let DiscoveredEndpoint { record, discovery } = discovered;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
-        let mut saved = self.store.write(Arc::clone(&configure)).await;
+        let mut saved = self.deps.store.write(Arc::clone(&configure)).await;
         if matches!(saved, Err(StoreError::Taken)) {
             // Another replica has stored it at the same time, so this finds its row.
-            saved = self.store.write(configure).await;
+            saved = self.deps.store.write(configure).await;
         }
         let saved = saved?;
         if let Some(saved) = saved {
@@ -174,7 +176,7 @@ impl Endpoints {
                 "must have 1 to 128 bytes and no control characters",
             ));
         }
-        if let Err(error) = self.egress.check_url(&spec.base_url) {
+        if let Err(error) = self.deps.egress.check_url(&spec.base_url) {
             faults.push(Fault::new("/base_url", error.to_string()));
         }
         let secret = spec.secret.as_deref().or(made_secret).unwrap_or_default();
@@ -196,7 +198,7 @@ impl Endpoints {
             return Err(RegisterError::Faults(faults));
         }
         let headers = json!(spec.headers).to_string();
-        let key = &self.master_key;
+        let key = &self.deps.master_key;
         Ok(EndpointRecord {
             id: EndpointId(Uuid::now_v7()),
             workspace: workspace.clone(),
@@ -217,7 +219,7 @@ impl Endpoints {
             discovered_at: None,
             next_check_at: self.first_check(),
             version: 1,
-            created_at: self.clock.now_ms(),
+            created_at: self.deps.clock.now_ms(),
         })
     }
 

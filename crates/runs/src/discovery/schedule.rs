@@ -24,8 +24,8 @@ impl Endpoints {
     ) -> i64 {
         let pause = match outcome {
             ListOutcome::Found(_) if record.manifests.is_some() => return NEVER,
-            ListOutcome::Found(_) => self.limits.discovery_ttl,
-            ListOutcome::Failed { .. } => self.limits.discovery_retry,
+            ListOutcome::Found(_) => self.deps.limits.discovery_ttl,
+            ListOutcome::Failed { .. } => self.deps.limits.discovery_retry,
         };
         let random = f64::from(Uuid::new_v4().as_bytes()[0]) / 255.0;
         now + millis(spread(pause, random))
@@ -33,7 +33,7 @@ impl Endpoints {
 
     /// Time until which the registration itself discovers a new endpoint.
     pub(super) fn first_check(&self) -> i64 {
-        self.clock.now_ms() + millis(CLAIM_TIME)
+        self.deps.clock.now_ms() + millis(CLAIM_TIME)
     }
 }
 

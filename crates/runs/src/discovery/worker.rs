@@ -1,6 +1,5 @@
 //! Discovery worker: discovers endpoints again when they are due. One replica claims each of them.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -9,29 +8,23 @@ use store::{EndpointRecord, StoreError};
 
 use super::Endpoints;
 use super::schedule::{CLAIM_TIME, millis};
-use crate::lifecycle::Lifecycle;
 
 /// Concurrent discoveries of this process.
 const AT_ONCE: usize = 8;
 /// Maximum pause between two queries for due endpoints.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Discovers due endpoints again.
-pub struct DiscoveryWorker {
-    pub(crate) endpoints: Arc<Endpoints>,
-    pub(crate) lifecycle: Lifecycle,
-}
 
-impl DiscoveryWorker {
+impl Endpoints {
     /// Discovers due endpoints, the longest due first, until the process stops.
     pub async fn keep_discovering(&self) {
-        let limits = &self.endpoints.limits;
+        let limits = &self.deps.limits;
         let pause = (limits.discovery_ttl.min(limits.discovery_retry) / 2).min(LONGEST_PAUSE);
         let mut asking = FuturesUnordered::new();
         loop {
             let due = self.claim_due(AT_ONCE - asking.len()).await;
             asking.extend(due.into_iter().map(|endpoint| self.ask_again(endpoint)));
             tokio::select! {
-                () = self.lifecycle.stopping.cancelled() => return,
+                () = self.deps.lifecycle.stopping.cancelled() => return,
                 // A finished discovery frees a slot for the next due endpoint.
                 Some(()) = asking.next() => {}
                 () = tokio::time::sleep(pause) => {}
@@ -57,9 +50,9 @@ impl DiscoveryWorker {
     }
 
     async fn try_claim_due(&self, slots: usize) -> Result<Vec<EndpointRecord>, StoreError> {
-        let now = self.endpoints.clock.now_ms();
+        let now = self.deps.clock.now_ms();
         let due = self
-            .endpoints
+            .deps
             .store
             .endpoints()
             .due_endpoints(now, slots as u64)
@@ -67,7 +60,7 @@ impl DiscoveryWorker {
         let mut taken = Vec::with_capacity(due.len());
         for endpoint in due {
             if self
-                .endpoints
+                .deps
                 .store
                 .endpoints()
                 // Replicas read the same due rows; the claim lets one of them through.
@@ -81,7 +74,7 @@ impl DiscoveryWorker {
     }
 
     async fn ask_again(&self, endpoint: EndpointRecord) {
-        if let Err(error) = self.endpoints.refresh_when_due(&endpoint).await {
+        if let Err(error) = self.refresh_when_due(&endpoint).await {
             tracing::error!(
                 error = &error as &dyn std::error::Error,
                 "cannot refresh endpoint {}",

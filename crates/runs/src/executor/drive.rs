@@ -170,7 +170,13 @@ impl RunExecutor {
     /// Releases an async run. Another replica or the next start resumes it.
     async fn release(&self, run: &Run) {
         let id = run.id;
-        match self.store.leases().release(id, run.fencing_token).await {
+        match self
+            .deps
+            .store
+            .leases()
+            .release(id, run.fencing_token)
+            .await
+        {
             Ok(()) => {
                 tracing::info!(run.id = %id, "released the lease of run {id} for another replica");
             }

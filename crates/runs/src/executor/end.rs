@@ -28,7 +28,7 @@ impl RunExecutor {
         };
         // After a stop they stay `created`; the next start or another replica dispatches them.
         let passed = failpoint::pass("succession.before_dispatch").await;
-        if !self.lifecycle.stopping.is_cancelled() && passed.is_ok() {
+        if !self.deps.lifecycle.stopping.is_cancelled() && passed.is_ok() {
             for next in std::mem::take(&mut ended.next) {
                 // In tasks of their own: a long queue of a conversation must not be a recursion.
                 self.spawn(next, run.workspace.clone(), None);
@@ -72,8 +72,8 @@ impl RunExecutor {
 
     /// Ends a run whose lease was taken over.
     pub(crate) async fn end_taken_over(self: &Arc<Self>, run: &Run, failure: Failure) {
-        let live = self.live.enter(run.id);
-        let _guard = self.live.guard(run.id, &live);
+        let live = self.deps.live.enter(run.id);
+        let _guard = self.deps.live.guard(run.id, &live);
         let buffer = EventBuffer::new(run);
         let ending = EndCause::Gateway {
             failure,
@@ -84,7 +84,7 @@ impl RunExecutor {
             .finish(&live, run, buffer, ResultCounts::default(), ending)
             .await;
         // Local waiters do not know that the run was live here.
-        self.notifier.wake(run.id);
+        self.deps.notifier.wake(run.id);
     }
 }
 

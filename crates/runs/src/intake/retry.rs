@@ -58,10 +58,10 @@ impl Intake {
     ) -> Result<RetriedRun, RetryError> {
         let workspace = sender.workspace;
         self.admit_event(workspace)?;
-        let run = self.store.runs().find_run(workspace, id).await?;
+        let run = self.deps.find_run(workspace, id).await?;
         let run = run.ok_or(RetryError::Unknown(id))?;
         check_retryable(&run)?;
-        let parent = self.spans.parent_of(trace);
+        let parent = self.deps.spans.parent_of(trace);
         let input = self.retry_input(&run, sender, parent).await?;
         let effects = LastEffects::default();
         let retry = RetryRun {
@@ -69,7 +69,7 @@ impl Intake {
             run_id: id,
             event_id: run.event_id,
             conversation_key: run.conversation_key,
-            max_live_runs: self.limits.workspace_runs,
+            max_live_runs: self.deps.limits.workspace_runs,
             at: input.arrived_at,
             decide: self.retry_decision(input, effects.clone()),
         };
@@ -106,6 +106,7 @@ impl Intake {
         trace_parent: Option<TraceParent>,
     ) -> Result<DecisionInput, StoreError> {
         let stored = self
+            .deps
             .store
             .events()
             .find_event(&run.workspace, &run.event_id);
@@ -124,7 +125,7 @@ impl Intake {
             scope: sender.scope.clone(),
             posted_by: Some(sender.key),
             event: Arc::new(event),
-            arrived_at: self.clock.now_ms(),
+            arrived_at: self.deps.clock.now_ms(),
             parent: None,
             retry_of: Some(run.id),
             trace_parent,
@@ -150,17 +151,16 @@ impl Intake {
         retry: RetryRun,
         effects: LastEffects,
     ) -> Result<(Retried, DecisionEffects), StoreError> {
-        let store = self.store.clone();
-        let (executor, signals) = (Arc::clone(&self.executor), self.signals.clone());
+        let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         // A task of its own: the client may disconnect, but a stored run must be driven.
-        let storing = self.lifecycle.tasks.spawn(async move {
+        let storing = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (retry.workspace.clone(), retry.at);
-            let retried = store.runs().retry_run(retry).await?;
+            let retried = deps.store.runs().retry_run(retry).await?;
             // A retry is never dispatched by its commit, so no dispatch can be unconfirmed.
             let (mut effects, _) = effects.take();
             if let Retried::Created(_) = retried {
                 for run in std::mem::take(&mut effects.cancelled) {
-                    signals.send(run, at);
+                    deps.send_cancel(run, at);
                 }
                 if let Some(run) = effects.answer.as_ref().and_then(created_run) {
                     executor.spawn(run, workspace, None);

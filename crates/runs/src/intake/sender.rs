@@ -25,7 +25,7 @@ impl Intake {
             return Ok(());
         };
         let run = match run {
-            Some(run) => self.store.runs().find_run(sender.workspace, run).await?,
+            Some(run) => self.deps.find_run(sender.workspace, run).await?,
             None => None,
         };
         let is_reached = run.is_some_and(|run| agents.contains(&run.agent_id));

@@ -1,88 +1,77 @@
 //! Deletion of expired rows, and indexing of old transcripts.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use store::{Store, StoreError};
+use store::StoreError;
 
 use crate::artifacts::Artifacts;
-use crate::limits::RunLimits;
+use crate::deps::RunDeps;
 use crate::ticks::ticks_every;
-use clock::Clock;
 
 /// Pause between two deletes, in which other writes commit.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 
-/// Deletes and indexes in small steps.
-pub(crate) struct Cleanup {
-    pub(crate) store: Store,
-    pub(crate) clock: Clock,
-    pub(crate) limits: Arc<RunLimits>,
-    pub(crate) artifacts: Artifacts,
+/// Deletes expired rows in small steps, so that other writes do not wait long.
+pub(super) async fn keep_deleting(artifacts: &Artifacts) {
+    let mut tick = ticks_every(artifacts.deps.limits.lease / 3);
+    loop {
+        tick.tick().await;
+        while clean_some(artifacts).await > 0 {
+            tokio::time::sleep(BETWEEN_DELETES).await;
+        }
+    }
 }
 
-impl Cleanup {
-    /// Deletes expired rows in small steps, so that other writes do not wait long.
-    pub(super) async fn keep_deleting(&self) {
-        let mut tick = ticks_every(self.limits.lease / 3);
-        loop {
-            tick.tick().await;
-            while self.clean_some().await > 0 {
-                tokio::time::sleep(BETWEEN_DELETES).await;
-            }
-        }
+/// Each kind is independent, so that a failure of one does not delay the others.
+async fn clean_some(artifacts: &Artifacts) -> u64 {
+    let deps = &artifacts.deps;
+    let store = &deps.store;
+    let mut swept = vec![
+        store.state().sweep_storage().await,
+        store.knowledge().sweep_knowledge().await.map(u64::from),
+        artifacts.sweep().await,
+        store.leases().sweep_appends().await,
+        store.retention().sweep_tool_calls().await,
+        store.retention().sweep_budgets().await,
+        store
+            .retention()
+            .sweep_stream_links(deps.clock.now_ms())
+            .await,
+        store.retention().sweep_shared_parts().await,
+    ];
+    if let Some(retention) = deps.limits.retention {
+        swept.push(store.retention().prune_runs(retention).await);
     }
+    if let Some(audit_retention) = deps.limits.audit_retention {
+        swept.push(store.audit_log().sweep_audit(audit_retention).await);
+    }
+    // A failure counts as 0, so that it does not cause a busy loop.
+    let deleted = swept.into_iter().map(|one| {
+        one.unwrap_or_else(|error| {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "cannot delete expired data, trying again");
+            0
+        })
+    });
+    deleted.sum()
+}
 
-    /// Each kind is independent, so that a failure of one does not delay the others.
-    async fn clean_some(&self) -> u64 {
-        let store = &self.store;
-        let mut swept = vec![
-            store.state().sweep_storage().await,
-            store.knowledge().sweep_knowledge().await.map(u64::from),
-            self.artifacts.sweep().await,
-            store.leases().sweep_appends().await,
-            store.retention().sweep_tool_calls().await,
-            store.retention().sweep_budgets().await,
-            store
-                .retention()
-                .sweep_stream_links(self.clock.now_ms())
-                .await,
-            store.retention().sweep_shared_parts().await,
-        ];
-        if let Some(retention) = self.limits.retention {
-            swept.push(store.retention().prune_runs(retention).await);
+/// Adds transcripts of older gateways to the full-text index.
+pub(super) async fn keep_indexing(deps: &RunDeps) {
+    let mut tick = ticks_every(deps.limits.lease / 3);
+    loop {
+        tick.tick().await;
+        if let Err(error) = index_all(deps).await {
+            tracing::error!(
+                error = &error as &dyn std::error::Error,
+                "cannot index transcripts; their search is incomplete until it succeeds"
+            );
         }
-        if let Some(audit_retention) = self.limits.audit_retention {
-            swept.push(store.audit_log().sweep_audit(audit_retention).await);
-        }
-        // A failure counts as 0, so that it does not cause a busy loop.
-        let deleted = swept.into_iter().map(|one| {
-            one.unwrap_or_else(|error| {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "cannot delete expired data, trying again");
-                0
-            })
-        });
-        deleted.sum()
     }
+}
 
-    /// Adds transcripts of older gateways to the full-text index.
-    pub(super) async fn keep_indexing(&self) {
-        let mut tick = ticks_every(self.limits.lease / 3);
-        loop {
-            tick.tick().await;
-            if let Err(error) = self.index_all().await {
-                tracing::error!(
-                    error = &error as &dyn std::error::Error,
-                    "cannot index transcripts; their search is incomplete until it succeeds"
-                );
-            }
-        }
-    }
-
-    async fn index_all(&self) -> Result<(), StoreError> {
-        // In steps, between which other writes commit.
-        while self.store.conversations().index_backlog().await? {}
-        Ok(())
-    }
+async fn index_all(deps: &RunDeps) -> Result<(), StoreError> {
+    // In steps, between which other writes commit.
+    while deps.store.conversations().index_backlog().await? {}
+    Ok(())
 }

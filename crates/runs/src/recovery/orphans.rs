@@ -47,25 +47,27 @@ pub(crate) fn recovery_of(position: Result<Option<ResumePoint>, StoreError>) -> 
 impl RunRecovery {
     pub(super) async fn end_orphans(&self, leases: LeaseFilter) -> Result<(), StoreError> {
         // A stopping process does not resume the runs that it has released.
-        while !self.lifecycle.stopping.is_cancelled() {
+        while !self.deps.lifecycle.stopping.is_cancelled() {
             let mut expired = self
+                .deps
                 .store
                 .leases()
-                .expired_runs(&self.owner, leases, BATCH)
+                .expired_runs(&self.deps.owner, leases, BATCH)
                 .await?;
             let is_last = (expired.len() as u64) < BATCH;
             // Live runs are driven here: their leases are renewed, or they are marked as lost.
-            expired.retain(|run| !self.live.contains(run.id));
+            expired.retain(|run| !self.deps.live.contains(run.id));
             if expired.is_empty() {
                 return Ok(());
             }
             // Other replicas sweep as well; each run is taken over by one of them.
             for some in expired.chunks(AT_ONCE) {
                 let ids = some.iter().map(|run| run.id).collect();
-                let (owner, lease) = (&self.owner, self.limits.lease);
+                let (owner, lease) = (&self.deps.owner, self.deps.limits.lease);
                 // Taken before the database reads its clock, so that the lease ends here first.
                 let held_until = Instant::now() + lease;
                 let taken = self
+                    .deps
                     .store
                     .leases()
                     .take_over_batch(ids, owner, lease, leases)
@@ -83,7 +85,7 @@ impl RunRecovery {
     /// Resumes async runs that were taken over, and ends the others, whose runner was lost with their gateway.
     async fn resume_or_end(&self, taken: Vec<Run>, held_until: Instant) -> Result<(), StoreError> {
         let ids: Vec<_> = taken.iter().map(|run| run.id).collect();
-        let deferred = self.store.leases().async_runs_of(&ids).await?;
+        let deferred = self.deps.store.leases().async_runs_of(&ids).await?;
         let each = taken.into_iter().map(|run| async {
             if deferred.contains(&run.id) {
                 self.resume(run, held_until).await;
@@ -97,8 +99,13 @@ impl RunRecovery {
     }
 
     async fn resume(&self, run: Run, held_until: Instant) {
-        let lease = self.limits.append_lease;
-        let position = self.store.leases().resume(run.id, run.attempt, lease).await;
+        let lease = self.deps.limits.append_lease;
+        let position = self
+            .deps
+            .store
+            .leases()
+            .resume(run.id, run.attempt, lease)
+            .await;
         if let Err(error) = &position {
             tracing::error!(
                 run.id = %run.id, error = error as &dyn std::error::Error,

@@ -73,10 +73,10 @@ use bytes::Bytes;
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
-use store::{AppendsClosed, CloseAppends, Store, StoreError};
+use store::{AppendsClosed, CloseAppends, StoreError};
 
+use crate::deps::RunDeps;
 use crate::ending::internal_failure;
-use crate::ledger::LedgerWriter;
 use crate::notifier::RunWaiter;
 use runner_client::Results;
 
@@ -189,9 +189,7 @@ impl AppendCursor {
 
 /// Results that a runner appends through any replica.
 pub(super) struct AppendedSource<'a> {
-    store: &'a Store,
-    ledger: &'a LedgerWriter,
-    poll: Duration,
+    deps: &'a RunDeps,
     run: RunId,
     attempt: u32,
     epoch: i64,
@@ -200,21 +198,13 @@ pub(super) struct AppendedSource<'a> {
 }
 
 impl<'a> AppendedSource<'a> {
-    pub(super) fn new(
-        store: &'a Store,
-        ledger: &'a LedgerWriter,
-        poll: Duration,
-        run: &Run,
-        waiter: RunWaiter,
-    ) -> Self {
+    pub(super) fn new(deps: &'a RunDeps, run: &Run) -> Self {
         Self {
-            store,
-            ledger,
-            poll,
+            deps,
             run: run.id,
             attempt: run.attempt,
             epoch: run.fencing_token,
-            waiter,
+            waiter: RunWaiter::of(&deps.notifier, run.id),
             cursor: AppendCursor::new(None),
         }
     }
@@ -238,8 +228,9 @@ impl<'a> AppendedSource<'a> {
             epoch: self.epoch,
             only_if_expired,
         };
-        self.ledger
-            .retry_within_lease(self.run, || self.store.write(close))
+        let deps = self.deps;
+        deps.ledger
+            .retry_within_lease(self.run, || deps.store.write(close))
             .await
     }
 
@@ -253,7 +244,7 @@ impl<'a> AppendedSource<'a> {
             let notified = notifications.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
-            let poll = self.poll;
+            let poll = self.deps.limits.poll;
             let pause = match self.look().await {
                 Ok(AppendRead::Found(read)) => return read,
                 // Without a notification, the end of the heartbeat lease must be noticed.
@@ -280,7 +271,7 @@ impl<'a> AppendedSource<'a> {
     }
 
     async fn look(&mut self) -> Result<AppendRead, StoreError> {
-        let leases = self.store.leases();
+        let leases = self.deps.store.leases();
         // Read first: results from before the end of the lease are read after it.
         let heartbeat_millis = leases.heartbeat_remaining(self.run, self.attempt).await?;
         let read_through = self.cursor.read_through();
@@ -298,7 +289,7 @@ impl<'a> AppendedSource<'a> {
         Ok(match self.cursor.on_expired(closed) {
             Ok(read) => AppendRead::Found(read),
             Err(pause) => AppendRead::Nothing {
-                heartbeat_remaining: pause.unwrap_or(self.poll),
+                heartbeat_remaining: pause.unwrap_or(self.deps.limits.poll),
             },
         })
     }

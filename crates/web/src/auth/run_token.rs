@@ -85,10 +85,10 @@ async fn run_of(
         return Err(ApiError::deadline_exceeded());
     }
     // After the token check: other callers must not use up the rate of a run.
-    if !state.runs.calls.admit_call(&grant) {
+    if !state.runs.calls().admit_call(&grant) {
         return Err(rate_limited());
     }
-    let call_permit = state.runs.calls.begin(&grant, CallKind::Host)?;
+    let call_permit = state.runs.calls().begin(&grant, CallKind::Host)?;
     let answer = ResponseMemory::of(&parts.extensions)?;
     answer.charge_to(Sender::Run(grant.run.id, grant.run.endpoint_id));
     // Until the response is sent, because the runner may read it slowly.

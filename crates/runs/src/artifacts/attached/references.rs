@@ -59,7 +59,7 @@ impl Artifacts {
                 let fault = Fault::new(named.pointer.clone(), message);
                 Err(AttachError::Reference(fault))
             };
-            match self.store.write(bind).await? {
+            match self.deps.store.write(bind).await? {
                 Bound::Bound(record) => {
                     bound.push(named.id);
                     describe(input, &record);
@@ -79,7 +79,7 @@ impl Artifacts {
     pub(super) async fn unbind(&self, event_id: &str, bound: Vec<Uuid>) {
         for id in bound {
             let event_id = event_id.to_owned();
-            let unbound = self.store.write(UnbindArtifact { id, event_id }).await;
+            let unbound = self.deps.store.write(UnbindArtifact { id, event_id }).await;
             if let Err(error) = unbound {
                 let error = &error as &dyn std::error::Error;
                 tracing::warn!(artifact.id = %id, error, "cannot release an upload from a rejected event; it stays bound until it expires");

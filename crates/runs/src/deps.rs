@@ -1,0 +1,120 @@
+//! State that the services of runs share.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use domain::authorization::ResourceCatalog;
+use domain::budget::Budget;
+use domain::run::Run;
+use egress::Egress;
+use protocol::id::{RunId, WorkspaceId};
+use store::{Store, StoreError};
+
+use crate::breakers::Breakers;
+use crate::bus::{Bus, Notification};
+use crate::call_limits::CallLimits;
+use crate::ended_runs::EndedRuns;
+use crate::endpoint_cache::EndpointCache;
+use crate::ledger::LedgerWriter;
+use crate::lifecycle::Lifecycle;
+use crate::limits::RunLimits;
+use crate::live::LiveRegistry;
+use crate::notifier::Notifier;
+use crate::parts::RunParts;
+use crate::rate::EventRates;
+use blob_store::ArtifactStore;
+use clock::Clock;
+use keys::keyring::Keyring;
+use runner_client::RunnerClient;
+use secrets::seal::MasterKey;
+use telemetry::spans::Spans;
+
+/// Parts and shared state of the runs of this process. Each service holds it in an `Arc`.
+pub(crate) struct RunDeps {
+    pub(super) store: Store,
+    pub(super) bus: Box<dyn Bus>,
+    pub(super) clock: Clock,
+    pub(super) egress: Egress,
+    pub(super) client: RunnerClient,
+    pub(super) keys: Arc<Keyring>,
+    pub(super) master_key: Arc<MasterKey>,
+    pub(super) catalog: Arc<ArcSwap<ResourceCatalog>>,
+    pub(super) spans: Spans,
+    pub(super) budgets: Arc<[Budget]>,
+    pub(super) blobs: ArtifactStore,
+    pub(super) limits: RunLimits,
+    /// Name of this process in leases.
+    pub(super) owner: String,
+    pub(super) lifecycle: Lifecycle,
+    pub(super) live: Arc<LiveRegistry>,
+    pub(super) notifier: Arc<Notifier>,
+    pub(super) breakers: Breakers,
+    pub(super) ended: EndedRuns,
+    pub(super) ledger: LedgerWriter,
+    pub(super) calls: CallLimits,
+    pub(super) rates: EventRates,
+    pub(super) endpoint_cache: EndpointCache,
+}
+
+impl RunDeps {
+    pub(super) fn new(parts: RunParts) -> Self {
+        Self {
+            lifecycle: Lifecycle::new(),
+            live: Arc::default(),
+            notifier: Arc::default(),
+            breakers: Breakers::new(parts.limits.breaker),
+            ended: EndedRuns::default(),
+            ledger: LedgerWriter {
+                store: parts.store.clone(),
+                lease: parts.limits.lease,
+            },
+            calls: CallLimits::default(),
+            rates: EventRates::new(parts.limits.workspace_events),
+            endpoint_cache: EndpointCache::new(Arc::clone(&parts.master_key)),
+            store: parts.store,
+            bus: parts.bus,
+            clock: parts.clock,
+            egress: parts.egress,
+            client: parts.client,
+            keys: parts.keys,
+            master_key: parts.master_key,
+            catalog: parts.catalog,
+            spans: parts.spans,
+            budgets: parts.budgets,
+            blobs: parts.artifacts,
+            limits: parts.limits,
+            owner: parts.owner,
+        }
+    }
+
+    /// Runs a task of the process until live runs must end.
+    pub(super) async fn until_closing(&self, task: impl Future) {
+        // Boxed, because this future would hold the task twice: as an argument and while it is awaited.
+        let task = Box::pin(task);
+        self.lifecycle.closing.run_until_cancelled(task).await;
+    }
+
+    pub(super) async fn find_run(
+        &self,
+        workspace: &WorkspaceId,
+        id: RunId,
+    ) -> Result<Option<Run>, StoreError> {
+        self.store.runs().find_run(workspace, id).await
+    }
+
+    /// Time until `at`, in epoch milliseconds; zero if it is over.
+    pub(super) fn time_until(&self, at: i64) -> Duration {
+        let left = at - self.clock.now_ms();
+        Duration::from_millis(u64::try_from(left).unwrap_or(0))
+    }
+
+    /// Signals a stored cancel request to the process that drives the run: wakes its task here, else notifies the
+    /// other replicas. `at`: epoch milliseconds.
+    pub(super) fn send_cancel(&self, run: RunId, at: i64) {
+        match self.live.get(run) {
+            Some(live) => live.request_cancel(at),
+            None => self.notifier.notify(Notification::Cancelled(run)),
+        }
+    }
+}
