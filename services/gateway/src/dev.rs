@@ -3,11 +3,11 @@
 //! It is defined by a configuration: `dev.toml`, a template that is read like any `runnel.toml`, between the person's
 //! own `runnel.toml` and `runnel-dev.toml`.
 
-#[cfg_attr(not(feature = "connectors"), path = "dev/without_connectors.rs")]
+#[cfg(feature = "connectors")]
 mod connectors;
 mod files;
 mod grants;
-#[cfg_attr(not(feature = "harness"), path = "dev/without_harness.rs")]
+#[cfg(feature = "harness")]
 mod harness;
 mod knowledge;
 mod local_models;
@@ -40,14 +40,14 @@ use own_runners::OwnRunners;
 use runs::Runs;
 use secrets::seal::MasterKey;
 use settings::GeneratedSettings;
+use sidecars::StartedSidecar;
 use watch::RunnerWatch;
 use web::http_server::bind;
 
-pub(crate) use connectors::ConnectorArgs;
-pub(crate) use harness::HarnessArgs;
 pub(crate) use local_models::{LocalModel, USUAL_PORTS};
 pub(crate) use model::{ModelOrigin, ModelPreference};
 pub(crate) use run_line::RunLine;
+pub(crate) use sidecars::{AgentHint, SidecarArgs};
 
 /// The person's settings in the working directory.
 const OWN_FILE: &str = "runnel.toml";
@@ -68,8 +68,7 @@ pub(crate) struct DevOptions {
     pub(crate) model: ModelPreference,
     /// Ports at which a model server is looked for.
     pub(crate) model_ports: Vec<u16>,
-    pub(crate) harnesses: HarnessArgs,
-    pub(crate) connectors: ConnectorArgs,
+    pub(crate) sidecars: SidecarArgs,
     /// URLs of `--runner`, in their order.
     pub(crate) runners: Vec<String>,
     /// True if `runnel.toml` of the working directory is read.
@@ -88,10 +87,8 @@ pub(crate) struct Playground {
     pub(crate) local_model: Option<LocalModel>,
     pub(crate) tools: Vec<String>,
     pub(crate) knowledge_base: String,
-    /// Names of the coding agents and of their conversations.
-    pub(crate) harnesses: Vec<String>,
-    /// Names of the connector agents and of their conversations.
-    pub(crate) connectors: Vec<String>,
+    /// Agents of the sidecars. Each has a conversation of its name.
+    pub(crate) hints: Vec<AgentHint>,
     /// Number of passages in the knowledge base.
     pub(crate) passages: u64,
     /// Files of settings that were read, the generated one last.
@@ -119,7 +116,7 @@ pub(crate) enum DevNote {
 
 /// Builds a playground. A later start reuses its data.
 pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
-    let connectors = options.connectors.read()?;
+    let sidecars = sidecars::read(&options.sidecars)?;
     files::make_private_dir(&options.data_dir)?;
     let data_dir = std::path::absolute(&options.data_dir)?;
     // Before anything starts, so that an early Ctrl-C also ends the playground in order.
@@ -132,15 +129,13 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
     files::make_master_key(&data_dir)?;
     let chosen = model::choose(&data_dir, options.model, layers.own.as_deref()).await?;
     let servers = LoopbackServers::default();
-    let sidecars = sidecars::start(&servers, &data_dir, &options.harnesses, &connectors).await?;
+    let sidecars = sidecars::start(&servers, &data_dir, sidecars).await?;
     let (model, model_origin) = (chosen.model_id.clone(), chosen.origin.clone());
     let settings = GeneratedSettings {
         own: OwnRunners::open(&data_dir, &options.runners).await?,
         listen: address,
         model: chosen,
         sidecars,
-        harnesses: options.harnesses,
-        connectors,
         data_dir: data_dir.clone(),
     };
     // After the sidecars, whose addresses are part of the settings.
@@ -171,8 +166,11 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
         local_model,
         tools: tools_of(&app).await,
         knowledge_base: knowledge::BASE.to_owned(),
-        harnesses: settings.harnesses.names().to_vec(),
-        connectors: settings.connectors.names(),
+        hints: settings
+            .sidecars
+            .iter()
+            .flat_map(StartedSidecar::hints)
+            .collect(),
         passages,
         settings: layers.files(),
         runners: own

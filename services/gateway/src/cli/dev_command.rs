@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::cli::process_hardening;
 use crate::dev::{
-    self, ConnectorArgs, DevNote, DevOptions, HarnessArgs, ModelPreference, Playground, USUAL_PORTS,
+    self, DevNote, DevOptions, ModelPreference, Playground, SidecarArgs, USUAL_PORTS,
 };
 use cli::output::{self, OutputFormat};
 use telemetry::LogFormat;
@@ -50,9 +50,7 @@ pub(super) struct DevArguments {
     #[arg(long, value_name = "PORT", value_delimiter = ',', default_values_t = USUAL_PORTS)]
     model_ports: Vec<u16>,
     #[command(flatten)]
-    harnesses: HarnessArgs,
-    #[command(flatten)]
-    connectors: ConnectorArgs,
+    sidecars: SidecarArgs,
     #[command(flatten)]
     amount: OutputAmount,
 }
@@ -103,8 +101,7 @@ pub(super) async fn dev(arguments: DevArguments, format: OutputFormat) -> anyhow
             ModelPreference::Any
         },
         model_ports: arguments.model_ports,
-        harnesses: arguments.harnesses,
-        connectors: arguments.connectors,
+        sidecars: arguments.sidecars,
         runners: arguments.runner,
         reads_own_file: !arguments.no_config,
     });

@@ -1,6 +1,6 @@
 //! Connector agents in the playground, each defined by a file.
 
-use std::net::SocketAddr;
+use std::future::ready;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,19 @@ use connectors::agent_file::AgentFile;
 use connectors::service::{ConnectorService, ServedIds};
 use connectors::upstream::config::{SecretHosts, SecretSource};
 use egress::{AllowRule, Egress};
+use futures_util::future::BoxFuture;
 use langbot::migrate::toml_text;
 use runner_kit::Runner;
 use serde_json::{Value, json};
 
+use super::sidecars::{Sidecar, SidecarKind};
+use crate::app::LoopbackServers;
 use crate::config::inherited_variable;
 
 /// Timeout for DNS, connection and TLS of a platform.
 const CONNECT_TIME: Duration = Duration::from_secs(10);
 /// Prefix of environment variables that agents may use as `env:NAME`.
 const SECRETS: &str = "CONNECTOR_";
-
-const ENDPOINT: &str = r#"
-# Agents on other platforms. Their service calls the platforms; docs/connectors.md describes each.
-[[runner_endpoints]]
-name = "connectors"
-base_url = "http://{address}"
-secret = "file:{data}/connectors.secret"
-"#;
 
 const AGENT: &str = r#"
 [[agents]]
@@ -66,14 +61,14 @@ pub(crate) struct ConnectorArgs {
 }
 
 /// Agents of all files.
-pub(crate) struct ConnectorAgents {
+struct ConnectorAgents {
     agents: Vec<(String, AgentFile)>,
     allow: Vec<AllowRule>,
 }
 
 impl ConnectorArgs {
     /// Reads the files. Fails if a file has no agent, or if a name occurs twice.
-    pub(super) fn read(&self) -> anyhow::Result<ConnectorAgents> {
+    pub(super) fn read(&self) -> anyhow::Result<Box<dyn Sidecar>> {
         let mut agents: Vec<(String, AgentFile)> = Vec::new();
         for path in &self.connectors {
             // The name is also that of the agent, which must be unique.
@@ -84,24 +79,16 @@ impl ConnectorArgs {
             );
             agents.push((name, AgentFile::read(path, None).context("--connectors")?));
         }
-        Ok(ConnectorAgents {
+        Ok(Box::new(ConnectorAgents {
             agents,
             allow: self.allow.clone(),
-        })
+        }))
     }
 }
 
 impl ConnectorAgents {
-    /// Names of the agents and of their conversations.
-    pub(super) fn names(&self) -> Vec<String> {
-        self.agents.iter().map(|(name, _)| name.clone()).collect()
-    }
-
-    /// The runners of all platforms; empty without agents.
-    pub(super) fn runners(&self) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
-        if self.agents.is_empty() {
-            return Ok(Vec::new());
-        }
+    /// The runners of all platforms.
+    fn open(&self) -> anyhow::Result<Vec<Arc<dyn Runner>>> {
         let egress = Egress::new(self.allow.clone(), CONNECT_TIME)?;
         let secrets = SecretSource {
             prefix: SECRETS.to_owned(),
@@ -110,18 +97,39 @@ impl ConnectorAgents {
         };
         Ok(ConnectorService { egress, secrets }.runners(ServedIds::Own))
     }
+}
 
-    /// TOML tables of the endpoint and agents. `data`: the data directory, escaped for a TOML string.
-    pub(super) fn tables(&self, address: SocketAddr, data: &str) -> String {
-        let endpoint = ENDPOINT.replace("{address}", &address.to_string());
-        let endpoint = endpoint.replace("{data}", data);
-        let agents = self.agents.iter().map(|(name, file)| {
+impl Sidecar for ConnectorAgents {
+    fn kind(&self) -> SidecarKind {
+        SidecarKind {
+            name: "connectors",
+            about: "Agents on other platforms. Their service calls the platforms; docs/connectors.md describes each.",
+            word: "agent",
+            message: "Hello",
+        }
+    }
+
+    fn agents(&self) -> Vec<String> {
+        self.agents.iter().map(|(name, _)| name.clone()).collect()
+    }
+
+    fn runners<'a>(
+        &'a self,
+        _: &'a Path,
+        _: &'a LoopbackServers,
+    ) -> BoxFuture<'a, anyhow::Result<Vec<Arc<dyn Runner>>>> {
+        Box::pin(ready(self.open()))
+    }
+
+    /// Its agents use models of their platforms.
+    fn agent_tables(&self, _: &str) -> String {
+        let tables = self.agents.iter().flat_map(|(name, file)| {
             let id = file.platform.id().to_string();
             let head = AGENT.replace("{name}", name).replace("{runner_id}", &id);
             let config = file.config.iter().map(|(key, value)| line(key, value));
-            std::iter::once(head).chain(config).collect()
+            std::iter::once(head).chain(config)
         });
-        std::iter::once(endpoint).chain(agents).collect()
+        tables.collect()
     }
 }
 

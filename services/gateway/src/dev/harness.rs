@@ -1,11 +1,11 @@
 //! Coding agents of the playground: locally installed harnesses on the playground's model.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Context as _, bail, ensure};
+use futures_util::future::BoxFuture;
 use harness::owner::ProcessOwner;
 use harness::preset::Preset;
 use harness::relay::CredentialRelay;
@@ -16,15 +16,8 @@ use langbot::migrate::toml_text;
 use runner_kit::Runner;
 use serde_json::json;
 
+use super::sidecars::{Sidecar, SidecarKind};
 use crate::app::LoopbackServers;
-
-const ENDPOINT: &str = r#"
-# Coding agents as runners. They ask for permissions and reach the model above through the gateway.
-[[runner_endpoints]]
-name = "harness"
-base_url = "http://{address}"
-secret = "file:{data}/harness.secret"
-"#;
 
 /// Configuration of one harness agent.
 const AGENT: &str = r#"
@@ -54,7 +47,7 @@ model = "{model_id}"
 "#;
 
 /// Coding agents that the playground serves.
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 pub(crate) struct HarnessArgs {
     /// Also serve a locally installed coding agent as an agent of this name: claude-code, codex, gemini-cli,
     /// kimi-code, opencode or qwen-code. May be repeated.
@@ -63,13 +56,21 @@ pub(crate) struct HarnessArgs {
 }
 
 impl HarnessArgs {
-    /// Names of the agents and of their conversations.
-    pub(super) fn names(&self) -> &[String] {
-        &self.harness
+    /// Fails if a coding agent is unknown.
+    pub(super) fn read(&self) -> anyhow::Result<Box<dyn Sidecar>> {
+        let presets = Preset::NAMED.map(Preset::name);
+        for name in &self.harness {
+            ensure!(
+                presets.contains(&name.as_str()),
+                "--harness: `{name}` is none of {}",
+                presets.join(", ")
+            );
+        }
+        Ok(Box::new(self.clone()))
     }
 
-    /// Their runners, which work below `data_dir`. Fails if a harness is not installed.
-    pub(super) async fn runners(
+    /// Runners that work below `data_dir`. Fails if a harness is not installed.
+    async fn open(
         &self,
         data_dir: &Path,
         servers: &LoopbackServers,
@@ -80,12 +81,6 @@ impl HarnessArgs {
         // The playground sets the endpoint's secret; this reference is never resolved.
         let mut text = format!("secret = \"env:unused\"\nworkspaces = {workspaces_text}\n");
         for name in &self.harness {
-            let presets = Preset::NAMED.map(Preset::name);
-            ensure!(
-                presets.contains(&name.as_str()),
-                "--harness: `{name}` is none of {}",
-                presets.join(", ")
-            );
             let _ = write!(
                 text,
                 "[[harnesses]]\npreset = {}\n",
@@ -107,14 +102,38 @@ impl HarnessArgs {
         });
         Arc::new(HarnessService::new(settings, workspaces, relay)).runners()
     }
+}
 
-    /// TOML tables of the endpoint and agents, with the placeholders of `dev.toml`.
-    pub(super) fn tables(&self, address: SocketAddr) -> String {
-        let endpoint = ENDPOINT.replace("{address}", &address.to_string());
-        let agents = self
-            .harness
-            .iter()
-            .map(|name| AGENT.replace("{name}", name));
-        std::iter::once(endpoint).chain(agents).collect()
+impl Sidecar for HarnessArgs {
+    fn kind(&self) -> SidecarKind {
+        SidecarKind {
+            name: "harness",
+            about: "Coding agents as runners. They ask for permissions and reach the model above through the gateway.",
+            word: "coder",
+            message: "Write a haiku into poem.txt",
+        }
+    }
+
+    fn agents(&self) -> Vec<String> {
+        self.harness.clone()
+    }
+
+    fn runners<'a>(
+        &'a self,
+        data_dir: &'a Path,
+        servers: &'a LoopbackServers,
+    ) -> BoxFuture<'a, anyhow::Result<Vec<Arc<dyn Runner>>>> {
+        Box::pin(self.open(data_dir, servers))
+    }
+
+    fn agent_tables(&self, model_id: &str) -> String {
+        let named = self.harness.iter();
+        named
+            .map(|name| {
+                AGENT
+                    .replace("{name}", name)
+                    .replace("{model_id}", model_id)
+            })
+            .collect()
     }
 }

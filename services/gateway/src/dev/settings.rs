@@ -9,11 +9,9 @@ use langbot::migrate::toml_text;
 use serde_json::json;
 use store::sha256_hex;
 
-use super::connectors::ConnectorAgents;
-use super::harness::HarnessArgs;
 use super::model::ChosenModel;
 use super::own_runners::OwnRunners;
-use super::sidecars::SidecarAddresses;
+use super::sidecars::StartedSidecar;
 use crate::config::sqlite_url;
 use cli::dev_file::write_private;
 
@@ -36,9 +34,7 @@ pub(super) struct GeneratedSettings {
     pub(super) data_dir: PathBuf,
     pub(super) listen: SocketAddr,
     pub(super) model: ChosenModel,
-    pub(super) sidecars: SidecarAddresses,
-    pub(super) harnesses: HarnessArgs,
-    pub(super) connectors: ConnectorAgents,
+    pub(super) sidecars: Vec<StartedSidecar>,
     pub(super) own: OwnRunners,
 }
 
@@ -69,10 +65,11 @@ impl GeneratedSettings {
     }
 
     fn filled(&self) -> String {
-        let sidecars = self.sidecars.all().map(|address| address.to_string());
+        let sidecars = self.sidecars.iter().map(|one| one.address.to_string());
         let rules = self.own.rules().chain(&self.model.rule).cloned();
         let allow: Vec<_> = sidecars.chain(rules).collect();
         let data = toml_escaped(&self.data_dir.to_string_lossy());
+        let model_id = toml_escaped(&self.model.model_id);
         let planner_models = self.model.planner_models();
         let values = [
             ("# {models}", self.model.tables()),
@@ -83,25 +80,17 @@ impl GeneratedSettings {
             ("{planner_fallbacks}", planner_models[1..].join(", ")),
             ("{planner_model}", toml_escaped(self.model.planner())),
             ("{database}", toml_escaped(&sqlite_url(&self.data_dir))),
-            ("{model_id}", toml_escaped(&self.model.model_id)),
+            ("{model_id}", model_id.clone()),
             ("{data}", data.clone()),
         ];
         let fill = |text: String, (name, value): (&str, String)| text.replace(name, &value);
-        let mut text = [TEMPLATE, PLANNER].concat();
-        if let Some(address) = self.sidecars.harness {
-            text.push_str(&self.harnesses.tables(address));
-        }
+        let text = [TEMPLATE, PLANNER].concat();
         let mut text = values.into_iter().fold(text, fill);
         // Last, because these texts may contain what looks like a placeholder.
-        if let Some(address) = self.sidecars.connectors {
-            text.push_str(&self.connectors.tables(address, &data));
+        for sidecar in &self.sidecars {
+            text.push_str(&sidecar.tables(&data, &model_id));
         }
-        let others = self
-            .harnesses
-            .names()
-            .iter()
-            .cloned()
-            .chain(self.connectors.names());
+        let others = self.sidecars.iter().flat_map(StartedSidecar::agents);
         let others: Vec<_> = others.chain(AGENTS.map(str::to_owned)).collect();
         let others: Vec<_> = others.iter().map(String::as_str).collect();
         text.push_str(&self.own.tables(&others));

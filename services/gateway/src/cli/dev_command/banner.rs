@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use crate::dev::{ModelOrigin, Playground};
+use crate::dev::{AgentHint, ModelOrigin, Playground};
 use cli::output;
 
 /// All lines of the banner.
@@ -41,13 +41,16 @@ pub(super) fn text(playground: &Playground) -> String {
     let base = &playground.knowledge_base;
     let passages = output::counted(playground.passages, "passage");
     line("kb", &format!("{base}, {passages}"));
-    for name in &playground.harnesses {
-        let command = format!("runnel send --conversation {name} \"Write a haiku into poem.txt\"");
-        line("coder", &format!("{name}: {command}"));
-    }
-    for name in &playground.connectors {
-        let command = format!("runnel send --conversation {name} \"Hello\"");
-        line("agent", &format!("{name}: {command}"));
+    for hint in &playground.hints {
+        let AgentHint {
+            word,
+            agent,
+            message,
+        } = hint;
+        line(
+            word,
+            &format!("{agent}: runnel send --conversation {agent} \"{message}\""),
+        );
     }
     for url in &playground.runners {
         let url = url.trim_end_matches('/');
