@@ -13,6 +13,7 @@ pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod pipeline;
 pub(super) mod retry;
+pub(super) mod run_filter;
 pub(super) mod run_stream;
 pub(super) mod runs;
 pub(super) mod stream_link;

@@ -29,6 +29,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
         .routes(routes!(client::runs::list_runs))
+        .routes(routes!(client::runs::count_runs))
         .routes(routes!(client::runs::get_run))
         .routes(routes!(client::runs::list_run_events))
         .routes(routes!(client::run_stream::stream_run_events))

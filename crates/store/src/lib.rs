@@ -156,7 +156,10 @@ pub use repositories::{
 };
 pub use retry::{Retried, RetryRun};
 pub use runners::FoundRunner;
-pub use runs::{RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StoredRunInputs};
+pub use runs::{
+    Bounds, RunCounts, RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StatusCount,
+    StoredRunInputs,
+};
 pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;

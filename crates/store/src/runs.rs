@@ -1,13 +1,16 @@
 //! Run queries: find, list, count.
 
+mod counts;
+mod filter;
 mod inputs;
 mod labels;
+mod lookup;
 mod rows;
 
 use std::time::Duration;
 
 use domain::run::Run;
-use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Alias, Expr, Func, Query, SimpleExpr};
 use sea_orm::{
@@ -15,33 +18,19 @@ use sea_orm::{
     QueryOrder, QuerySelect, QueryTrait,
 };
 
-use crate::conversation::{ConversationsOf, of_conversations};
 use crate::database_clock::ago;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
-use crate::sql::padded;
+use filter::ResolvedFilter;
 
+pub use counts::{RunCounts, StatusCount};
+pub use filter::{Bounds, RunFilter};
 pub use inputs::StoredRunInputs;
 pub use labels::RunLabels;
 pub(crate) use labels::input_texts;
 pub(crate) use rows::{readable, to_domain};
-
-/// Filter of a run list.
-#[derive(Clone, Debug, Default)]
-pub struct RunFilter {
-    pub statuses: Vec<RunStatus>,
-    pub agent_id: Option<AgentId>,
-    /// Only runs of these agents, in addition to `agent_id`.
-    pub agents: Option<Vec<AgentId>>,
-    pub runner_id: Option<RunnerId>,
-    pub conversations: Option<ConversationsOf>,
-    /// One conversation, by its key.
-    pub conversation_key: Option<String>,
-    /// Only child runs of this run.
-    pub parent_run_id: Option<RunId>,
-}
 
 /// Range and direction of a run list.
 #[derive(Clone, Copy, Debug, Default)]
@@ -105,9 +94,15 @@ impl RunRepository<'_> {
         filter: &RunFilter,
         window: &RunWindow<'_>,
     ) -> Result<RunsFound, StoreError> {
-        let scan_end = self.scan_end(workspace, filter, window).await?;
+        let filter = self.resolve(workspace, filter).await?;
+        let scan_end = if filter.has_index() {
+            None
+        } else {
+            let rows = filter.scan_limit(MAX_SCANNED);
+            self.scan_end(workspace, &filter, window, rows).await?
+        };
         let mut query = runs::Entity::find()
-            .filter(of(workspace, filter))
+            .filter(filter.condition(workspace))
             .filter(within(window));
         if let Some(end) = scan_end {
             query = query.filter(up_to(end, window));
@@ -137,31 +132,23 @@ impl RunRepository<'_> {
         })
     }
 
-    /// Last run of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
+    /// Last run of a scan of `rows` runs; `None`: there are fewer.
     async fn scan_end(
         self,
         workspace: &WorkspaceId,
-        filter: &RunFilter,
+        filter: &ResolvedFilter,
         window: &RunWindow<'_>,
+        rows: u64,
     ) -> Result<Option<RunPosition>, StoreError> {
-        if filter.has_index() {
-            return Ok(None);
-        }
-        let all = RunFilter {
-            statuses: Vec::new(),
-            runner_id: None,
-            agents: None,
-            ..filter.clone()
-        };
         let last: Option<(i64, String)> = runs::Entity::find()
-            .filter(of(workspace, &all))
+            .filter(filter.indexed().condition(workspace))
             .filter(within(window))
             .select_only()
             .column(runs::Column::CreatedAt)
             .column(runs::Column::Id)
             .order_by(runs::Column::CreatedAt, order_of(window))
             .order_by(runs::Column::Id, order_of(window))
-            .offset(MAX_SCANNED - 1)
+            .offset(rows - 1)
             .limit(1)
             .into_tuple()
             .one(&self.db.readers)
@@ -179,14 +166,21 @@ impl RunRepository<'_> {
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<Option<u64>, StoreError> {
-        let all = RunWindow::default();
-        if self.scan_end(workspace, filter, &all).await?.is_some() {
-            return Ok(None);
+        let filter = self.resolve(workspace, filter).await?;
+        if !filter.has_index() {
+            let (all, rows) = (RunWindow::default(), filter.scan_limit(MAX_SCANNED));
+            if self
+                .scan_end(workspace, &filter, &all, rows)
+                .await?
+                .is_some()
+            {
+                return Ok(None);
+            }
         }
         let some = runs::Entity::find()
             .select_only()
             .column(runs::Column::Id)
-            .filter(of(workspace, filter))
+            .filter(filter.condition(workspace))
             .limit(MAX_COUNTED + 1)
             .into_query();
         let count = Func::count(Expr::cust("*")).cast_as(Alias::new("bigint"));
@@ -239,25 +233,6 @@ impl RunRepository<'_> {
     }
 }
 
-impl RunFilter {
-    /// True when an index serves the filter: live runs of the workspace, all runs of an agent or a conversation.
-    fn has_index(&self) -> bool {
-        let is_of_workspace = self.agent_id.is_none()
-            && self.conversations.is_none()
-            && self.conversation_key.is_none();
-        let is_live = |status: &RunStatus| !status.is_terminal();
-        // A run has few child runs.
-        if self.parent_run_id.is_some() {
-            return true;
-        }
-        match &*self.statuses {
-            // One agent has an index, and narrows the list to its runs.
-            [] => self.runner_id.is_none() && (self.agents.is_none() || self.agent_id.is_some()),
-            statuses => is_of_workspace && statuses.iter().all(is_live),
-        }
-    }
-}
-
 fn order_of(window: &RunWindow<'_>) -> Order {
     if window.forward {
         Order::Asc
@@ -291,39 +266,6 @@ fn up_to(RunPosition { created_at, run_id }: RunPosition, window: &RunWindow<'_>
         let edge = at.gt(created_at).or(id.gte(run_id.to_string()));
         at.gte(created_at).and(edge)
     }
-}
-
-/// Runs that match the filter.
-fn of(workspace: &WorkspaceId, filter: &RunFilter) -> Condition {
-    let own = of_conversations(
-        runs::Column::ConversationKey,
-        workspace,
-        filter.conversations.as_ref(),
-        filter.conversation_key.as_deref(),
-    );
-    let mut all = own.unwrap_or_else(|| runs::Column::WorkspaceId.eq(workspace.as_str()).into());
-    if !filter.statuses.is_empty() {
-        let names = filter.statuses.iter().map(|status| status.as_str());
-        all = all.add(runs::Column::Status.is_in(padded(names)));
-        // Matches the partial index of live runs.
-        if filter.statuses.iter().all(|status| !status.is_terminal()) {
-            all = all.add(runs::Column::FinishedAt.is_null());
-        }
-    }
-    if let Some(agent) = filter.agent_id {
-        all = all.add(runs::Column::AgentId.eq(agent.to_string()));
-    }
-    if let Some(agents) = &filter.agents {
-        let agents = agents.iter().map(ToString::to_string);
-        all = all.add(runs::Column::AgentId.is_in(padded(agents)));
-    }
-    if let Some(parent) = filter.parent_run_id {
-        all = all.add(runs::Column::ParentRunId.eq(parent.to_string()));
-    }
-    if let Some(runner) = &filter.runner_id {
-        all = all.add(runs::Column::RunnerId.eq(runner.to_string()));
-    }
-    all
 }
 
 pub(crate) async fn find(

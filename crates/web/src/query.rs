@@ -9,6 +9,7 @@ use http::header::IF_MATCH;
 use http::request::Parts;
 use http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use store::ConversationsOf;
 use utoipa::openapi::path::{Operation, ParameterIn};
@@ -27,18 +28,56 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for QueryOf<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
-        let query = parts.uri.query();
-        refuse_nul(query)?;
-        check_query_utf8(query)?;
-        let (given, empty) = without_empty(query.unwrap_or_default());
-        // An empty unknown parameter is as wrong as one with a value.
-        if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
-            return Err(invalid_query(&unknown));
-        }
-        parsed(&given)
-            .map(Self)
-            .map_err(|fault| invalid_query(&fault))
+        let query = parts.uri.query().unwrap_or_default();
+        check_query(query)?;
+        read(query).map(Self)
     }
+}
+
+/// Cursor and size of a page.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct PageQuery {
+    /// The `next_cursor` of the previous page.
+    pub cursor: Option<String>,
+    /// 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    pub limit: Option<u64>,
+}
+
+/// A query string of a list: filters that other routes share, and [`PageQuery`].
+pub struct PageOf<T> {
+    pub filter: T,
+    pub page: PageQuery,
+}
+
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for PageOf<T> {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+        let query = parts.uri.query().unwrap_or_default();
+        check_query(query)?;
+        // Serde cannot flatten a struct that denies unknown fields.
+        let (page, filter): (Vec<_>, Vec<_>) = query.split('&').partition(|pair| {
+            let name = pair.split_once('=').map_or(*pair, |(name, _)| name);
+            matches!(name, "cursor" | "limit")
+        });
+        Ok(Self {
+            filter: read(&filter.join("&"))?,
+            page: read(&page.join("&"))?,
+        })
+    }
+}
+
+/// Reads a query; empty parameters count as absent.
+fn read<T: DeserializeOwned>(query: &str) -> Result<T, ApiError> {
+    let (given, empty) = without_empty(query);
+    // An empty unknown parameter is as wrong as one with a value.
+    if let Some(unknown) = empty.into_iter().find_map(unknown_in::<T>) {
+        return Err(invalid_query(&unknown));
+    }
+    parsed(&given).map_err(|fault| invalid_query(&fault))
 }
 
 /// Parameters with a meaningful empty value: a conversation without a bot or a thread, and a name that its route
@@ -207,7 +246,7 @@ impl<S: Send + Sync, T: DeserializeOwned + Send> FromRequestParts<S> for PathOf<
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        refuse_nul(Some(parts.uri.path()))?;
+        refuse_nul(parts.uri.path())?;
         let path = Path::<T>::from_request_parts(parts, state).await;
         match path {
             Ok(Path(path)) => Ok(Self(path)),
@@ -225,21 +264,22 @@ async fn unknown_object(parts: &mut Parts) -> ApiError {
     ApiError::not_found(&kind, id)
 }
 
-// PostgreSQL rejects U+0000 in text and SQLite accepts it; no stored name contains it.
-fn refuse_nul(encoded: Option<&str>) -> Result<(), ApiError> {
-    if encoded.is_some_and(|text| text.contains("%00")) {
+fn check_query(query: &str) -> Result<(), ApiError> {
+    refuse_nul(query)?;
+    // A replacement character would change the search text silently.
+    if percent_decode_str(query).decode_utf8().is_err() {
         return Err(ApiError::invalid_argument(
-            "the address must not contain the character U+0000",
+            "the query must be percent-encoded UTF-8",
         ));
     }
     Ok(())
 }
 
-// A replacement character would change the search text silently.
-fn check_query_utf8(query: Option<&str>) -> Result<(), ApiError> {
-    if query.is_some_and(|query| percent_decode_str(query).decode_utf8().is_err()) {
+// PostgreSQL rejects U+0000 in text and SQLite accepts it; no stored name contains it.
+fn refuse_nul(encoded: &str) -> Result<(), ApiError> {
+    if encoded.contains("%00") {
         return Err(ApiError::invalid_argument(
-            "the query must be percent-encoded UTF-8",
+            "the address must not contain the character U+0000",
         ));
     }
     Ok(())
@@ -296,8 +336,6 @@ pub fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'
 
 #[cfg(test)]
 mod tests {
-    use serde::Deserialize;
-
     use super::*;
 
     #[derive(Debug, PartialEq, Deserialize)]

@@ -12,20 +12,21 @@ use http::{HeaderMap, StatusCode};
 use protocol::api_key::KeyRole;
 use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
-use protocol::id::{AgentId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{RunId, WorkspaceId};
 use protocol::resources::AgentResources;
 use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
-use store::{CancelOutcome, RunFilter, StoreError};
+use store::{CancelOutcome, StoreError};
 
+use crate::client::run_filter::{CountsByStatus, RunFilterQuery};
 use crate::client::run_stream::stream_after;
 use runs::grant::read_snapshot;
 use web::auth::ScopedCaller;
 use web::catalog_work::with_permit;
 use web::error::cursor::cursor_expired;
 use web::error::{ApiError, ApiResult};
-use web::query::{PathOf, QueryOf, conversations_of, page_limit, single_header};
-use web::run_pages::{RunEventsRange, RunsRange, list_part, page_run_events, statuses};
+use web::query::{PageOf, PageQuery, PathOf, QueryOf, page_limit, single_header};
+use web::run_pages::{RunEventsRange, RunsRange, list_part, page_run_events};
 use web::state::ApiState;
 use web::stream::wants_stream;
 use web::view::{Direction, PREVIEW_READ, agent_run, preview};
@@ -62,50 +63,28 @@ pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
 
 /// Lists runs, newest first.
 ///
-/// With `runner_id`, with a terminal status, or with a key of several `agents`, a request scans at most 10,000 runs.
-/// A page may then be empty while `has_more` is true: continue with `next_cursor`.
-#[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunsQuery), responses(
+/// Indexes serve `agent_id`, `parent_run_id`, a conversation, a time range, `idempotency_key`, and statuses of live runs
+/// without `agent_id` and `conversation_id`. A request with any other filter, or with a key of several agents, scans at
+/// most 10,000 runs; 2,000 if it compares the cost. A page may then be empty while `has_more` is true: continue with
+/// `next_cursor`.
+#[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunFilterQuery, PageQuery),
+    responses(
     (status = 200, description = "A page", body = Page<AgentRun>),
     (status = 400, description = "A filter or cursor is not valid", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(crate) async fn list_runs(
     caller: ScopedCaller,
     State(state): State<ApiState>,
-    QueryOf(query): QueryOf<RunsQuery>,
+    PageOf { filter, page }: PageOf<RunFilterQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
-    let conversations = conversations_of(query.conversation_id, query.bot_id, query.thread_id)?;
     let (workspace, agents) = caller.list_scope();
-    let mut list = serde_json::json!([
-        "runs",
-        workspace.as_str(),
-        query.statuses,
-        query.agent_id,
-        query.runner_id,
-        conversations,
-    ]);
-    // Cursors of lists without this filter stay valid.
-    if let (Some(parent), Some(parts)) = (query.parent_run_id, list.as_array_mut()) {
-        parts.push(serde_json::json!(parent));
-    }
-    let list = list.to_string();
-    let filter = RunFilter {
-        statuses: statuses(query.statuses.as_deref())?,
-        // One agent has an index.
-        agent_id: query.agent_id.or(match agents.as_deref() {
-            Some([only]) => Some(*only),
-            _ => None,
-        }),
-        agents,
-        runner_id: query.runner_id,
-        conversations,
-        conversation_key: None,
-        parent_run_id: query.parent_run_id,
-    };
+    let list = filter.cursor_list(workspace);
+    let filter = filter.checked(agents)?;
     let part = RunsRange {
-        before: query.cursor,
+        before: page.cursor,
         after: None,
         direction: Direction::Backward,
-        limit: query.limit,
+        limit: page.limit,
     };
     let memory = &caller.answer;
     let (runs, page) = list_part(&state, workspace, &list, &filter, &part, memory).await?;
@@ -116,6 +95,26 @@ pub(crate) async fn list_runs(
         prev_cursor: None,
         ..page
     }))
+}
+
+/// Counts runs by status.
+///
+/// The work is bounded: a request counts among the newest 10,000 runs that an index finds for the filter; among the
+/// newest 2,000 if it compares the cost. Live runs of the workspace are also counted among the newest 10,000 live runs.
+#[utoipa::path(get, path = "/v1/runs/counts", tag = "client", security(("api_key" = [])), params(RunFilterQuery),
+    responses(
+    (status = 200, description = "The counts", body = CountsByStatus),
+    (status = 400, description = "A filter is not valid", body = ErrorBody),
+    (status = 401, description = "No valid API key", body = ErrorBody)))]
+pub(crate) async fn count_runs(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    QueryOf(filter): QueryOf<RunFilterQuery>,
+) -> ApiResult<Json<CountsByStatus>> {
+    let (workspace, agents) = caller.list_scope();
+    let filter = filter.checked(agents)?;
+    let runs = state.runs.store().runs();
+    Ok(Json(runs.count_by_status(workspace, &filter).await?.into()))
 }
 
 /// Retrieves a run.
@@ -131,33 +130,6 @@ pub(crate) async fn get_run(
 ) -> ApiResult<Json<AgentRun>> {
     let run = caller.find_run(&state, id).await?;
     Ok(Json(view(&state, run).await?))
-}
-
-/// Filters, cursor and size of a page.
-#[derive(Debug, Deserialize, utoipa::IntoParams)]
-#[into_params(parameter_in = Query)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct RunsQuery {
-    /// Statuses, separated by commas, at most 16.
-    statuses: Option<String>,
-    #[param(value_type = Option<String>)]
-    agent_id: Option<AgentId>,
-    #[param(value_type = Option<String>)]
-    runner_id: Option<RunnerId>,
-    /// Only child runs of this run.
-    #[param(value_type = Option<String>)]
-    parent_run_id: Option<RunId>,
-    /// Only runs of conversations with this id.
-    conversation_id: Option<String>,
-    /// Only runs of this bot's conversation; empty for conversations without a bot. Needs `conversation_id`.
-    bot_id: Option<String>,
-    /// Only runs of this thread; empty for conversations without a thread. Needs `conversation_id`.
-    thread_id: Option<String>,
-    /// The `next_cursor` of the previous page.
-    cursor: Option<String>,
-    /// 1 to 100, default 50.
-    #[param(minimum = 1, maximum = 100)]
-    limit: Option<u64>,
 }
 
 /// Start and size of a page of events.
