@@ -87,6 +87,8 @@ mod facts;
 mod failing_disk;
 #[path = "e2e/failover.rs"]
 mod failover;
+#[path = "e2e/feed.rs"]
+mod feed;
 #[path = "e2e/first_run.rs"]
 mod first_run;
 #[path = "e2e/forged_tokens.rs"]
@@ -173,8 +175,12 @@ mod retention;
 mod retries;
 #[path = "e2e/rights.rs"]
 mod rights;
+#[path = "e2e/roles.rs"]
+mod roles;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
+#[path = "e2e/run_filters.rs"]
+mod run_filters;
 #[path = "e2e/run_streams.rs"]
 mod run_streams;
 #[path = "e2e/runner_docs.rs"]

@@ -7,6 +7,7 @@ use sea_orm_migration::prelude::*;
 pub use sea_orm_migration::{MigratorTrait, SchemaManager};
 
 mod m20261129_000001_baseline;
+mod m20261129_000002_interactions_by_expiry;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -14,6 +15,9 @@ pub struct Migrator;
 #[async_trait::async_trait]
 impl MigratorTrait for Migrator {
     fn migrations() -> Vec<Box<dyn MigrationTrait>> {
-        vec![Box::new(m20261129_000001_baseline::Migration)]
+        vec![
+            Box::new(m20261129_000001_baseline::Migration),
+            Box::new(m20261129_000002_interactions_by_expiry::Migration),
+        ]
     }
 }

@@ -12,7 +12,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use url::Url;
 
-use crate::support::client::{Client, message};
+use crate::support::client::{Client, body_of, message};
 use crate::support::database::rows;
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
@@ -50,7 +50,7 @@ impl Haystack {
     async fn call(&mut self, name: &str, request: RequestBuilder) -> Vec<u8> {
         let response = within("an answer", request.send()).await.unwrap();
         let mut bytes = format!("{:?}\n", response.headers()).into_bytes();
-        bytes.extend_from_slice(&within("its body", response.bytes()).await.unwrap());
+        bytes.extend_from_slice(&within("its body", body_of(response)).await.unwrap());
         self.add("answers", name, bytes.clone());
         bytes
     }

@@ -11,7 +11,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::support::client::{Client, message, send};
+use crate::support::client::{Client, body_of, message, send};
 use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
@@ -55,6 +55,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("post_pipeline_query", ResourceKind::Own, 0),
     ("stream_pipeline_query", ResourceKind::Own, 0),
     ("list_runs", ResourceKind::Own, 0),
+    ("count_runs", ResourceKind::Own, 0),
+    ("stream_workspace_feed", ResourceKind::Own, 0),
     ("get_run", ResourceKind::Run, 0),
     ("list_run_events", ResourceKind::Run, 0),
     ("stream_run_events", ResourceKind::Run, 0),
@@ -230,10 +232,12 @@ async fn visible_response_once(request: reqwest::RequestBuilder) -> VisibleRespo
         shown.sort();
         shown
     };
+    let headers = shown(response.headers());
+    let body = within("a body", body_of(response)).await.unwrap();
     VisibleResponse {
         status,
-        headers: shown(response.headers()),
-        body: without_request_id(within("a body", response.text()).await.unwrap()),
+        headers,
+        body: without_request_id(String::from_utf8_lossy(&body).into_owned()),
     }
 }
 

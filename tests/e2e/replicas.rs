@@ -5,6 +5,8 @@
 mod bus;
 #[path = "replicas/clocks.rs"]
 mod clocks;
+#[path = "replicas/feed.rs"]
+mod feed;
 #[path = "replicas/nats.rs"]
 mod nats;
 #[path = "replicas/once.rs"]

@@ -33,6 +33,8 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("stream_pipeline_query", 400, 400),
     ("get_event", 200, 404),
     ("list_runs", 200, 200),
+    ("count_runs", 200, 200),
+    ("stream_workspace_feed", 200, 200),
     ("get_run", 200, 404),
     ("list_run_events", 200, 404),
     ("stream_run_events", 200, 404),

@@ -1,7 +1,7 @@
 //! HTTP client of the gateway: posts events and reads runs.
 
 use reqwest::header::{ACCEPT, HeaderMap};
-use reqwest::{Method, RequestBuilder};
+use reqwest::{Method, RequestBuilder, Response};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -178,7 +178,7 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<ApiResponse> {
     let response = within("an answer", request.send()).await?;
     let status = response.status().as_u16();
     let headers = response.headers().clone();
-    let bytes = within("the answer's body", response.bytes()).await?;
+    let bytes = within("the answer's body", body_of(response)).await?;
     let body = if bytes.is_empty() {
         Value::Null
     } else {
@@ -189,6 +189,16 @@ pub async fn send(request: RequestBuilder) -> reqwest::Result<ApiResponse> {
         headers,
         body,
     })
+}
+
+/// The body of a response; of the feed, which has no end, its first frame.
+pub async fn body_of(mut response: Response) -> reqwest::Result<Vec<u8>> {
+    let is_endless = response.status() == 200 && response.url().path() == "/v1/feed";
+    if is_endless {
+        let first = response.chunk().await?;
+        return Ok(first.unwrap_or_default().into());
+    }
+    Ok(response.bytes().await?.into())
 }
 
 /// Like `send`, but returns the body as a stream of frames.

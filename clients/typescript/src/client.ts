@@ -9,6 +9,7 @@ import type {
   ArtifactMetadata,
   ContentElement,
   ConversationSummary,
+  CountsByStatus,
   EventAccepted,
   EventEnvelope,
   Interaction,
@@ -44,17 +45,35 @@ export interface PostOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** Filters of `runs`. A run matches all of them. */
+/** Status of a question. */
+export type InteractionStatus = "open" | "submitted" | "expired" | "cancelled";
+
+/** Filters of `runs` and `runCounts`. A run matches all of them. */
 export interface RunFilter {
   statuses?: RunStatus | readonly RunStatus[];
   agentId?: string;
   runnerId?: string;
+  endpointId?: string;
   /** Parent of child runs. */
   parentRunId?: string;
   conversationId?: string;
   /** Needs `conversationId`, as `threadId` does. Empty: conversations without a bot. */
   botId?: string;
   threadId?: string;
+  /** Unix seconds, inclusive. */
+  createdAfter?: number;
+  /** Unix seconds, exclusive. */
+  createdBefore?: number;
+  /** `Idempotency-Key` of the event. */
+  idempotencyKey?: string;
+  /** Begin of a run id, event id or idempotency key. */
+  text?: string;
+  /** Code of the error of a run that did not complete. */
+  errorCode?: string;
+  minDurationMs?: number;
+  maxDurationMs?: number;
+  minCost?: number;
+  maxCost?: number;
 }
 
 /**
@@ -155,18 +174,15 @@ export class Client {
 
   /** Runs of the workspace that match the filter, newest first. */
   runs(filter: RunFilter = {}): AsyncGenerator<AgentRun> {
-    const { statuses } = filter;
-    const query = {
-      statuses: typeof statuses === "string" ? statuses : statuses?.join(","),
-      agent_id: filter.agentId,
-      runner_id: filter.runnerId,
-      parent_run_id: filter.parentRunId,
-      conversation_id: filter.conversationId,
-      bot_id: filter.botId,
-      thread_id: filter.threadId,
-      limit: 100,
-    };
-    return this.#pages("/v1/runs", query, "cursor");
+    return this.#pages("/v1/runs", { ...runQuery(filter), limit: 100 }, "cursor");
+  }
+
+  /**
+   * Number of runs of each status that match the filter. A count that is not `exact` is a lower bound: the gateway counts
+   * among the newest runs.
+   */
+  runCounts(filter: RunFilter = {}): Promise<CountsByStatus> {
+    return this.#http.json("GET", "/v1/runs/counts", { query: runQuery(filter) });
   }
 
   /** Current state of a run. An unknown id throws `ApiError` 404. */
@@ -207,9 +223,9 @@ export class Client {
     return this.#pages(`/v1/conversations/${segment(conversationId)}/history`, query, cursor);
   }
 
-  /** Questions of runs, newest first: the open ones, or all with `status: null`. */
+  /** Questions of runs, newest first: the open ones, those of another status, or all with `status: null`. */
   interactions(
-    filter: { conversationId?: string; runId?: string; status?: "open" | null } = {},
+    filter: { conversationId?: string; runId?: string; status?: InteractionStatus | null } = {},
   ): AsyncGenerator<Interaction> {
     const status = filter.status === undefined ? "open" : filter.status;
     const query = { conversation_id: filter.conversationId, run_id: filter.runId, status };
@@ -267,6 +283,29 @@ export class Client {
       next = page.has_more ? page.next_cursor : undefined;
     } while (next);
   }
+}
+
+function runQuery(filter: RunFilter): NonNullable<RequestParts["query"]> {
+  const { statuses } = filter;
+  return {
+    statuses: typeof statuses === "string" ? statuses : statuses?.join(","),
+    agent_id: filter.agentId,
+    runner_id: filter.runnerId,
+    endpoint_id: filter.endpointId,
+    parent_run_id: filter.parentRunId,
+    conversation_id: filter.conversationId,
+    bot_id: filter.botId,
+    thread_id: filter.threadId,
+    created_after: filter.createdAfter,
+    created_before: filter.createdBefore,
+    idempotency_key: filter.idempotencyKey,
+    text: filter.text,
+    error_code: filter.errorCode,
+    min_duration_ms: filter.minDurationMs,
+    max_duration_ms: filter.maxDurationMs,
+    min_cost: filter.minCost,
+    max_cost: filter.maxCost,
+  };
 }
 
 function idempotent(event: EventEnvelope, options: PostOptions): Record<string, string> {

@@ -3,7 +3,16 @@
  * servers for Node.
  */
 
-export { Client, type ClientOptions, deltaText, message, type PostOptions, type RunFilter, textOf } from "./client.js";
+export {
+  Client,
+  type ClientOptions,
+  deltaText,
+  type InteractionStatus,
+  message,
+  type PostOptions,
+  type RunFilter,
+  textOf,
+} from "./client.js";
 export {
   ApiError,
   GatewayUnreachableError,

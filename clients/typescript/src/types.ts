@@ -133,6 +133,19 @@ export interface InteractionSubmission {
   submitted_at?: number | null;
 }
 
+/** Number of runs of one status. Not `exact`: a lower bound. */
+export interface CountOfStatus {
+  status: RunStatus;
+  count: number;
+  exact: boolean;
+}
+
+/** Counts of runs. `since`: creation of the oldest counted run, if older runs were not counted. */
+export interface CountsByStatus {
+  items: CountOfStatus[];
+  since?: number | null;
+}
+
 /**
  * Question of a run, as the gateway stores it. Times are in epoch seconds. `id` is the gateway's id,
  * `request.interaction_id` the runner's. `status` is `open`, `submitted`, `expired` or `cancelled`.

@@ -18,6 +18,7 @@ mod graph;
 mod ids;
 mod interactions;
 mod kb;
+mod lifetime;
 mod parse_toml;
 mod runs;
 mod send;
@@ -30,6 +31,7 @@ use clap::Subcommand;
 use output::OutputFormat;
 
 pub use ids::tail;
+pub use lifetime::parse_lifetime;
 pub use parse_toml::ParseToml;
 pub use runs::{ACTIONS_FAILED, INCOMPLETE, waits_for};
 

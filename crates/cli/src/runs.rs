@@ -3,16 +3,19 @@
 mod details; // lists of `runs show`
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anstyle::Style;
 use anyhow::Context as _;
 use clap::Subcommand;
+use clock::Clock;
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::facts::{age, elements, moment, print_facts, text, took};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{RUNS, find_id, tail};
+use crate::lifetime::parse_lifetime;
 use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, one_line, print_table};
 use crate::{agents, send};
@@ -41,6 +44,8 @@ pub enum RunsCommand {
         /// Only runs of this conversation.
         #[arg(long, value_name = "ID")]
         conversation: Option<String>,
+        #[command(flatten)]
+        filter: FilterArguments,
         /// Maximum number of runs.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=2000))]
         limit: u16,
@@ -74,6 +79,44 @@ pub enum RunsCommand {
     },
 }
 
+/// Further filters of a list.
+#[derive(clap::Args)]
+pub struct FilterArguments {
+    /// Only runs created within this time: a number with s, m, h, d or w.
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    since: Option<Duration>,
+    /// Only runs whose id, event id or idempotency key begins with this text.
+    #[arg(long)]
+    text: Option<String>,
+    /// Only the run of the event with this idempotency key, and its retries.
+    #[arg(long)]
+    key: Option<String>,
+    /// Only runs that ended with this error code.
+    #[arg(long, value_name = "CODE")]
+    error: Option<String>,
+}
+
+impl FilterArguments {
+    /// Parameters of the request.
+    fn query(self) -> Vec<String> {
+        let since = self.since.map(|since| {
+            let since = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+            let from = Clock::system().now_seconds().saturating_sub(since);
+            from.max(0).to_string()
+        });
+        let parameters = [
+            ("created_after", since),
+            ("text", self.text),
+            ("idempotency_key", self.key),
+            ("error_code", self.error),
+        ];
+        let given = parameters
+            .into_iter()
+            .filter_map(|(name, value)| value.map(|value| format!("{name}={}", encoded(&value))));
+        given.collect()
+    }
+}
+
 #[derive(clap::Args)]
 pub struct RunArguments {
     /// The run: its id, or any unique part of it. Default: the newest run.
@@ -101,10 +144,11 @@ pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::
             status,
             agent,
             conversation,
+            filter,
             limit,
             ..
         } => {
-            let mut query = Vec::new();
+            let mut query = filter.query();
             if !status.is_empty() {
                 query.push(format!("statuses={}", encoded(&status.join(","))));
             }

@@ -9,6 +9,7 @@ pub(super) mod event_batch;
 pub(super) mod event_body;
 pub(super) mod event_log;
 pub(super) mod events;
+pub(super) mod feed;
 pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod pipeline;

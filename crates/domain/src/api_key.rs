@@ -98,6 +98,8 @@ mod tests {
             (KeyRole::Client, 0, false),
             (KeyRole::Client, 17, false),
             (KeyRole::Admin, 1, false),
+            (KeyRole::Operator, 1, false),
+            (KeyRole::Viewer, 1, false),
             (KeyRole::Owner, 1, false),
         ] {
             let agents = Some(vec!["hello".to_owned(); count]);

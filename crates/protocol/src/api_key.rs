@@ -13,19 +13,31 @@ pub enum KeyRole {
     Owner,
     /// Everything a client key can do, and endpoints, runners, agents, catalog and API keys of its workspace.
     Admin,
+    /// Everything a viewer key can do; it also cancels and retries runs, and answers interactions.
+    Operator,
+    /// Reads what an admin key reads, and changes nothing.
+    Viewer,
     /// Posts events and reads runs of its workspace.
     Client,
 }
 
 impl KeyRole {
     /// All roles.
-    pub const ALL: [Self; 3] = [Self::Owner, Self::Admin, Self::Client];
+    pub const ALL: [Self; 5] = [
+        Self::Owner,
+        Self::Admin,
+        Self::Operator,
+        Self::Viewer,
+        Self::Client,
+    ];
 
     /// Returns the name used on the wire, in the database and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Owner => "owner",
             Self::Admin => "admin",
+            Self::Operator => "operator",
+            Self::Viewer => "viewer",
             Self::Client => "client",
         }
     }

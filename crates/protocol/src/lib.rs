@@ -21,6 +21,7 @@ pub mod api_key;
 pub mod child_run;
 pub mod discovery;
 pub mod error;
+pub mod feed;
 pub mod history;
 pub mod host_api;
 pub mod knowledge;

@@ -16,6 +16,7 @@ use crate::bus::{Bus, Notification};
 use crate::call_limits::CallLimits;
 use crate::ended_runs::EndedRuns;
 use crate::endpoint_cache::EndpointCache;
+use crate::feed::Change;
 use crate::ledger::LedgerWriter;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
@@ -59,14 +60,16 @@ pub(crate) struct RunDeps {
 
 impl RunDeps {
     pub(super) fn new(parts: RunParts) -> Self {
+        let notifier = Arc::<Notifier>::default();
         Self {
             lifecycle: Lifecycle::new(),
             live: Arc::default(),
-            notifier: Arc::default(),
+            notifier: Arc::clone(&notifier),
             breakers: Breakers::new(parts.limits.breaker),
             ended: EndedRuns::default(),
             ledger: LedgerWriter {
                 store: parts.store.clone(),
+                notifier,
                 lease: parts.limits.lease,
             },
             calls: CallLimits::default(),
@@ -112,9 +115,12 @@ impl RunDeps {
     /// Signals a stored cancel request to the process that drives the run: wakes its task here, else notifies the
     /// other replicas. `at`: epoch milliseconds.
     pub(super) fn send_cancel(&self, run: RunId, at: i64) {
-        match self.live.get(run) {
-            Some(live) => live.request_cancel(at),
-            None => self.notifier.notify(Notification::Cancelled(run)),
+        if let Some(live) = self.live.get(run) {
+            live.request_cancel(at);
+            self.notifier.notify_changed(run);
+        } else {
+            self.notifier.notify(Notification::Cancelled(run));
+            self.notifier.feed.note(Change::Run(run));
         }
     }
 }

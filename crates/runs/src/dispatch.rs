@@ -173,6 +173,7 @@ impl Dispatcher {
         let Dispatched::Owned(owned) = self.claim(run, attempt, prepared).await? else {
             return Ok(None);
         };
+        self.deps.notifier.notify_changed(run.id);
         let held_until = self.held_since(&owned, requested_at).await?;
         Ok(held_until.map(|held_until| (owned, held_until)))
     }

@@ -14,7 +14,6 @@ use store::{
 };
 
 use crate::artifacts::announced_attachments;
-use crate::bus::Notification;
 use crate::child_cancellation;
 use crate::decide::{Decider, promote_next};
 use crate::deps::RunDeps;
@@ -86,10 +85,13 @@ impl Finisher {
                 // After the commit: clients must not see events that a crash could undo.
                 self.deps.live.settle(run.id, live, frames);
                 relayed(read_at);
-                self.deps.notifier.notify(Notification::Advanced(run.id));
+                self.deps.notifier.notify_changed(run.id);
                 // Local calls may wait for the end of this child run.
                 self.deps.notifier.wake(run.id);
                 child_cancellation::end_children(&self.deps, live, run.id).await;
+                for next in &next {
+                    self.deps.notifier.notify_changed(*next);
+                }
                 Ok(Some(EndedRun {
                     status,
                     reason,

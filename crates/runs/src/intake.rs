@@ -320,6 +320,9 @@ impl Intake {
             for run in std::mem::take(&mut effects.cancelled) {
                 deps.send_cancel(run, at);
             }
+            if let Some(run) = effects.answer.as_ref().and_then(|answer| answer.run_id) {
+                deps.notifier.notify_changed(run);
+            }
             if let Some(run) = effects.answer.as_ref().and_then(created_run) {
                 let inputs = effects.run.take().filter(|inputs| inputs.run.id == run);
                 executor.spawn(run, workspace, inputs);

@@ -17,7 +17,6 @@ use store::{
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
-use crate::bus::Notification;
 use crate::deps::RunDeps;
 use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
 
@@ -157,9 +156,7 @@ impl Interactions {
         if given == AnswerDelivery::Stored {
             self.deps.notifier.wake(record.run_id);
             // The waiting call may be on any replica.
-            self.deps
-                .notifier
-                .notify(Notification::Advanced(record.run_id));
+            self.deps.notifier.notify_question(record.run_id);
         }
         Ok(given)
     }
@@ -220,8 +217,11 @@ impl Interactions {
             parent: None,
         };
         let files = BodyFiles::default();
-        self.intake
-            .store_event(workspace, event, &files, incoming)
-            .await
+        let storing = self.intake.store_event(workspace, event, &files, incoming);
+        let accepted = storing.await?;
+        if !accepted.replayed {
+            self.deps.notifier.notify_question(record.run_id);
+        }
+        Ok(accepted)
     }
 }

@@ -8,6 +8,7 @@ use store::writer::Mutation;
 use store::{Append, Appended, PullSteering, SteeredEvent, Store, StoreError, failpoint};
 use tokio::time::Instant;
 
+use crate::notifier::Notifier;
 use commit::{AfterError, CommitMachine, CommitOutput, RetryWindow};
 use telemetry::metrics;
 
@@ -16,6 +17,7 @@ pub(crate) mod commit;
 /// Commits the appends of live runs.
 pub struct LedgerWriter {
     pub(super) store: Store,
+    pub(super) notifier: Arc<Notifier>,
     pub(super) lease: Duration,
 }
 
@@ -72,6 +74,9 @@ impl LedgerWriter {
                     let append = commit.append();
                     if matches!(outcome, Ok(Appended::Written { .. })) {
                         metrics::appended(append.to - append.from, append.lines.len());
+                        if !append.interactions.is_empty() {
+                            self.notifier.notify_question(run);
+                        }
                     }
                     return outcome;
                 }

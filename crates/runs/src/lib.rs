@@ -12,6 +12,7 @@ pub mod call_limits;
 pub mod children;
 pub mod denials;
 pub mod discovery;
+pub mod feed;
 pub mod grant;
 pub mod intake;
 pub mod interactions;

@@ -11,6 +11,7 @@ use tokio::time::Instant;
 
 use crate::bus::{Inbound, Notification};
 use crate::deps::RunDeps;
+use crate::feed::{Change, FeedHub};
 use telemetry::metrics::{self, NotificationOutcome};
 
 /// Maximum number of unsent notifications. Beyond it they are dropped, and other replicas find the changes by
@@ -25,6 +26,8 @@ pub(crate) struct Notifier {
     waiters: DashMap<RunId, Arc<WaiterState>>,
     /// Notified when a live run may have a new cancel request.
     pub(super) cancels: Notify,
+    /// Viewers of the workspace feeds.
+    pub(super) feed: FeedHub,
 }
 
 impl Default for Notifier {
@@ -35,6 +38,7 @@ impl Default for Notifier {
             pending: Mutex::new(Some(pending)),
             waiters: DashMap::new(),
             cancels: Notify::new(),
+            feed: FeedHub::default(),
         }
     }
 }
@@ -49,6 +53,18 @@ impl Notifier {
         } else {
             NotificationOutcome::Lost
         });
+    }
+
+    /// Notifies viewers and other replicas of a created run or of another status.
+    pub(crate) fn notify_changed(&self, run: RunId) {
+        self.feed.note(Change::Run(run));
+        self.notify(Notification::Changed(run));
+    }
+
+    /// Notifies viewers and other replicas of an opened or answered question.
+    pub(crate) fn notify_question(&self, run: RunId) {
+        self.feed.note(Change::Interaction(run));
+        self.notify(Notification::QuestionChanged(run));
     }
 
     fn borrow_queue(&self) -> Option<BorrowedQueue<'_>> {
@@ -222,14 +238,24 @@ impl PeerNotifications {
         });
         match inbound {
             Inbound::Notification(Notification::Advanced(run)) => self.deps.notifier.wake(run),
+            Inbound::Notification(Notification::Changed(run)) => {
+                self.deps.notifier.feed.note(Change::Run(run));
+                self.deps.notifier.wake(run);
+            }
+            Inbound::Notification(Notification::QuestionChanged(run)) => {
+                self.deps.notifier.feed.note(Change::Interaction(run));
+                self.deps.notifier.wake(run);
+            }
             Inbound::Notification(Notification::Cancelled(run)) => {
                 // Notifications may be forged: only a run of this process causes a query.
                 if self.deps.live.contains(run) {
                     self.deps.notifier.cancels.notify_one();
                 }
+                self.deps.notifier.feed.note(Change::Run(run));
                 self.deps.notifier.wake(run);
             }
             Inbound::Missed => {
+                self.deps.notifier.feed.note_loss();
                 self.deps.notifier.cancels.notify_one();
                 self.deps.notifier.wake_all();
             }

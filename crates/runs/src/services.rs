@@ -17,6 +17,7 @@ use crate::deps::RunDeps;
 use crate::discovery::Endpoints;
 use crate::dispatch::Dispatcher;
 use crate::executor::RunExecutor;
+use crate::feed::Feed;
 use crate::finish::Finisher;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
@@ -45,6 +46,7 @@ pub struct Services {
     pub cancellation: Arc<Cancellation>,
     pub grants: GrantLookup,
     pub streams: RunStreams,
+    pub feed: Feed,
     pub async_runs: AsyncRuns,
     pub aborts: CallAborts,
     pub usage: Arc<CallUsage>,
@@ -140,6 +142,7 @@ impl Services {
             },
             grants: GrantLookup { deps: shared() },
             streams: RunStreams { deps: shared() },
+            feed: Feed { deps: shared() },
             async_runs: AsyncRuns { deps: shared() },
             endpoints: Endpoints { deps: shared() },
             leases: LeaseRenewal { deps: shared() },

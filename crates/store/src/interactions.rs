@@ -2,23 +2,24 @@
 //! is an event with a reserved key, so each question has one answer.
 
 mod awaited;
+mod list;
 
 use domain::event::ANSWER_ID_PREFIX;
 use protocol::id::{AgentId, RunId, WorkspaceId};
-use sea_orm::{DatabaseTransaction, Value};
-use uuid::Uuid;
+use sea_orm::DatabaseTransaction;
 
-use crate::conversation::ConversationsOf;
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::model::append::Append;
 use crate::model::ingest::{Ingest, Unanswerable};
 use crate::mutation::Mutation;
-use crate::page::{Columns, PageBound, TextPage};
+use crate::page::Columns;
 use crate::repositories::InteractionRepository;
-use crate::runs::MAX_SCANNED;
-use crate::sql::{Sql, SqlRow, inserted, padded};
+use crate::sql::{Sql, SqlRow, inserted};
 
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
+pub use list::{
+    ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,
+};
 
 /// A stored question. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,28 +58,6 @@ pub enum TakenAs {
     Event { event_id: String, answer: String },
     /// Delivered to the live run that awaited it.
     AnswerDelivery,
-}
-
-/// Filter of a list of questions, newest first.
-#[derive(Clone, Debug, Default)]
-pub struct InteractionFilter {
-    pub run_id: Option<RunId>,
-    /// Only questions of these agents.
-    pub agents: Option<Vec<AgentId>>,
-    pub conversations: Option<ConversationsOf>,
-    /// Only questions open at this time, in epoch milliseconds.
-    pub open_at: Option<i64>,
-    /// Only questions before this id.
-    pub before: Option<Uuid>,
-}
-
-/// A page of questions.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InteractionsFound {
-    pub records: Vec<InteractionRecord>,
-    /// The next page begins before this id: the last record, or the end of the scan for rare matches. `None`: the list
-    /// is complete.
-    pub next: Option<String>,
 }
 
 /// Id and dedupe key of the event that answers a question.
@@ -139,103 +118,6 @@ impl InteractionRepository<'_> {
         let workspace = WorkspaceId(row.text("workspace_id")?);
         let found = self.find_interaction(&workspace, &row.text("id")?).await?;
         Ok(found.map(|found| (workspace, found)))
-    }
-
-    /// Questions of the workspace, newest first. With a filter by agent, conversation or open state it scans
-    /// at most [`MAX_SCANNED`] questions.
-    pub async fn list_interactions(
-        self,
-        workspace: &WorkspaceId,
-        filter: &InteractionFilter,
-        bound: impl Into<PageBound<'_>>,
-    ) -> Result<InteractionsFound, StoreError> {
-        let bound = bound.into();
-        let scan_end = self.interactions_scan_end(workspace, filter).await?;
-        let mut values: Vec<Value> = vec![workspace.as_str().into()];
-        let mut bind = |value: Value| {
-            values.push(value);
-            format!("${}", values.len())
-        };
-        let mut only = Vec::new();
-        if let Some(run) = filter.run_id {
-            only.push(format!("i.run_id = {}", bind(run.to_string().into())));
-        }
-        if let Some(agents) = &filter.agents {
-            // Clients choose the length of the list, and connections cache one statement per length.
-            let agents = padded(agents.iter().map(ToString::to_string));
-            let placeholders: Vec<_> = agents.into_iter().map(|id| bind(id.into())).collect();
-            only.push(format!("r.agent_id IN ({})", placeholders.join(", ")));
-        }
-        if let Some(of) = &filter.conversations {
-            let parts = [
-                ("conversation_id", Some(&of.conversation_id)),
-                ("bot_id", of.bot_id.as_ref()),
-                ("thread_id", of.thread_id.as_ref()),
-            ];
-            let mut keys = "SELECT key FROM conversations WHERE workspace_id = $1".to_owned();
-            for (column, value) in parts {
-                if let Some(value) = value {
-                    let value = bind(value.as_str().into());
-                    keys = format!("{keys} AND {column} = {value}");
-                }
-            }
-            only.push(format!("r.conversation_key IN ({keys})"));
-        }
-        if let Some(now) = filter.open_at {
-            let now = bind(now.into());
-            only.push(format!(
-                "e.event_id IS NULL AND i.given_at IS NULL AND i.closed_at IS NULL \
-                 AND r.status <> 'cancelled' AND r.cancel_requested_at IS NULL AND i.expires_at > {now}"
-            ));
-        }
-        if let Some(before) = filter.before {
-            only.push(format!("i.id < {}", bind(before.to_string().into())));
-        }
-        if let Some(end) = &scan_end {
-            only.push(format!("i.id >= {}", bind(end.as_str().into())));
-        }
-        only.push("i.id IS NOT NULL ORDER BY i.id DESC".to_owned());
-        let page = TextPage {
-            columns: COLUMNS,
-            from: FROM,
-            owner: "i.workspace_id = $1",
-            owner_values: vec![workspace.as_str().into()],
-            key: ("i.id", "id"),
-        };
-        let only = only.join(" AND ");
-        let rows = page.read(&self.db.readers, &only, values, bound).await?;
-        let found = rows.try_map(|row| record(&row))?;
-        let last = found.items.last().map(|last| last.id.clone());
-        Ok(InteractionsFound {
-            next: if found.has_more { last } else { scan_end },
-            records: found.items,
-        })
-    }
-
-    /// Last question of the scan, when more than [`MAX_SCANNED`] exist and no index serves the filter.
-    async fn interactions_scan_end(
-        self,
-        workspace: &WorkspaceId,
-        filter: &InteractionFilter,
-    ) -> Result<Option<String>, StoreError> {
-        let is_plain =
-            filter.conversations.is_none() && filter.agents.is_none() && filter.open_at.is_none();
-        // An index serves these filters, so the limit of the page bounds the read.
-        if filter.run_id.is_some() || is_plain {
-            return Ok(None);
-        }
-        let mut values: Vec<Value> =
-            vec![workspace.as_str().into(), signed(MAX_SCANNED - 1).into()];
-        let mut older = "";
-        if let Some(before) = filter.before {
-            values.push(before.to_string().into());
-            older = "AND id < $3";
-        }
-        let sql = format!(
-            "SELECT id FROM interactions WHERE workspace_id = $1 {older} ORDER BY id DESC LIMIT 1 OFFSET $2"
-        );
-        let rows = self.db.readers.query_sql(sql, values).await?;
-        rows.first().map(|row| row.text("id")).transpose()
     }
 }
 

@@ -121,8 +121,8 @@ pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
     AnswerDelivery, AnsweredInteraction, AwaitedRecord, CloseAwaited, DeliverAnswer,
-    InteractionFilter, InteractionRecord, InteractionsFound, LinkInteraction, TakenAs,
-    answer_event_id,
+    ExpiryPosition, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
+    InteractionsFound, LinkInteraction, TakenAs, answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
@@ -157,8 +157,8 @@ pub use repositories::{
 pub use retry::{Retried, RetryRun};
 pub use runners::FoundRunner;
 pub use runs::{
-    Bounds, RunCounts, RunFilter, RunLabels, RunPosition, RunWindow, RunsFound, StatusCount,
-    StoredRunInputs,
+    NumberRange, RunCounts, RunFilter, RunLabels, RunOwner, RunPosition, RunWindow, RunsFound,
+    StatusCount, StoredRunInputs,
 };
 pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};

@@ -5,6 +5,7 @@ mod filter;
 mod inputs;
 mod labels;
 mod lookup;
+mod owners;
 mod rows;
 
 use std::time::Duration;
@@ -26,10 +27,11 @@ use crate::repositories::RunRepository;
 use filter::ResolvedFilter;
 
 pub use counts::{RunCounts, StatusCount};
-pub use filter::{Bounds, RunFilter};
+pub use filter::{NumberRange, RunFilter};
 pub use inputs::StoredRunInputs;
 pub use labels::RunLabels;
 pub(crate) use labels::input_texts;
+pub use owners::RunOwner;
 pub(crate) use rows::{readable, to_domain};
 
 /// Range and direction of a run list.

@@ -12,10 +12,10 @@ use protocol::run::RunStatus;
 use store::{
     AppendResults, AppendsClosed, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted,
     CHUNK_BYTES, CloseAppends, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heartbeat,
-    Heartbeating, Ingested, InteractionFilter, KeyOf, OverBudget, PAGE_BYTES, PageBound,
-    PageBudget, Quota, ReadBudget, ResultsAppended, RunFilter, RunWindow, STATE_KEYS,
-    StartAsyncRun, StateWritten, StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, UploadStep,
-    WriteChunk, result_digest,
+    Heartbeating, Ingested, InteractionFilter, InteractionOrder, InteractionStatus, KeyOf,
+    NumberRange, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ReadBudget, ResultsAppended,
+    RunFilter, RunWindow, STATE_KEYS, StartAsyncRun, StateWritten, StoreError, TOOL_CALLS,
+    ToolCallBegun, ToolCallEnd, UploadStep, WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
@@ -33,7 +33,9 @@ on_both!(
     accepts_one_append_beyond_the_limit,
     closed_run_accepts_only_repeated_results,
     cursors_reach_rare_runs_and_events,
+    cursors_reach_runs_of_each_filter,
     cursors_reach_rare_interactions,
+    lists_open_interactions_by_expiry,
     aggregates_denied_calls,
     deletes_old_audit_entries,
 );
@@ -750,6 +752,76 @@ async fn cursors_reach_rare_runs_and_events(bench: StoreFixture) {
     assert_eq!((found.len(), found[0].event_id.as_str()), (1, "e1"));
 }
 
+/// Filters without an index scan a bounded number of rows for each page, and find the oldest run in the end.
+async fn cursors_reach_runs_of_each_filter(bench: StoreFixture) {
+    make_many(&bench, 25_000).await;
+    let oldest =
+        "UPDATE runs SET status_reason = 'ours.broken', started_at = -5000 WHERE created_at = 1";
+    bench.tamper(oldest).await;
+    let all = RunFilter::default();
+    let begin = |text: &str| RunFilter {
+        text: Some(text.to_owned()),
+        ..all.clone()
+    };
+    let bounds = |min, max| NumberRange {
+        min: Some(min),
+        max: Some(max),
+    };
+    let with_error = RunFilter {
+        error_code: Some("ours.broken".to_owned()),
+        ..all.clone()
+    };
+    let slow = RunFilter {
+        duration_ms: bounds(5001, 5001),
+        ..all.clone()
+    };
+    let oldest_id = "00000000-0000-7000-8000-100000000001";
+    for (filter, pages) in [
+        (begin(oldest_id), 1),
+        // Nine ids, found without a scan.
+        (begin(&oldest_id[..35]), 1),
+        (with_error, 3),
+        (slow, 3),
+    ] {
+        let (mut before, mut found, mut read) = (None, Vec::new(), 0);
+        loop {
+            let window = RunWindow {
+                before,
+                limit: 10,
+                bytes: usize::MAX,
+                ..RunWindow::default()
+            };
+            let page = bench.runs().list_runs(&bench.workspace, &filter, &window);
+            let page = page.await.unwrap();
+            read += 1;
+            found.extend(page.runs.iter().map(|run| run.created_at));
+            let Some(next) = page.next else { break };
+            before = Some(next);
+        }
+        assert_eq!((found.last(), read), (Some(&1), pages), "{filter:?}");
+    }
+    // Too many ids begin with it for a look-up, so the list scans.
+    let window = RunWindow {
+        limit: 10,
+        bytes: usize::MAX,
+        ..RunWindow::default()
+    };
+    let many = begin(&oldest_id[..24]);
+    let found = bench.runs().list_runs(&bench.workspace, &many, &window);
+    assert_eq!(found.await.unwrap().runs.len(), 10);
+    // A page that compares costs reads half of the rows.
+    let free = RunFilter {
+        cost_micros: bounds(1, 2),
+        ..all
+    };
+    let found = bench.runs().list_runs(&bench.workspace, &free, &window);
+    let found = found.await.unwrap();
+    assert_eq!(
+        (found.runs.len(), found.next.unwrap().created_at),
+        (0, 20_001)
+    );
+}
+
 async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     make_many(&bench, 25_000).await;
     let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
@@ -760,7 +832,8 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
     );
     bench.tamper(&interactions).await;
     let mut filter = InteractionFilter {
-        open_at: Some(5),
+        status: Some(InteractionStatus::Open),
+        now: 5,
         ..InteractionFilter::default()
     };
     let mut looked = Vec::new();
@@ -773,8 +846,11 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
             break found.records;
         };
         assert!(found.records.is_empty());
-        filter.before = Some(next.parse().unwrap());
-        looked.push(next[24..].to_owned());
+        let InteractionOrder::Newest { before: Some(id) } = next else {
+            panic!("{next:?}");
+        };
+        filter.order = next;
+        looked.push(id.to_string()[24..].to_owned());
     };
     assert_eq!(looked, ["100000015001", "100000005001"]);
     assert_eq!((found.len(), found[0].asked_at), (1, 1));
@@ -788,10 +864,51 @@ async fn cursors_reach_rare_interactions(bench: StoreFixture) {
         (found.records.len(), found.records[0].asked_at),
         (10, 25_000)
     );
+    let last = found.records[9].id.parse().unwrap();
     assert_eq!(
-        found.next.as_ref(),
-        found.records.last().map(|last| &last.id)
+        found.next,
+        Some(InteractionOrder::Newest { before: Some(last) })
     );
+}
+
+/// Open questions come in the order of their expiry, each once, across answered ones and equal times.
+async fn lists_open_interactions_by_expiry(bench: StoreFixture) {
+    make_many(&bench, 12_000).await;
+    let id = "'00000000-0000-7000-8000-' || (100000000000 + i)";
+    // Every second question is closed. Three questions expire at each time, the oldest ones last.
+    let interactions = format!(
+        "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 12000) \
+         INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at, \
+             closed_at) \
+         SELECT {id}, 'default', {id}, 1, 'q', '{{}}', 12000 - i / 6, i, CASE WHEN i % 2 = 0 THEN 1 END FROM n"
+    );
+    bench.tamper(&interactions).await;
+    let mut filter = InteractionFilter {
+        status: Some(InteractionStatus::Open),
+        // The questions of the newest 1,200 rows have expired.
+        now: 10_200,
+        order: InteractionOrder::Expiry { after: None },
+        ..InteractionFilter::default()
+    };
+    let mut seen = Vec::new();
+    loop {
+        let found = bench
+            .interactions()
+            .list_interactions(&bench.workspace, &filter, 100);
+        let found = found.await.unwrap();
+        seen.extend(
+            found
+                .records
+                .iter()
+                .map(|one| (one.expires_at, one.id.clone())),
+        );
+        let Some(next) = found.next else { break };
+        filter.order = next;
+    }
+    assert!(seen.is_sorted());
+    seen.dedup();
+    let expected = (1..12_000).step_by(2).filter(|i| 12_000 - i / 6 > 10_200);
+    assert_eq!(seen.len(), expected.count());
 }
 
 async fn aggregates_denied_calls(bench: StoreFixture) {

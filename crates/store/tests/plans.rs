@@ -4,10 +4,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{StoreFixture, TestDatabase, create_database, dispatch, new_run, together};
-use protocol::id::{AgentId, RunId};
+use protocol::id::{AgentId, EndpointId, RunId};
 use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use store::{AuditOutcome, EventFilter, Ingest, IngestPlan, RunFilter, RunWindow};
+use store::{AuditOutcome, EventFilter, Ingest, IngestPlan, NumberRange, RunFilter, RunWindow};
 use uuid::Uuid;
 
 /// Tables that grow with traffic.
@@ -262,12 +262,14 @@ async fn filtered_lists_scan_bounded_rows() {
         runner_id: Some("plugin:x/y/z".parse().unwrap()),
         ..RunFilter::default()
     };
-    for (filter, looks_on) in [
+    let mut filters = vec![
         (statuses(&[RunStatus::Failed]), true),
         (of_no_runner, true),
         (statuses(&[RunStatus::Queued, RunStatus::Running]), false),
         (of_nobody, false),
-    ] {
+    ];
+    filters.extend(filters_of_clients());
+    for (filter, looks_on) in filters {
         let before = reads(&database).await;
         let bench = open(&database).await;
         let window = RunWindow {
@@ -283,11 +285,14 @@ async fn filtered_lists_scan_bounded_rows() {
             "{filter:?}"
         );
         close(bench).await;
-        let (scans, entries) = reads(&database).await["runs"];
-        let (scans_before, entries_before) = before["runs"];
-        assert_eq!(scans - scans_before, 0, "{filter:?}");
-        assert!(entries - entries_before < MAX_READS, "{filter:?}");
+        let after = reads(&database).await;
+        for table in ["runs", "events"] {
+            let ((scans, entries), (scans_before, entries_before)) = (after[table], before[table]);
+            assert_eq!(scans - scans_before, 0, "{table}: {filter:?}");
+            assert!(entries - entries_before < MAX_READS, "{table}: {filter:?}");
+        }
     }
+    counts_read_bounded_rows(&database, MAX_READS).await;
     let before = reads(&database).await;
     let bench = open(&database).await;
     let filter = EventFilter {
@@ -304,6 +309,95 @@ async fn filtered_lists_scan_bounded_rows() {
     assert!(entries - before["events"].1 < MAX_READS);
     conversations_scan_bounded_rows(&database, MAX_READS).await;
     database.drop().await;
+}
+
+/// Filters without matches, and whether a list continues after its scan.
+fn filters_of_clients() -> Vec<(RunFilter, bool)> {
+    let all = RunFilter::default();
+    let text = |text: &str| RunFilter {
+        text: Some(text.to_owned()),
+        ..all.clone()
+    };
+    let min = |min| NumberRange {
+        min: Some(min),
+        max: None,
+    };
+    vec![
+        (text("no-such-key"), true),
+        (text("ffffffff"), true),
+        (
+            RunFilter {
+                endpoint_id: Some(EndpointId(Uuid::now_v7())),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                error_code: Some("absent".to_owned()),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                duration_ms: min(1),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                cost_micros: min(1),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                idempotency_key: Some("absent".to_owned()),
+                ..all.clone()
+            },
+            false,
+        ),
+        (
+            RunFilter {
+                created: min(1_000_000),
+                ..all.clone()
+            },
+            false,
+        ),
+        (
+            RunFilter {
+                created: min(1_000_000),
+                text: Some("no-such-key".to_owned()),
+                ..all
+            },
+            false,
+        ),
+    ]
+}
+
+/// Counts stop at their bound, and live runs are counted by their own index.
+async fn counts_read_bounded_rows(database: &TestDatabase, max_reads: i64) {
+    let before = reads(database).await["runs"];
+    let bench = open(database).await;
+    let filter = RunFilter::default();
+    let counts = bench.runs().count_by_status(&bench.workspace, &filter);
+    let counts = counts.await.unwrap();
+    close(bench).await;
+    let of = |status| {
+        let mut counted = counts.statuses.iter();
+        let counted = counted.find(|counted| counted.status == status).unwrap();
+        (counted.count, counted.is_exact)
+    };
+    assert_eq!(of(RunStatus::Completed), (10_000, false));
+    assert_eq!(of(RunStatus::Failed), (0, false));
+    assert_eq!(of(RunStatus::Running), (0, true));
+    assert_eq!(counts.since, Some(70_001));
+    let (scans, entries) = reads(database).await["runs"];
+    assert_eq!(scans - before.0, 0);
+    assert!(entries - before.1 < max_reads);
 }
 
 /// The list of conversations reads the newest events, and one conversation for each.

@@ -1,5 +1,6 @@
 //! Authentication. Each handler takes a caller as an argument; without one it has no workspace to query.
 
+mod roles;
 pub mod run_token;
 mod scoped;
 
@@ -27,6 +28,7 @@ use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use keys::api_key::prefix_of;
+use roles::check_role;
 use runs::denials::DeniedEntry;
 use runs::grant::Grant;
 pub use scoped::ScopedCaller;
@@ -34,18 +36,20 @@ pub use scoped::ScopedCaller;
 /// Maximum characters of a resource name in the audit log.
 const RESOURCE_CHARS: usize = 200;
 
-/// A client of a workspace, by an API key of role `client` or `admin` without a restriction to agents.
+/// A client of a workspace, by an API key of any role but `owner`, without a restriction to agents.
 pub struct ClientCaller {
     pub workspace: WorkspaceId,
     pub key: ApiKeyId,
     pub answer: ResponseMemory,
 }
 
-/// An operator of a workspace, by an API key of role `admin`.
+/// An operator of a workspace, by an API key of role `admin`; for routes that only read, also of role `operator` or
+/// `viewer`.
 pub struct AdminCaller {
     pub workspace: WorkspaceId,
     /// The API key of the request.
     pub key: ApiKeyId,
+    pub role: KeyRole,
     pub answer: ResponseMemory,
 }
 
@@ -81,8 +85,8 @@ impl FromRequestParts<ApiState> for ClientCaller {
         } = authenticate_key(parts, state).await?;
         match role {
             // These routes read objects of all agents, so a restricted key must not pass.
-            KeyRole::Admin | KeyRole::Client if agents.is_some() => Err(restricted()),
-            KeyRole::Admin | KeyRole::Client => Ok(Self {
+            _ if agents.is_some() => Err(restricted()),
+            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => Ok(Self {
                 workspace,
                 key,
                 answer: ResponseMemory::of(&parts.extensions)?,
@@ -103,7 +107,9 @@ impl FromRequestParts<ApiState> for OwnerCaller {
                 key: record.id,
                 answer: ResponseMemory::of(&parts.extensions)?,
             }),
-            KeyRole::Admin | KeyRole::Client => Err(needs("owner")),
+            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => {
+                Err(needs("owner"))
+            }
         }
     }
 }
@@ -114,9 +120,10 @@ impl FromRequestParts<ApiState> for AdminCaller {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let record = authenticate_key(parts, state).await?;
         match record.role {
-            KeyRole::Admin => Ok(Self {
+            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer => Ok(Self {
                 workspace: record.workspace,
                 key: record.id,
+                role: record.role,
                 answer: ResponseMemory::of(&parts.extensions)?,
             }),
             KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
@@ -165,6 +172,7 @@ async fn authenticate_key(parts: &mut Parts, state: &ApiState) -> Result<ApiKeyR
         return Err(limit.refuse(source, now, || log_expired(&found)));
     }
     state.runs.key_uses.note(&found, now_ms);
+    check_role(found.role, parts)?;
     let sender = Sender::Key(found.id);
     parts.extensions.insert(sender);
     // Before this line the sender is unknown, so its memory had no owner.

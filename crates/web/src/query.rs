@@ -47,12 +47,12 @@ pub struct PageQuery {
 }
 
 /// A query string of a list: filters that other routes share, and [`PageQuery`].
-pub struct PageOf<T> {
+pub struct PagedQuery<T> {
     pub filter: T,
     pub page: PageQuery,
 }
 
-impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for PageOf<T> {
+impl<S: Send + Sync, T: DeserializeOwned> FromRequestParts<S> for PagedQuery<T> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {

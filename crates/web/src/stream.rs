@@ -1,11 +1,13 @@
-//! Event stream responses of runs.
+//! Event stream responses.
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::response::Response;
-use futures_util::StreamExt;
+use domain::api_key::AgentReach;
+use futures_util::{Stream, StreamExt};
 use http::HeaderMap;
 use http::header::{ACCEPT, CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue};
 use protocol::id::{ApiKeyId, RunId, WorkspaceId};
+use store::StoreError;
 
 use crate::key_revocation::until_revoked;
 use crate::state::ApiState;
@@ -55,6 +57,29 @@ pub fn stream_run(
     slot: ConcurrencySlot,
 ) -> Response {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
+    stream_until_revoked(state, workspace, key, slot, frames)
+}
+
+/// Streams the changes of the workspace in the agents that the caller may see.
+pub fn stream_feed(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    key: ApiKeyId,
+    reach: AgentReach,
+    slot: ConcurrencySlot,
+) -> Response {
+    let frames = state.runs.feed.watch(workspace, reach, state.heartbeat);
+    stream_until_revoked(state, workspace, key, slot, frames)
+}
+
+/// Streams frames until the key is revoked or has expired.
+fn stream_until_revoked(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    key: ApiKeyId,
+    slot: ConcurrencySlot,
+    frames: impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static,
+) -> Response {
     let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
     // Ends the stream within two seconds after the revocation or expiry of its key.
     let revoked = until_revoked(keys, runs, workspace.clone(), key);

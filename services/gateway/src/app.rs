@@ -227,6 +227,9 @@ impl App {
             runs.notifications.keep_notifying().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.feed.keep_publishing().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_keys().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {

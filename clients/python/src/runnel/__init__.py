@@ -5,7 +5,7 @@
 * `Webhook` signs and verifies requests.
 """
 
-from .client import AsyncClient, RunFailedError, delta_text, message
+from .client import AsyncClient, RunFailedError, RunFilters, delta_text, message
 from .errors import ApiError, ClientClosedError, GatewayUnreachableError, NoRunError, RunnelError, StreamLostError
 from .events import RunEvent
 from .stream import RunStream
@@ -21,6 +21,7 @@ __all__ = [
     "NoRunError",
     "RunEvent",
     "RunFailedError",
+    "RunFilters",
     "RunStream",
     "RunnelError",
     "SeenIds",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
 import types
 import uuid
 from collections.abc import AsyncGenerator, Iterable
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, cast
 
 import httpx
 
@@ -23,6 +24,7 @@ from .types import (
     AgentRun,
     ArtifactMetadata,
     ConversationSummary,
+    CountsByStatus,
     EventAccepted,
     EventEnvelope,
     Interaction,
@@ -32,7 +34,12 @@ from .types import (
     TranscriptItem,
 )
 
-__all__ = ["AsyncClient", "RunFailedError", "delta_text", "message"]
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["AsyncClient", "RunFailedError", "RunFilters", "delta_text", "message"]
 
 DEFAULT_URL = "http://127.0.0.1:8700"
 _TIMEOUT = httpx.Timeout(30.0, connect=10.0)
@@ -40,6 +47,31 @@ _TRANSFER = httpx.Timeout(300.0, connect=10.0)
 _MAX_DOWNLOAD_BYTES = 100 * 1024 * 1024
 
 T = TypeVar("T")
+
+
+class RunFilters(TypedDict, total=False):
+    """Filters of `runs` and `run_counts`. A run matches all of them; None is no filter.
+
+    `created_after` (inclusive) and `created_before` are Unix seconds. `text` is the begin of a run id, event id or
+    idempotency key. `error_code` is the code of the error of a run that did not complete.
+    """
+
+    agent_id: str | None
+    runner_id: str | None
+    endpoint_id: str | None
+    parent_run_id: str | None
+    conversation_id: str | None
+    bot_id: str | None
+    thread_id: str | None
+    created_after: int | None
+    created_before: int | None
+    idempotency_key: str | None
+    text: str | None
+    error_code: str | None
+    min_duration_ms: int | None
+    max_duration_ms: int | None
+    min_cost: float | None
+    max_cost: float | None
 
 
 class RunFailedError(RunnelError):
@@ -170,32 +202,23 @@ class AsyncClient:
         return RunStream(self._http, self._calls, self._patience, run_id, after)
 
     def runs(
-        self,
-        *,
-        statuses: RunStatus | Iterable[RunStatus] | None = None,
-        agent_id: str | None = None,
-        runner_id: str | None = None,
-        parent_run_id: str | None = None,
-        conversation_id: str | None = None,
-        bot_id: str | None = None,
-        thread_id: str | None = None,
+        self, *, statuses: RunStatus | Iterable[RunStatus] | None = None, **filters: Unpack[RunFilters]
     ) -> AsyncGenerator[AgentRun, None]:
         """Runs of the workspace that match all filters, newest first.
 
         `bot_id` and `thread_id` need a `conversation_id`; an empty text selects conversations without a bot or thread.
         """
-        joined = statuses if statuses is None or isinstance(statuses, str) else ",".join(statuses)
-        query = {
-            "statuses": joined,
-            "agent_id": agent_id,
-            "runner_id": runner_id,
-            "parent_run_id": parent_run_id,
-            "conversation_id": conversation_id,
-            "bot_id": bot_id,
-            "thread_id": thread_id,
-            "limit": 100,
-        }
-        return self._pages("/v1/runs", query, "cursor")
+        return self._pages("/v1/runs", {**_run_query(statuses, filters), "limit": 100}, "cursor")
+
+    async def run_counts(
+        self, *, statuses: RunStatus | Iterable[RunStatus] | None = None, **filters: Unpack[RunFilters]
+    ) -> CountsByStatus:
+        """Number of runs of each status that match all filters of `runs`.
+
+        A count that is not `exact` is a lower bound: the gateway counts among the newest runs.
+        """
+        query = _present(_run_query(statuses, filters))
+        return cast(CountsByStatus, await self._json("GET", "/v1/runs/counts", params=query))
 
     async def run(self, run_id: str) -> AgentRun:
         """Current state of a run. An unknown id raises `ApiError` 404."""
@@ -235,7 +258,7 @@ class AsyncClient:
     def interactions(
         self, *, conversation_id: str | None = None, run_id: str | None = None, status: str | None = "open"
     ) -> AsyncGenerator[Interaction, None]:
-        """Questions of runs, newest first: the open ones, or all with `status=None`."""
+        """Questions of runs, newest first: the open ones, those of another `status`, or all with `status=None`."""
         query = {"conversation_id": conversation_id, "run_id": run_id, "status": status}
         return self._pages("/v1/interactions", query, "after")
 
@@ -363,6 +386,11 @@ def _idempotent(event: EventEnvelope, key: str | None) -> dict[str, str]:
     if key is None and event.get("event_id"):
         return {}
     return {"idempotency-key": key or str(uuid.uuid4())}
+
+
+def _run_query(statuses: RunStatus | Iterable[RunStatus] | None, filters: RunFilters) -> Json:
+    joined = statuses if statuses is None or isinstance(statuses, str) else ",".join(statuses)
+    return {"statuses": joined, **filters}
 
 
 def _present(query: Json) -> Json:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._loop import LoopThread
-from .client import AsyncClient
+from .client import AsyncClient, RunFilters
 from .events import RunEvent
 from .stream import RunStream
 from .types import (
     AgentRun,
     ArtifactMetadata,
     ConversationSummary,
+    CountsByStatus,
     EventAccepted,
     EventEnvelope,
     Interaction,
@@ -22,6 +24,11 @@ from .types import (
     RunStreamLink,
     TranscriptItem,
 )
+
+if sys.version_info >= (3, 11):
+    from typing import Unpack
+elif TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class SyncRunStream(Iterator[RunEvent]):
@@ -102,24 +109,16 @@ class Client:
         self,
         *,
         statuses: RunStatus | Iterable[RunStatus] | None = None,
-        agent_id: str | None = None,
-        runner_id: str | None = None,
-        parent_run_id: str | None = None,
-        conversation_id: str | None = None,
-        bot_id: str | None = None,
-        thread_id: str | None = None,
+        **filters: Unpack[RunFilters],
     ) -> Iterator[AgentRun]:
         """Runs of the workspace that match all filters, newest first."""
-        found = self._client.runs(
-            statuses=statuses,
-            agent_id=agent_id,
-            runner_id=runner_id,
-            parent_run_id=parent_run_id,
-            conversation_id=conversation_id,
-            bot_id=bot_id,
-            thread_id=thread_id,
-        )
-        return self._loop.iterate(found)
+        return self._loop.iterate(self._client.runs(statuses=statuses, **filters))
+
+    def run_counts(
+        self, *, statuses: RunStatus | Iterable[RunStatus] | None = None, **filters: Unpack[RunFilters]
+    ) -> CountsByStatus:
+        """Number of runs of each status that match all filters of `runs`."""
+        return self._loop.call(self._client.run_counts(statuses=statuses, **filters))
 
     def run(self, run_id: str) -> AgentRun:
         """Current state of a run. An unknown id raises `ApiError` 404."""

@@ -103,6 +103,21 @@ class LlmTool(TypedDict):
     human_desc: NotRequired[str]
 
 
+class CountOfStatus(TypedDict):
+    """Number of runs of one status. Not `exact`: a lower bound."""
+
+    status: RunStatus
+    count: int
+    exact: bool
+
+
+class CountsByStatus(TypedDict):
+    """Counts of runs. `since`: creation of the oldest counted run, if older runs were not counted."""
+
+    items: list[CountOfStatus]
+    since: NotRequired[int | None]
+
+
 # --- interactions ---
 
 

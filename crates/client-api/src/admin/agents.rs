@@ -3,8 +3,10 @@
 use axum::Json;
 use axum::extract::State;
 use domain::agent::{check_agent, check_agent_for};
+use domain::redaction::redact_config;
 use http::{HeaderMap, StatusCode};
 use protocol::admin::{Agent, AgentSpec, Fault};
+use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
 use protocol::id::{AgentId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
@@ -30,6 +32,15 @@ fn view(record: AgentRecord) -> Agent {
         refused: record.refused,
         spec: record.spec,
     }
+}
+
+/// The agent for a reader of this role.
+fn shown(record: AgentRecord, role: KeyRole) -> Agent {
+    let mut agent = view(record);
+    if role != KeyRole::Admin {
+        redact_config(&mut agent.spec.config);
+    }
+    agent
 }
 
 async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
@@ -131,6 +142,9 @@ pub(crate) async fn create_agent(
 }
 
 /// Lists the agents.
+///
+/// For keys of other roles than admin, texts in `config` under names with secret, token, key, password, credential or
+/// authorization are `***`.
 #[utoipa::path(get, path = "/v1/agents", tag = "admin", security(("api_key" = [])), params(NameQuery), responses(
     (status = 200, description = "A page sorted by name", body = Page<Agent>),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
@@ -147,7 +161,7 @@ pub(crate) async fn list_agents(
         .agents()
         .list_agents(workspace, after.as_deref(), caller.answer.page(limit))
         .await?
-        .map(view);
+        .map(|record| shown(record, caller.role));
     Ok(Json(to_page(
         &state,
         "agents",
@@ -158,6 +172,8 @@ pub(crate) async fn list_agents(
 }
 
 /// Retrieves an agent.
+///
+/// For keys of other roles than admin, `config` is redacted as in `GET /v1/agents`.
 #[utoipa::path(get, path = "/v1/agents/{agent_id}", tag = "admin", security(("api_key" = [])),
     params(("agent_id" = String, Path, description = "The agent")), responses(
     (status = 200, description = "The agent", body = Agent),
@@ -174,9 +190,8 @@ pub(crate) async fn get_agent(
         .agents()
         .find_agent(&caller.workspace, id)
         .await?;
-    Ok(Json(view(
-        record.ok_or_else(|| ApiError::not_found("agent", id))?,
-    )))
+    let record = record.ok_or_else(|| ApiError::not_found("agent", id))?;
+    Ok(Json(shown(record, caller.role)))
 }
 
 /// Replaces an agent.

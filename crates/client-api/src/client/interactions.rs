@@ -15,8 +15,8 @@ use protocol::raw::RawJson;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{
-    InteractionFilter, InteractionRecord, LinkInteraction, StoreError, TakenAs, Unanswerable,
-    sha256_hex,
+    ExpiryPosition, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
+    LinkInteraction, StoreError, TakenAs, Unanswerable, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -125,26 +125,96 @@ pub(crate) struct InteractionsQuery {
     bot_id: Option<String>,
     /// Only interactions of this thread; empty for conversations without a thread. Needs `conversation_id`.
     thread_id: Option<String>,
-    /// `open`: only interactions that accept an answer now.
+    /// Only interactions with this status now.
     #[param(inline)]
-    status: Option<OnlyOpen>,
+    status: Option<StatusFilter>,
+    /// `newest` (default): newest first. `expiry`: next expiry first, with `status=open` only.
+    #[serde(default)]
+    #[param(inline)]
+    order: ListOrder,
     /// The `next_cursor` of the previous page. A filtered page may be empty, because a request scans at most
     /// 10,000 interactions.
-    #[param(value_type = Option<String>)]
-    after: Option<Uuid>,
+    after: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
     limit: Option<u64>,
 }
 
-/// The only status filter.
+/// Status of an interaction.
 #[derive(Clone, Copy, Debug, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum OnlyOpen {
+pub(crate) enum StatusFilter {
+    /// It accepts an answer.
     Open,
+    Submitted,
+    Expired,
+    Cancelled,
 }
 
-/// Lists interactions, newest first.
+impl From<StatusFilter> for InteractionStatus {
+    fn from(status: StatusFilter) -> Self {
+        match status {
+            StatusFilter::Open => Self::Open,
+            StatusFilter::Submitted => Self::Submitted,
+            StatusFilter::Expired => Self::Expired,
+            StatusFilter::Cancelled => Self::Cancelled,
+        }
+    }
+}
+
+/// Order of the list.
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum ListOrder {
+    #[default]
+    Newest,
+    Expiry,
+}
+
+impl InteractionsQuery {
+    /// The order, from the cursor on.
+    fn order(&self) -> ApiResult<InteractionOrder> {
+        let after = self.after.as_deref();
+        let invalid = || ApiError::invalid("/after", "must be the `next_cursor` of a page");
+        match (self.order, self.status) {
+            (ListOrder::Newest, _) => {
+                let before = after.map(|id| Uuid::parse_str(id).map_err(|_| invalid()));
+                let before = before.transpose()?;
+                Ok(InteractionOrder::Newest { before })
+            }
+            (ListOrder::Expiry, Some(StatusFilter::Open)) => {
+                let after = after.map(|at| expiry_position(at).ok_or_else(invalid));
+                let after = after.transpose()?;
+                Ok(InteractionOrder::Expiry { after })
+            }
+            (ListOrder::Expiry, _) => {
+                let message = "orders open interactions only; add `status=open`";
+                Err(ApiError::invalid("/order", message))
+            }
+        }
+    }
+}
+
+/// Reads a cursor of a list by expiry, `MILLISECONDS.ID`.
+fn expiry_position(cursor: &str) -> Option<ExpiryPosition> {
+    let (expires_at, id) = cursor.split_once('.')?;
+    Some(ExpiryPosition {
+        expires_at: expires_at.parse().ok()?,
+        id: Uuid::parse_str(id).ok()?,
+    })
+}
+
+/// The cursor of the next page.
+fn next_cursor(order: InteractionOrder) -> Option<String> {
+    match order {
+        InteractionOrder::Newest { before } => before.map(|id| id.to_string()),
+        InteractionOrder::Expiry { after } => {
+            after.map(|ExpiryPosition { expires_at, id }| format!("{expires_at}.{id}"))
+        }
+    }
+}
+
+/// Lists interactions of all conversations, newest first or by expiry.
 #[utoipa::path(get, path = "/v1/interactions", tag = "client", security(("api_key" = [])),
     params(InteractionsQuery), responses(
     (status = 200, description = "A page", body = Page<Interaction>),
@@ -159,11 +229,12 @@ pub(crate) async fn list_interactions(
     let now = state.runs.clock().now_ms();
     let (workspace, agents) = caller.list_scope();
     let filter = InteractionFilter {
+        order: query.order()?,
         run_id: query.run_id,
         agents,
         conversations: conversations_of(query.conversation_id, query.bot_id, query.thread_id)?,
-        open_at: query.status.map(|OnlyOpen::Open| now),
-        before: query.after,
+        status: query.status.map(InteractionStatus::from),
+        now,
     };
     let store = state.runs.store();
     let found = store
@@ -175,7 +246,7 @@ pub(crate) async fn list_interactions(
     Ok(Json(Page {
         items: items.collect::<Result<_, _>>()?,
         has_more: found.next.is_some(),
-        next_cursor: found.next,
+        next_cursor: found.next.and_then(next_cursor),
         prev_cursor: None,
         total_count: None,
     }))

@@ -4,7 +4,7 @@ use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use store::{Bounds, RunCounts, RunFilter};
+use store::{NumberRange, RunCounts, RunFilter};
 
 use web::error::{ApiError, ApiResult};
 use web::query::conversations_of;
@@ -153,13 +153,13 @@ fn short(pointer: &str, text: Option<String>) -> ApiResult<Option<String>> {
     }
 }
 
-/// Bounds of a number. `pointer`: parameter of the lower one.
-fn bounds(pointer: &str, min: Option<i64>, max: Option<i64>) -> ApiResult<Bounds> {
+/// Range of a number. `pointer`: parameter of the lower bound.
+fn bounds(pointer: &str, min: Option<i64>, max: Option<i64>) -> ApiResult<NumberRange> {
     if min.zip(max).is_some_and(|(min, max)| min > max) {
         let message = "must not be above its upper bound";
         return Err(ApiError::invalid(pointer, message));
     }
-    Ok(Bounds { min, max })
+    Ok(NumberRange { min, max })
 }
 
 /// Converts a cost to millionths.

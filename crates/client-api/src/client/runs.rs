@@ -25,7 +25,7 @@ use web::auth::ScopedCaller;
 use web::catalog_work::with_permit;
 use web::error::cursor::cursor_expired;
 use web::error::{ApiError, ApiResult};
-use web::query::{PageOf, PageQuery, PathOf, QueryOf, page_limit, single_header};
+use web::query::{PageQuery, PagedQuery, PathOf, QueryOf, page_limit, single_header};
 use web::run_pages::{RunEventsRange, RunsRange, list_part, page_run_events};
 use web::state::ApiState;
 use web::stream::wants_stream;
@@ -65,7 +65,7 @@ pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
 ///
 /// Indexes serve `agent_id`, `parent_run_id`, a conversation, a time range, `idempotency_key`, and statuses of live runs
 /// without `agent_id` and `conversation_id`. A request with any other filter, or with a key of several agents, scans at
-/// most 10,000 runs; 2,000 if it compares the cost. A page may then be empty while `has_more` is true: continue with
+/// most 10,000 runs; 5,000 if it compares text or cost. A page may then be empty while `has_more` is true: continue with
 /// `next_cursor`.
 #[utoipa::path(get, path = "/v1/runs", tag = "client", security(("api_key" = [])), params(RunFilterQuery, PageQuery),
     responses(
@@ -75,7 +75,7 @@ pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
 pub(crate) async fn list_runs(
     caller: ScopedCaller,
     State(state): State<ApiState>,
-    PageOf { filter, page }: PageOf<RunFilterQuery>,
+    PagedQuery { filter, page }: PagedQuery<RunFilterQuery>,
 ) -> ApiResult<Json<Page<AgentRun>>> {
     let (workspace, agents) = caller.list_scope();
     let list = filter.cursor_list(workspace);
@@ -100,7 +100,7 @@ pub(crate) async fn list_runs(
 /// Counts runs by status.
 ///
 /// The work is bounded: a request counts among the newest 10,000 runs that an index finds for the filter; among the
-/// newest 2,000 if it compares the cost. Live runs of the workspace are also counted among the newest 10,000 live runs.
+/// newest 5,000 if it compares text or cost. Live runs of the workspace are also counted among the newest 10,000 live runs.
 #[utoipa::path(get, path = "/v1/runs/counts", tag = "client", security(("api_key" = [])), params(RunFilterQuery),
     responses(
     (status = 200, description = "The counts", body = CountsByStatus),

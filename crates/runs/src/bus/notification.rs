@@ -17,6 +17,10 @@ pub enum Notification {
     Advanced(RunId),
     /// Cancellation of the run was requested.
     Cancelled(RunId),
+    /// The run was created or has another status.
+    Changed(RunId),
+    /// A question of the run was opened or answered.
+    QuestionChanged(RunId),
 }
 
 /// An event received from the bus.
@@ -33,6 +37,8 @@ impl Notification {
         match self {
             Self::Advanced(run) => format!("a{}", run.0.simple()),
             Self::Cancelled(run) => format!("c{}", run.0.simple()),
+            Self::Changed(run) => format!("s{}", run.0.simple()),
+            Self::QuestionChanged(run) => format!("q{}", run.0.simple()),
         }
     }
 
@@ -40,6 +46,8 @@ impl Notification {
         let of = match text.get(..1)? {
             "a" => Self::Advanced,
             "c" => Self::Cancelled,
+            "s" => Self::Changed,
+            "q" => Self::QuestionChanged,
             _ => return None,
         };
         Uuid::parse_str(text.get(1..)?)

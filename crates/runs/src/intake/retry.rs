@@ -158,7 +158,8 @@ impl Intake {
             let retried = deps.store.runs().retry_run(retry).await?;
             // A retry is never dispatched by its commit, so no dispatch can be unconfirmed.
             let (mut effects, _) = effects.take();
-            if let Retried::Created(_) = retried {
+            if let Retried::Created(run) = retried {
+                deps.notifier.notify_changed(run);
                 for run in std::mem::take(&mut effects.cancelled) {
                     deps.send_cancel(run, at);
                 }

@@ -13,8 +13,8 @@ use crate::sql::padded;
 /// Prefix of the dedupe key of an event with an idempotency key.
 pub(super) const KEY_PREFIX: &str = "key:";
 
-/// Maximum runs whose cost one request sums.
-const MAX_SUMMED: u64 = 2000;
+/// Maximum runs of one request with a look-up in another table for each: events for a text, calls for a cost.
+const MAX_JOINED: u64 = 5000;
 
 /// Filter of a run list. Times are epoch milliseconds.
 #[derive(Clone, Debug, Default)]
@@ -31,7 +31,7 @@ pub struct RunFilter {
     /// Only child runs of this run.
     pub parent_run_id: Option<RunId>,
     /// Creation: `min` inclusive, `max` exclusive.
-    pub created: Bounds,
+    pub created: NumberRange,
     /// Only the run of the event with this idempotency key, and its retries.
     pub idempotency_key: Option<String>,
     /// Begin of a run id; if no run id begins with it, of an event id or idempotency key.
@@ -39,19 +39,19 @@ pub struct RunFilter {
     /// Code of the error of a run that did not complete.
     pub error_code: Option<String>,
     /// Milliseconds from start to end, inclusive. Only ended runs match a bound.
-    pub duration_ms: Bounds,
+    pub duration_ms: NumberRange,
     /// Cost in millionths, inclusive.
-    pub cost_micros: Bounds,
+    pub cost_micros: NumberRange,
 }
 
 /// Lower and upper bound of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bounds {
+pub struct NumberRange {
     pub min: Option<i64>,
     pub max: Option<i64>,
 }
 
-impl Bounds {
+impl NumberRange {
     fn is_set(self) -> bool {
         self.min.is_some() || self.max.is_some()
     }
@@ -72,10 +72,10 @@ pub(super) struct ResolvedFilter {
 }
 
 impl ResolvedFilter {
-    /// Maximum rows that one request scans, if no index serves the filter. A row costs a sum if the cost is compared.
+    /// Maximum rows that one request scans, if no index serves the filter.
     pub(super) fn scan_limit(&self, rows: u64) -> u64 {
-        if self.filter.cost_micros.is_set() {
-            rows.min(MAX_SUMMED)
+        if self.filter.cost_micros.is_set() || self.filter.text.is_some() {
+            std::cmp::min(rows, MAX_JOINED)
         } else {
             rows
         }
@@ -116,7 +116,7 @@ impl ResolvedFilter {
     }
 
     /// Statuses that match, in the order of a run's life.
-    pub(super) fn counted_statuses(&self) -> impl Iterator<Item = RunStatus> + '_ {
+    pub(super) fn counted_statuses(&self) -> impl Iterator<Item = RunStatus> {
         let statuses = &self.filter.statuses;
         let is_counted = move |status: &RunStatus| statuses.is_empty() || statuses.contains(status);
         RunStatus::ALL.into_iter().filter(is_counted)
@@ -214,7 +214,7 @@ fn id_conditions(filter: &RunFilter) -> Condition {
         .add_option(endpoint.map(|id| runs::Column::EndpointId.eq(id)))
 }
 
-fn created_within(Bounds { min, max }: Bounds) -> Condition {
+fn created_within(NumberRange { min, max }: NumberRange) -> Condition {
     Condition::all()
         .add_option(min.map(|min| runs::Column::CreatedAt.gte(min)))
         .add_option(max.map(|max| runs::Column::CreatedAt.lt(max)))
@@ -223,21 +223,21 @@ fn created_within(Bounds { min, max }: Bounds) -> Condition {
 /// Runs whose id, event id or idempotency key begins with `text`. Compares characters: `LIKE` would need escapes, and
 /// ignores case on `SQLite`.
 fn begins_with(text: &str) -> Condition {
-    let begin = |column: &str, text: &str| {
+    let begin = |column: &str| {
         let length = text.chars().count();
-        Expr::cust_with_values(format!("substr({column}, 1, {length}) = $1"), [text])
+        Expr::cust(format!("substr({column}, 1, {length})")).eq(text)
     };
     let key = format!("{KEY_PREFIX}{text}");
     // A scalar subquery: PostgreSQL may execute `EXISTS` as a hash of all events.
     let of_event = format!(
         "(SELECT substr(e.dedupe_key, 1, {}) FROM events e WHERE e.workspace_id = runs.workspace_id \
-         AND e.event_id = runs.event_id) = $1",
+         AND e.event_id = runs.event_id)",
         key.chars().count()
     );
     Condition::any()
-        .add(begin("runs.id", text))
-        .add(begin("runs.event_id", text))
-        .add(Expr::cust_with_values(of_event, [key]))
+        .add(begin("runs.id"))
+        .add(begin("runs.event_id"))
+        .add(Expr::cust(of_event).eq(key))
 }
 
 /// Runs with this error code. It is the reason of a failed run; a cancelled run may have another reason.
@@ -251,20 +251,106 @@ fn failed_with(code: &str) -> Condition {
     Condition::any().add(failed).add_option(is_cancelled)
 }
 
-fn took(duration: Bounds) -> Condition {
+fn took(duration: NumberRange) -> Condition {
     if !duration.is_set() {
         return Condition::all();
     }
     let took = Expr::cust("(runs.finished_at - runs.started_at)");
     // Clocks of replicas differ, so a duration may be negative. It is shown as 0.
-    let duration = Bounds {
+    let duration = NumberRange {
         min: duration.min.filter(|min| *min > 0),
         ..duration
     };
     duration.inclusive(&took).add(took.is_not_null())
 }
 
-fn cost_within(cost: Bounds) -> Condition {
+fn cost_within(cost: NumberRange) -> Condition {
     let total = "(SELECT CAST(COALESCE(SUM(u.cost_micros), 0) AS BIGINT) FROM usage_calls u WHERE u.run_id = runs.id)";
     cost.inclusive(&Expr::cust(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use rusqlite::Connection;
+    use sea_orm::{
+        DbBackend, EntityTrait as _, QueryFilter as _, QueryOrder as _, QueryTrait as _,
+    };
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// The plan of a list, as `SQLite` explains it.
+    fn plan(filter: RunFilter) -> String {
+        let db = Connection::open_in_memory().unwrap();
+        let tables = include_str!("../../../../migrations/src/baseline/common.sql");
+        db.execute_batch(tables).unwrap();
+        let filter = ResolvedFilter { filter, ids: None };
+        let query = runs::Entity::find()
+            .filter(filter.condition(&WorkspaceId("w".to_owned())))
+            .filter(runs::Column::CreatedAt.gte(1))
+            .order_by_desc(runs::Column::CreatedAt)
+            .order_by_desc(runs::Column::Id)
+            .build(DbBackend::Sqlite);
+        let mut explained = db.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
+        let mut rows = explained.query([]).unwrap();
+        let mut plan = String::new();
+        while let Some(row) = rows.next().unwrap() {
+            let step: String = row.get("detail").unwrap();
+            writeln!(plan, "{step}").unwrap();
+        }
+        plan
+    }
+
+    #[test]
+    fn sqlite_lists_read_one_index_range_in_order() {
+        let all = RunFilter::default();
+        let bounds = NumberRange {
+            min: Some(1),
+            max: Some(2),
+        };
+        let scanned = RunFilter {
+            statuses: vec![RunStatus::Failed],
+            runner_id: Some("plugin:a/b/c".parse().unwrap()),
+            endpoint_id: Some(EndpointId(Uuid::nil())),
+            text: Some("order".to_owned()),
+            error_code: Some("cancelled".to_owned()),
+            duration_ms: bounds,
+            cost_micros: bounds,
+            created: bounds,
+            ..all.clone()
+        };
+        let of_agent = RunFilter {
+            agent_id: Some(AgentId(Uuid::nil())),
+            ..scanned.clone()
+        };
+        let live = RunFilter {
+            statuses: vec![RunStatus::Running],
+            created: bounds,
+            ..all.clone()
+        };
+        for (filter, index) in [
+            (all, "runs_newest (workspace_id=? AND created_at>?)"),
+            (
+                scanned,
+                "runs_newest (workspace_id=? AND created_at>? AND created_at<?)",
+            ),
+            (
+                of_agent,
+                "runs_of_agent (workspace_id=? AND agent_id=? AND created_at>? AND created_at<?)",
+            ),
+            (
+                live,
+                "runs_live_newest (workspace_id=? AND created_at>? AND created_at<?)",
+            ),
+        ] {
+            let plan = plan(filter);
+            assert!(plan.contains(index), "{plan}");
+            assert!(
+                !plan.contains("SCAN") && !plan.contains("TEMP B-TREE"),
+                "{plan}"
+            );
+        }
+    }
 }

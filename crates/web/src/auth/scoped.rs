@@ -19,7 +19,7 @@ use crate::error::{ApiError, ApiResult};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 
-/// A client of a workspace, by an API key of role `client` or `admin`, with the agents that it reaches.
+/// A client of a workspace, by an API key of any role but `owner`, with the agents that it reaches.
 pub struct ScopedCaller {
     workspace: WorkspaceId,
     scope: AgentReach,
@@ -41,7 +41,7 @@ impl FromRequestParts<ApiState> for ScopedCaller {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let record = authenticate_key(parts, state).await?;
         match record.role {
-            KeyRole::Admin | KeyRole::Client => Ok(Self {
+            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => Ok(Self {
                 workspace: record.workspace,
                 scope: AgentReach::of(record.agents),
                 key: record.id,
@@ -66,6 +66,11 @@ impl ScopedCaller {
     /// The credential of a stream.
     pub fn credential(&self) -> (&WorkspaceId, ApiKeyId) {
         (&self.workspace, self.key)
+    }
+
+    /// The agents that the caller reaches.
+    pub fn reach(&self) -> &AgentReach {
+        &self.scope
     }
 
     /// The workspace of a list, and the agents that the list must be filtered by; `None`: all.
