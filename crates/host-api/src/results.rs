@@ -166,7 +166,7 @@ const RESULTS: AuditedCall<'static> = AuditedCall {
 ///   ledger.
 /// - **End.** `run.completed` or `run.failed` ends the run and its token. After an accepted terminal result, a
 ///   401 means that the run is done.
-/// - **Lease.** Without a call or heartbeat for `limits.append_lease_seconds`, the run fails as
+/// - **Lease.** Without a call or heartbeat for `runs.append_lease_seconds`, the run fails as
 ///   `runner.orphaned`.
 ///
 /// A cancelled run may call this during its grace period.

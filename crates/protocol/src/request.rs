@@ -23,9 +23,10 @@ pub struct AgentRunRequest {
 pub struct HostAccess {
     /// Base URL of the host API, for example `http://127.0.0.1:8700/host/v1`.
     pub base_url: String,
-    /// Run token: a bearer credential, valid for the lifetime of the run.
+    /// Run token: a bearer credential for this attempt. Invalid after `token_expires_at` and after the end of the
+    /// run; `POST {base_url}/token` issues the next one.
     pub token: String,
-    /// Expiry of the token, in epoch seconds.
+    /// Expiry of the token, in epoch seconds: the deadline of the run, at most 15 minutes after its issue.
     pub token_expires_at: i64,
 }
 
