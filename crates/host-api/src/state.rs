@@ -174,7 +174,8 @@ pub(crate) async fn put_state(
 ///
 /// With `If-Match` the deletion applies to that version only.
 #[utoipa::path(delete, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
-    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded")),
+    params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded"),
+        ("If-Match" = Option<i64>, Header, description = "The expected version")),
     responses(
     (status = 204, description = "Deleted"),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
