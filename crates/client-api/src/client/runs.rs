@@ -184,13 +184,28 @@ pub(crate) async fn list_run_events(
 pub(super) fn cursor(headers: &HeaderMap, after: Option<&str>) -> ApiResult<u64> {
     let header = single_header(headers, "last-event-id")?;
     let header = header.filter(|text| !text.trim().is_empty());
-    let Some(text) = header.or(after) else {
+    parse_cursor(header.or(after))
+}
+
+fn parse_cursor(text: Option<&str>) -> ApiResult<u64> {
+    let Some(text) = text else {
         return Ok(0);
     };
     let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
     // `parse` would also accept a plus sign.
     let number = text.parse().ok().filter(|_| is_number);
     number.ok_or_else(|| ApiError::invalid_argument("the cursor must be a sequence of this run"))
+}
+
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RejectionsQuery {
+    /// Only rejections after this `n`: the `next_cursor` of the previous page.
+    after: Option<String>,
+    /// Page size, 1 to 100, default 50.
+    #[param(minimum = 1, maximum = 100)]
+    limit: Option<u64>,
 }
 
 /// A runner event that the gateway rejected.
@@ -212,7 +227,7 @@ pub(crate) struct RunRejection {
 
 /// Lists the runner events of a run that the gateway rejected, with reasons.
 #[utoipa::path(get, path = "/v1/runs/{run_id}/rejections", tag = "client", security(("api_key" = [])),
-    params(("run_id" = String, Path, description = "The run"), EventsQuery), responses(
+    params(("run_id" = String, Path, description = "The run"), RejectionsQuery), responses(
     (status = 200, description = "A page", body = Page<RunRejection>),
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
@@ -221,12 +236,11 @@ pub(crate) async fn list_run_rejections(
     caller: ScopedCaller,
     State(state): State<ApiState>,
     PathOf(id): PathOf<RunId>,
-    QueryOf(query): QueryOf<EventsQuery>,
-    headers: HeaderMap,
+    QueryOf(query): QueryOf<RejectionsQuery>,
 ) -> ApiResult<Json<Page<RunRejection>>> {
     let run = caller.find_run(&state, id).await?;
     let limit = page_limit(query.limit)?;
-    let after = cursor(&headers, query.after.as_deref())?;
+    let after = parse_cursor(query.after.as_deref())?;
     // An empty page would look like a run without rejections.
     if run.pruned_at.is_some() {
         return Err(cursor_expired(run.id, run.last_sequence));
