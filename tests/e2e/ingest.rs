@@ -236,6 +236,8 @@ async fn binds_key_to_body_and_event_to_key(#[values(Sqlite, Postgres)] engine: 
         "idempotency_mismatch",
     );
     assert_conflict(&with_key("k-2", message("m-1")).await, "event_exists");
+    let malformed = with_key("k\t2", message("m-2")).await;
+    assert_eq!(malformed.status, 400, "{}", malformed.body);
     // The rejected requests consumed neither the key nor the event id.
     with_key("k-2", message("m-2")).await.run_id();
 }

@@ -483,6 +483,8 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
     let other = call_once(&run, "refuse", "k-1", &json!({"a": 1, "b": 2})).await;
     assert_eq!(reason(&other), (409, json!("idempotency_mismatch")));
     assert_eq!(call_once(&run, "echo", "k-2", &json!({})).await.status, 200);
+    let malformed = call_once(&run, "echo", "k\t3", &json!({})).await;
+    assert_eq!(malformed.status, 400, "{}", malformed.body);
     assert_eq!(count("/echo"), 2);
     let sent = |path: &str| {
         let seen = server.seen(path).into_iter();

@@ -36,7 +36,6 @@ pub(super) struct IdempotentCall<'a> {
 impl IdempotentCall<'_> {
     /// Returns the result of this call or of the earlier one.
     pub(super) async fn call(&self, parameters: &JsonObject) -> ApiResult<Value> {
-        check_key(self.key)?;
         let id = Uuid::now_v7();
         // Registered before the row is written, so that a repeated call sees this one in progress.
         let mut in_progress = CallInProgress::enter(self, id);
@@ -163,13 +162,6 @@ fn finish(call: &IdempotentCall<'_>, id: Uuid, end: ToolCallEnd) -> FinishToolCa
         call_id: id,
         end,
     }
-}
-
-fn check_key(key: &str) -> ApiResult<()> {
-    let is_plain = !key.is_empty() && key.len() <= 255 && key.bytes().all(|b| b.is_ascii_graphic());
-    is_plain.then_some(()).ok_or_else(|| {
-        ApiError::invalid_argument("`Idempotency-Key` must be 1 to 255 visible ASCII characters")
-    })
 }
 
 fn refusal(decision: RepeatedCallDecision) -> ApiError {

@@ -27,7 +27,7 @@ use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::catalog_work::of_run;
 use web::error::{ApiError, ApiResult};
 use web::json::JsonBody;
-use web::query::{IDEMPOTENCY_KEY, PathOf, single_header};
+use web::query::{PathOf, idempotency_key, single_header};
 use web::skill_registrar::{StoreRegistrar, registered_package};
 use web::state::ApiState;
 
@@ -100,7 +100,7 @@ pub(super) async fn read_detail(
 /// responses, too.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
-        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 visible ASCII characters, unique for each intended call"),
+        ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique for each intended call"),
         ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days")),
     request_body = CallTool, responses(
     (status = 200, description = "The tool's result, which may be an error that the tool reports", body = ToolCallResult),
@@ -118,7 +118,7 @@ pub(crate) async fn call_tool(
     headers: HeaderMap,
     JsonBody(body): JsonBody<CallTool>,
 ) -> ApiResult<Json<ToolCallResult>> {
-    let key = single_header(&headers, IDEMPOTENCY_KEY)?;
+    let key = idempotency_key(&headers)?;
     let scope = scope_of(&headers)?;
     if key.is_none() && scope.is_some() {
         let message = "`Idempotency-Key-Scope` requires an `Idempotency-Key` header";

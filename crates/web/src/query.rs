@@ -317,6 +317,18 @@ pub fn trace_header(headers: &HeaderMap) -> Option<&str> {
 /// Name of the header `Idempotency-Key`.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
+/// The `Idempotency-Key` header: 1 to 255 printable ASCII characters; `None` if absent.
+pub fn idempotency_key(headers: &HeaderMap) -> Result<Option<&str>, ApiError> {
+    let is_printable = |key: &str| key.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+    match single_header(headers, IDEMPOTENCY_KEY) {
+        Ok(Some(key)) if (1..=255).contains(&key.len()) && is_printable(key) => Ok(Some(key)),
+        Ok(None) => Ok(None),
+        _ => Err(ApiError::invalid_argument(
+            "`Idempotency-Key` must occur once and have 1 to 255 printable ASCII characters",
+        )),
+    }
+}
+
 /// The single value of a header; `None` if absent.
 pub fn single_header<'a>(headers: &'a HeaderMap, name: &str) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
@@ -345,6 +357,34 @@ mod tests {
         bot_id: Option<String>,
         #[serde(default)]
         label: String,
+    }
+
+    #[test]
+    fn idempotency_keys_are_printable_ascii() {
+        let longest = "k".repeat(255);
+        let too_long = "k".repeat(256);
+        for (values, is_valid) in [
+            (vec!["k"], true),
+            (vec!["a ~!key"], true),
+            (vec![&*longest], true),
+            (vec![""], false),
+            (vec![&*too_long], false),
+            (vec!["a\tb"], false),
+            (vec!["schlüssel"], false),
+            (vec!["k", "k"], false),
+        ] {
+            let mut headers = HeaderMap::new();
+            for value in &values {
+                let value = http::HeaderValue::from_bytes(value.as_bytes()).unwrap();
+                headers.append(IDEMPOTENCY_KEY, value);
+            }
+            let key = idempotency_key(&headers);
+            assert_eq!(key.is_ok(), is_valid, "{values:?}");
+            if let Err(error) = key {
+                assert!(error.message().contains("`Idempotency-Key`"), "{error:?}");
+            }
+        }
+        assert!(matches!(idempotency_key(&HeaderMap::new()), Ok(None)));
     }
 
     #[tokio::test]

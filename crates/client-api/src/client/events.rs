@@ -18,7 +18,7 @@ use runs::intake::AcceptedEvent;
 use runs::watch::WatchFrom;
 use web::auth::ScopedCaller;
 use web::error::{ApiError, ApiResult};
-use web::query::{IDEMPOTENCY_KEY, single_header, trace_header};
+use web::query::{idempotency_key, trace_header};
 use web::run_pages::{StreamRest, stream_rest};
 use web::state::ApiState;
 use web::stream::{stream_run, wants_stream};
@@ -117,12 +117,7 @@ pub(super) async fn accept_event(
     files: ExtractedFiles,
     form: EventAnswer,
 ) -> ApiResult<Response> {
-    let key = single_header(headers, IDEMPOTENCY_KEY)?;
-    if key.is_some_and(|key| key.is_empty() || key.len() > 255) {
-        return Err(ApiError::invalid_argument(
-            "`Idempotency-Key` must have 1 to 255 characters",
-        ));
-    }
+    let key = idempotency_key(headers)?;
     let trace = trace_header(headers);
     // Take the stream slot before anything is stored, so that a refused stream posts no event.
     let is_stream = form != EventAnswer::Accepted;
