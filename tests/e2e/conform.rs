@@ -635,7 +635,7 @@ async fn escapes_hostile_text_in_every_report_format() {
                 letter.is_control() && *letter != '\n' || "\u{202e}\u{fffe}".contains(*letter)
             });
             assert_eq!(bad, None, "{text}");
-            assert!(!text.contains("rehearsal."), "a token is shown: {text}");
+            assert!(!text.contains("mock-run."), "a token is shown: {text}");
         }
         assert!(!xml.contains("<evil") && !xml.contains("<b>"), "{xml}");
         let parsed = or_skip!(parse_junit(&file));

@@ -166,7 +166,7 @@ pub(super) async fn smoke_test(house: &CompareStage) -> anyhow::Result<()> {
         let play = house.play(arm, Task::OneRead).await?;
         ensure!(
             play.is_right,
-            "the rehearsal of arm {} failed: {} {}",
+            "the smoke test of arm {} failed: {} {}",
             arm.letter(),
             play.answer,
             json!(play.tally.tools)

@@ -32,7 +32,7 @@ use models::Model;
 pub(crate) use resources::{mock_knowledge_base, mock_model, mock_tool};
 
 /// Prefix of the tokens of mock runs.
-pub(crate) const TOKEN_PREFIX: &str = "rehearsal.";
+pub(crate) const TOKEN_PREFIX: &str = "mock-run.";
 /// Maximum number of recorded calls. Further calls are answered but not recorded.
 const MAX_CALLS: usize = 10_000;
 /// Maximum characters of a recorded path.

@@ -378,7 +378,7 @@ mod tests {
             ("\u{1b}[31mred\r\n\0", "\\u{1b}[31mred\\u{d}\\u{a}\\u{0}"),
             ("a\u{202e}b\u{ffff}\u{85}", "a\\u{202e}b\\u{ffff}\\u{85}"),
             ("key MDEyMzQ1Njc4OWFiY2RlZg== here", "key [secret] here"),
-            ("token rehearsal.0a1b2c, and", "token [token], and"),
+            ("token mock-run.0a1b2c, and", "token [token], and"),
             ("abc", "abc"),
         ] {
             assert_eq!(redaction.clean(text), shown, "{text:?}");
