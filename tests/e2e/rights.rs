@@ -63,6 +63,29 @@ const fn row(
     }
 }
 
+/// A row of a resource that each layer names.
+const fn named_resource(id: &'static str) -> OperationRow {
+    row(id, OK, [DENIED, DENIED, DENIED, OK], Some(DENIED))
+}
+
+/// A row that manifest and policy decide, whatever the event's scope.
+const fn by_policy(
+    id: &'static str,
+    granted: ExpectedResponse,
+    others: Option<ExpectedResponse>,
+) -> OperationRow {
+    row(id, granted, [DENIED, DENIED, granted, granted], others)
+}
+
+/// A row that no layer decides.
+const fn same(
+    id: &'static str,
+    granted: ExpectedResponse,
+    others: Option<ExpectedResponse>,
+) -> OperationRow {
+    row(id, granted, [granted; 4], others)
+}
+
 /// A row that stays open during the grace period of a cancel.
 const fn row_open_after_cancel(
     id: &'static str,
@@ -78,29 +101,19 @@ const fn row_open_after_cancel(
 
 /// In request order: later operations read what earlier ones create.
 const ROWS: &[OperationRow] = &[
-    row("get_own_context", OK, [OK; 4], None),
+    same("get_own_context", OK, None),
     row("get_prompt", OK, [OK, OK, OK, NOT_FOUND], None),
     row_open_after_cancel("get_own_run", OK, [OK; 4], None),
-    row("page_own_run_events", OK, [OK; 4], None),
+    same("page_own_run_events", OK, None),
     row("list_scope_runs", OK, [OK, OK, OK, DENIED], Some(DENIED)),
-    row("get_scope_run", OK, [OK; 4], Some(NOT_FOUND)),
-    row("page_scope_run_events", OK, [OK; 4], Some(NOT_FOUND)),
+    same("get_scope_run", OK, Some(NOT_FOUND)),
+    same("page_scope_run_events", OK, Some(NOT_FOUND)),
     // No agent is granted here; `child_runs` covers these.
-    row("start_child_run", DENIED, [DENIED; 4], None),
+    same("start_child_run", DENIED, None),
     row_open_after_cancel("get_child_run", NOT_FOUND, [NOT_FOUND; 4], Some(NOT_FOUND)),
-    row(
-        "page_child_run_events",
-        NOT_FOUND,
-        [NOT_FOUND; 4],
-        Some(NOT_FOUND),
-    ),
-    row(
-        "cancel_child_run",
-        NOT_FOUND,
-        [NOT_FOUND; 4],
-        Some(NOT_FOUND),
-    ),
-    row("renew_token", OK, [OK; 4], None),
+    same("page_child_run_events", NOT_FOUND, Some(NOT_FOUND)),
+    same("cancel_child_run", NOT_FOUND, Some(NOT_FOUND)),
+    same("renew_token", OK, None),
     row_open_after_cancel("put_state", OK, [DENIED, DENIED, OK, DENIED], None),
     row("list_state", OK, [DENIED, DENIED, OK, DENIED], None),
     row(
@@ -115,161 +128,66 @@ const ROWS: &[OperationRow] = &[
         [DENIED, DENIED, NO_CONTENT, DENIED],
         Some(NOT_FOUND),
     ),
-    row("page_history", OK, [DENIED, DENIED, OK, OK], Some(DENIED)),
-    row("search_history", OK, [DENIED, DENIED, OK, OK], None),
+    by_policy("page_history", OK, Some(DENIED)),
+    by_policy("search_history", OK, None),
     row(
         "page_own_events",
         OK,
         [DENIED, DENIED, OK, DENIED],
         Some(DENIED),
     ),
-    row(
-        "get_own_event",
-        OK,
-        [DENIED, DENIED, OK, OK],
-        Some(NOT_FOUND),
-    ),
-    row(
-        "put_blob",
-        NO_CONTENT,
-        [DENIED, DENIED, NO_CONTENT, NO_CONTENT],
-        None,
-    ),
-    row("list_blobs", OK, [DENIED, DENIED, OK, OK], None),
-    row("get_blob", OK, [DENIED, DENIED, OK, OK], Some(NOT_FOUND)),
-    row(
-        "delete_blob",
-        NO_CONTENT,
-        [DENIED, DENIED, NO_CONTENT, NO_CONTENT],
-        Some(NOT_FOUND),
-    ),
+    by_policy("get_own_event", OK, Some(NOT_FOUND)),
+    by_policy("put_blob", NO_CONTENT, None),
+    by_policy("list_blobs", OK, None),
+    by_policy("get_blob", OK, Some(NOT_FOUND)),
+    by_policy("delete_blob", NO_CONTENT, Some(NOT_FOUND)),
     row("pull_steering", OK, [DENIED, DENIED, OK, DENIED], None),
     // Interactions are not granted here; `awaits` covers this.
     row_open_after_cancel("await_interaction", DENIED, [DENIED; 4], Some(DENIED)),
-    row("list_granted_models", OK, [OK; 4], None),
-    row(
-        "invoke_model",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "stream_model",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "count_model_tokens",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "rerank_documents",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "embed_texts",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "create_chat_completion",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "create_embeddings",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row("list_openai_models", OK, [OK; 4], None),
-    row(
-        "create_response",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "count_response_tokens",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "get_response",
-        NOT_STORED,
-        [NOT_STORED; 4],
-        Some(NOT_STORED),
-    ),
+    same("list_granted_models", OK, None),
+    named_resource("invoke_model"),
+    named_resource("stream_model"),
+    named_resource("count_model_tokens"),
+    named_resource("rerank_documents"),
+    named_resource("embed_texts"),
+    named_resource("create_chat_completion"),
+    named_resource("create_embeddings"),
+    same("list_openai_models", OK, None),
+    named_resource("create_response"),
+    named_resource("count_response_tokens"),
+    same("get_response", NOT_STORED, Some(NOT_STORED)),
     row(
         "get_openai_model",
         OK,
         [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
         Some(NOT_FOUND),
     ),
-    row(
-        "create_message",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "count_message_tokens",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row("list_anthropic_models", OK, [OK; 4], None),
+    named_resource("create_message"),
+    named_resource("count_message_tokens"),
+    same("list_anthropic_models", OK, None),
     row(
         "get_anthropic_model",
         OK,
         [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
         Some(NOT_FOUND),
     ),
-    row("list_granted_tools", OK, [OK; 4], None),
-    row("get_tool", OK, [DENIED, DENIED, DENIED, OK], Some(DENIED)),
-    row("call_tool", OK, [DENIED, DENIED, DENIED, OK], Some(DENIED)),
-    row("speak_mcp", OK, [OK; 4], None),
+    same("list_granted_tools", OK, None),
+    named_resource("get_tool"),
+    named_resource("call_tool"),
+    same("speak_mcp", OK, None),
     row(
         "list_granted_knowledge_bases",
         OK,
         [DENIED, DENIED, DENIED, OK],
         None,
     ),
-    row(
-        "retrieve_knowledge",
-        OK,
-        [DENIED, DENIED, DENIED, OK],
-        Some(DENIED),
-    ),
-    row(
-        "create_artifact",
-        CREATED,
-        [DENIED, DENIED, CREATED, CREATED],
-        None,
-    ),
-    row(
-        "get_artifact_metadata",
-        OK,
-        [DENIED, DENIED, OK, OK],
-        Some(NOT_FOUND),
-    ),
-    row(
-        "read_artifact",
-        OK,
-        [DENIED, DENIED, OK, OK],
-        Some(NOT_FOUND),
-    ),
+    named_resource("retrieve_knowledge"),
+    by_policy("create_artifact", CREATED, None),
+    by_policy("get_artifact_metadata", OK, Some(NOT_FOUND)),
+    by_policy("read_artifact", OK, Some(NOT_FOUND)),
     row_open_after_cancel("append_results", OK, [OK; 4], None),
     row_open_after_cancel("run_heartbeat", OK, [OK; 4], None),
-    row("cancel_scope_run", OK, [OK; 4], Some(NOT_FOUND)),
+    same("cancel_scope_run", OK, Some(NOT_FOUND)),
     row_open_after_cancel("cancel_own_run", OK, [OK; 4], None),
 ];
 
@@ -587,14 +505,13 @@ async fn every_operation_requires_its_grants(#[values(Sqlite, Postgres)] engine:
     ];
     agents.extend(LAYERS.map(trimmed));
     for agent in &agents {
-        let made = admin.create("/v1/agents", agent).await;
-        assert_eq!(made.status, 201, "{}", made.body);
+        admin.create("/v1/agents", agent).await.expect(201);
     }
-    let made = tenant
+    tenant
         .admin
         .create("/v1/agents", &agent("near", ["theirs", "theirs", "attic"]))
-        .await;
-    assert_eq!(made.status, 201, "{}", made.body);
+        .await
+        .expect(201);
 
     let mut near = DeferredCaller::start(&stage, &stage.client, "near").await;
     near.write_marker("binding").await;
