@@ -406,37 +406,6 @@ async fn rejects_unusable_nats_settings_with_remedy() {
 }
 
 #[tokio::test]
-async fn reports_agent_faults_by_configuration_path() {
-    for (written, expected) in [
-        (
-            "resource_policy = { models = 5 }",
-            "agents[0].resource_policy.models: must be \"*\" or a list of names",
-        ),
-        (
-            "retry = { max = \"often\" }",
-            "agents[0].retry.max: must be an integer",
-        ),
-        (
-            "colour = 1",
-            "agents[0].colour: is not known here; known are",
-        ),
-        (
-            "config = { timeout = \"5m\" }",
-            "agents[0].config.timeout: must be a number of seconds; 0 or null selects the maximum",
-        ),
-    ] {
-        let wrong = VALID.replace("name = \"hello\"", &format!("name = \"hello\"\n{written}"));
-        let printed = with_config("check-config", &wrong, &[]).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-        let mut lines = printed.stderr.lines();
-        assert!(
-            lines.any(|line| line.starts_with(expected)),
-            "{expected}: {printed:?}"
-        );
-    }
-}
-
-#[tokio::test]
 async fn rejects_invalid_database_urls_before_serving() {
     for (url, expected) in [
         (

@@ -323,21 +323,6 @@ async fn limits_run_to_four_concurrent_uploads() {
     run.end(&stage).await;
 }
 
-#[tokio::test]
-async fn rejects_storage_calls_after_run_end() {
-    let stage = stage(Sqlite, |_| {}).await.unwrap();
-    let run = HeldRun::start(&stage, &message("m-1")).await;
-    put(&run, "/storage/plugin/key", "a/b", bytes(1)).await;
-    run.end(&stage).await;
-    assert_eq!(
-        put(&run, "/storage/plugin/key", "a/b", bytes(2))
-            .await
-            .status,
-        401
-    );
-    assert_eq!(run.get("/storage/plugin/key").await.status, 401);
-}
-
 /// The area of a deleted agent can be granted to no other agent.
 #[rstest]
 #[tokio::test]
