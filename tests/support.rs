@@ -10,6 +10,38 @@ macro_rules! or_skip {
     }};
 }
 
+/// Checks that a text contains each of these parts. A failure shows the text.
+macro_rules! assert_contains {
+    ($text:expr, $($part:expr),+ $(,)?) => {{
+        let text = &$text;
+        $(assert!(text.contains($part), "{} is missing in {text}", stringify!($part));)+
+    }};
+}
+
+/// Checks that a text contains none of these parts. A failure shows the text.
+macro_rules! assert_lacks {
+    ($text:expr, $($part:expr),+ $(,)?) => {{
+        let text = &$text;
+        $(assert!(!text.contains($part), "{} is in {text}", stringify!($part));)+
+    }};
+}
+
+/// Checks members of a JSON object. A failure shows the object.
+macro_rules! assert_members {
+    ($found:expr, { $($name:literal: $value:expr),+ $(,)? }) => {{
+        let found = &$found;
+        $(assert_eq!(found[$name], serde_json::json!($value), "{} of {found}", $name);)+
+    }};
+}
+
+/// Checks the start of a text. A failure shows the text.
+macro_rules! assert_starts_with {
+    ($text:expr, $start:expr $(,)?) => {{
+        let text = &$text;
+        assert!(text.starts_with($start), "{text}");
+    }};
+}
+
 pub mod client;
 pub mod collector;
 pub mod connectors;
@@ -57,6 +89,7 @@ use std::process::ExitStatus;
 use std::time::UNIX_EPOCH;
 
 use axum::Router;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::process::Command;
 use tokio::task::JoinSet;
@@ -109,6 +142,22 @@ pub struct CommandOutput {
     pub status: ExitStatus,
     pub stdout: String,
     pub stderr: String,
+}
+
+impl CommandOutput {
+    /// The output of a command that must end with this status.
+    #[track_caller]
+    pub fn exited(self, code: i32) -> Self {
+        assert_eq!(self.status.code(), Some(code), "{self:?}");
+        self
+    }
+
+    /// Its standard output, which must be a JSON document.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        let parsed = serde_json::from_str(&self.stdout);
+        parsed.unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
 }
 
 pub async fn run(command: &mut Command) -> CommandOutput {

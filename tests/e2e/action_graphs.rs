@@ -100,11 +100,7 @@ async fn refused_calls_are_never_made() {
         answer_text(&completed(&house, &refused).await),
         "Not posted."
     );
-    assert!(
-        house.shown().contains("approval_denied"),
-        "{}",
-        house.shown()
-    );
+    assert_contains!(house.shown(), "approval_denied");
     assert!(house.tools.seen("/echo/post").is_empty());
 }
 
@@ -128,10 +124,7 @@ async fn child_runs_answer_within_parent_grant(#[values(Sqlite, Postgres)] engin
     assert_eq!(children[0]["status"], "completed");
     // The child run has no history of its parent.
     let requests = &house.model.requests()[1].body["messages"];
-    assert!(
-        !requests.to_string().contains("Have it looked at"),
-        "{requests}"
-    );
+    assert_lacks!(requests.to_string(), "Have it looked at");
 }
 
 #[tokio::test]

@@ -22,9 +22,7 @@ fn small(name: &str) -> Value {
 }
 
 async fn created(admin: &Client, spec: &Value) -> Value {
-    let answer = admin.create(AGENTS, spec).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
-    answer.body
+    admin.create(AGENTS, spec).await.expect(201).body
 }
 
 fn path_of(agent: &Value) -> String {
@@ -41,8 +39,7 @@ async fn put(admin: &Client, agent: &Value, version: Option<i64>, spec: &Value) 
 }
 
 fn pointers(answer: &ApiResponse) -> Vec<&str> {
-    assert_eq!(answer.status, 400, "{}", answer.body);
-    assert_eq!(answer.error("code"), "invalid_argument");
+    answer.assert_error(400, "code", "invalid_argument");
     let faults = answer.detail("faults").as_array().unwrap();
     faults
         .iter()
@@ -102,15 +99,9 @@ async fn created_agent_receives_events(#[values(Sqlite, Postgres)] engine: Engin
 
     let run_id = event(&stage.client, "m-1", "webui").await.run_id();
     let run = stage.client.finished(&run_id).await;
-    assert_eq!(
-        (&run["status"], &run["agent_id"]),
-        (&json!("completed"), &agent["id"])
-    );
+    assert_members!(run, {"status": "completed", "agent_id": agent["id"]});
     let filtered = event(&stage.client, "m-2", "elsewhere").await;
-    assert_eq!(
-        (filtered.status, &filtered.body["reason"]),
-        (202, &json!("no_agent"))
-    );
+    filtered.assert_body(202, "reason", "no_agent");
 }
 
 #[tokio::test]
@@ -225,8 +216,7 @@ async fn changed_runner_form_blocks_neither_start_nor_disabling() {
     let refused = put(&admin, &agent, None, &spec).await;
     assert_eq!(pointers(&refused), ["/config/tone"], "{}", refused.body);
     spec["enabled"] = json!(false);
-    let disabled = put(&admin, &agent, None, &spec).await;
-    assert_eq!(disabled.status, 200, "{}", disabled.body);
+    put(&admin, &agent, None, &spec).await.expect(200);
 }
 
 #[rstest]
@@ -238,12 +228,8 @@ async fn updates_agent_with_matching_version_only(#[values(Sqlite, Postgres)] en
     let mut spec = small("changed");
     spec["enabled"] = json!(false);
 
-    let changed = put(&admin, &agent, Some(1), &spec).await;
-    assert_eq!(changed.status, 200, "{}", changed.body);
-    assert_eq!(
-        (&changed.body["version"], &changed.body["name"]),
-        (&json!(2), &json!("changed"))
-    );
+    let changed = put(&admin, &agent, Some(1), &spec).await.expect(200);
+    assert_members!(changed.body, {"version": 2, "name": "changed"});
     assert_eq!(changed.body["id"], agent["id"]);
     let late = put(&admin, &agent, Some(1), &spec).await;
     assert_eq!(
@@ -264,10 +250,7 @@ async fn updates_agent_with_matching_version_only(#[values(Sqlite, Postgres)] en
     assert_eq!(put(&admin, &agent, Some(2), &spec).await.status, 200);
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let run_id = event(&stage.client, "m-2", "api").await.run_id();
-    assert_eq!(
-        stage.client.finished(&run_id).await["agent_id"],
-        agent["id"]
-    );
+    assert_members!(stage.client.finished(&run_id).await, {"agent_id": agent["id"]});
 
     // Reject unknown query parameters: an ignored `dry_run` would look like a dry run.
     let dry = format!("{}?dry_run=true", path_of(&agent));
@@ -289,34 +272,22 @@ async fn rejects_duplicate_agent_names() {
     let first = created(&admin, &small("first")).await;
     for name in ["first", "main"] {
         let taken = admin.create(AGENTS, &small(name)).await;
-        assert_eq!(
-            (taken.status, taken.detail("reason")),
-            (409, &json!("name_taken"))
-        );
+        taken.assert_detail(409, "reason", "name_taken");
     }
     let renamed = put(&admin, &first, None, &small("main")).await;
-    assert_eq!(
-        (renamed.status, renamed.detail("reason")),
-        (409, &json!("name_taken"))
-    );
+    renamed.assert_detail(409, "reason", "name_taken");
 }
 
 #[tokio::test]
 async fn configured_agents_are_read_only() {
     let (_stage, admin) = stage().await;
     let main = admin.get(AGENTS).await.body["items"][0].clone();
-    assert_eq!(
-        (&main["name"], &main["origin"]),
-        (&json!("main"), &json!("config"))
-    );
+    assert_members!(main, {"name": "main", "origin": "config"});
     for answer in [
         put(&admin, &main, None, &small("main")).await,
         admin.delete(&path_of(&main)).await,
     ] {
-        assert_eq!(
-            (answer.status, answer.detail("reason")),
-            (409, &json!("read_only"))
-        );
+        answer.assert_detail(409, "reason", "read_only");
     }
     assert_eq!(admin.get(&path_of(&main)).await.body, main);
 }

@@ -11,8 +11,7 @@ use crate::support::{CommandOutput, Engine, OwnStage, Postgres, Sqlite, Stage};
 /// Creates a key in the API. Returns its id and a client that uses it.
 async fn made(admin: &Client, name: &str, role: &str) -> (String, Client) {
     let spec = json!({"name": name, "role": role});
-    let answer = admin.create("/v1/api-keys", &spec).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
+    let answer = admin.create("/v1/api-keys", &spec).await.expect(201);
     let text = |member: &str| answer.body[member].as_str().unwrap().to_owned();
     let key = text("key");
     assert!(
@@ -28,8 +27,7 @@ fn path(id: &str) -> String {
 }
 
 async fn listed(admin: &Client) -> Vec<Value> {
-    let answer = admin.get("/v1/api-keys?limit=100").await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = admin.get("/v1/api-keys?limit=100").await.expect(200);
     answer.body["items"].as_array().unwrap().clone()
 }
 
@@ -87,10 +85,7 @@ async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] e
     assert_eq!(operator.get("/v1/runs").await.status, 200);
 
     let shown = admin.get(&path(&id)).await;
-    assert_eq!(
-        (shown.status, &shown.body["name"]),
-        (200, &json!("billing"))
-    );
+    shown.assert_body(200, "name", "billing");
     let members: Vec<_> = shown.body.as_object().unwrap().keys().cloned().collect();
     let expected = [
         "agents",
@@ -143,8 +138,7 @@ async fn refuses_to_revoke_last_admin_key() {
     let (client_id, _) = made(&first, "a client counts for nothing", "client").await;
     for _ in 0..2 {
         let answer = first.delete(&path(&first_id)).await;
-        assert_eq!(answer.status, 409, "{}", answer.body);
-        assert_eq!(answer.detail("reason"), "last_admin_key");
+        answer.assert_detail(409, "reason", "last_admin_key");
         let message = answer.error("message").as_str().unwrap();
         assert!(message.contains("create another one first"), "{message}");
     }
@@ -238,7 +232,7 @@ async fn pages_keys_in_creation_order(#[values(Sqlite, Postgres)] engine: Engine
 
 fn json_of(printed: &CommandOutput) -> Value {
     assert!(printed.status.success(), "{printed:?}");
-    serde_json::from_str(&printed.stdout).unwrap()
+    printed.json()
 }
 
 #[rstest]

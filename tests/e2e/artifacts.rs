@@ -16,7 +16,7 @@ use crate::support::database::rows;
 use crate::support::gateway::{Agent, Config};
 use crate::support::held::HeldRun;
 use crate::support::peer::environment;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{Gate, ScriptStep, head, send as step, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, hex, skipped, until, within};
 
@@ -104,10 +104,7 @@ async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine
     let stage = or_skip!(stage(engine, |_| {}).await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let apis = &run.run_request["context"]["context"]["available_apis"];
-    assert_eq!(
-        (&apis["artifact_metadata"], &apis["artifact_read"]),
-        (&json!(true), &json!(true))
-    );
+    assert_members!(apis, {"artifact_metadata": true, "artifact_read": true});
     let bytes: Vec<u8> = b"\x89PNG\r\n\x1a\n"
         .iter()
         .copied()
@@ -119,22 +116,18 @@ async fn reads_artifacts_in_full_and_by_range(#[values(Sqlite, Postgres)] engine
         "image/jpeg",
         bytes.clone(),
     )
-    .await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
+    .await
+    .expect(201);
     let made = answer.body;
     let id = made["artifact_id"].as_str().unwrap().to_owned();
     assert_eq!(made["name"], "größe a.png");
     assert_eq!(made["mime_type"], "image/png", "by content");
     assert_eq!(made["size"], bytes.len());
     assert_eq!(made["sha256"], sha256(&bytes));
-    assert_eq!(
-        (&made["origin"], &made["run_id"], &made["event_id"]),
-        (&json!("runner"), &json!(run.run_id), &json!("m-1"))
-    );
+    assert_members!(made, {"origin": "runner", "run_id": run.run_id, "event_id": "m-1"});
     let lifetime = made["expires_at"].as_i64().unwrap() - made["created_at"].as_i64().unwrap();
     assert!((3595..=3605).contains(&lifetime), "{made}");
-    let metadata = run.get(&format!("/artifacts/{id}")).await;
-    assert_eq!(metadata.status, 200, "{}", metadata.body);
+    let metadata = run.get(&format!("/artifacts/{id}")).await.expect(200);
     for member in [
         "artifact_id",
         "name",
@@ -306,10 +299,7 @@ async fn ungranted_uploads_are_refused_and_leave_nothing() {
         .unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let refused = upload(&run, "", "text/plain", b"x".to_vec()).await;
-    assert_eq!(
-        (refused.status, refused.detail("operation")),
-        (403, &json!("artifacts:create"))
-    );
+    refused.assert_detail(403, "operation", "artifacts:create");
     assert_eq!(run.get("/artifacts/x").await.status, 403, "metadata");
     assert_eq!(run.get("/artifacts/x/content").await.status, 404, "read");
     run.end(&stage).await;
@@ -327,22 +317,13 @@ async fn rejects_oversized_or_wrong_type_uploads_without_leftovers(
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let png = b"\x89PNG\r\n\x1a\n".to_vec();
     let refused = upload(&run, "", "text/plain", png).await;
-    assert_eq!(
-        (refused.status, refused.detail("mime_type")),
-        (415, &json!("image/png"))
-    );
+    refused.assert_detail(415, "mime_type", "image/png");
     let elf = std::fs::read(crate::support::programs::runnel()).unwrap()[..4096].to_vec();
-    assert_eq!(
-        upload(&run, "", "application/octet-stream", elf)
-            .await
-            .status,
-        415
-    );
+    upload(&run, "", "application/octet-stream", elf)
+        .await
+        .expect(415);
     let large = upload(&run, "", "text/plain", vec![b'x'; 6_000_001]).await;
-    assert_eq!(
-        (large.status, large.error("code")),
-        (413, &json!("payload_too_large"))
-    );
+    large.assert_error(413, "code", "payload_too_large");
     // Without a content length, the gateway detects the excess after it has stored the first part.
     let chunks = (0..13).map(|_| Ok::<_, std::io::Error>(vec![b'x'; 500_000]));
     let body = reqwest::Body::wrap_stream(futures_util::stream::iter(chunks));
@@ -363,10 +344,7 @@ async fn rejects_oversized_or_wrong_type_uploads_without_leftovers(
     no_files(stage.gateway.artifact_directory()).await;
     let id = uploaded(&run, vec![b'x'; 6_000_000]).await;
     let full = upload(&run, "", "text/plain", vec![b'x'; 2_000_000]).await;
-    assert_eq!(
-        (full.status, full.detail("reason")),
-        (413, &json!("workspace_full"))
-    );
+    full.assert_detail(413, "reason", "workspace_full");
     assert_eq!(run.get(&format!("/artifacts/{id}")).await.status, 200);
     run.end(&stage).await;
 }
@@ -490,10 +468,7 @@ async fn reads_granted_files_as_of_run_start() {
         "the book is of a kind that the manifest does not ask for"
     );
     assert_eq!(files[0]["name"], "rules.txt");
-    assert_eq!(
-        (&files[0]["mime_type"], &files[0]["size"]),
-        (&json!("text/plain"), &json!(7))
-    );
+    assert_members!(files[0], {"mime_type": "text/plain", "size": 7});
     assert_eq!(files[0]["sha256"], sha256(b"be kind"));
     std::fs::write(&rules, "be mean").unwrap();
     let id = files[0]["id"].as_str().unwrap();
@@ -503,19 +478,13 @@ async fn reads_granted_files_as_of_run_start() {
         (206, "kind")
     );
     let metadata = run.get(&format!("/artifacts/{id}")).await.body;
-    assert_eq!(
-        (&metadata["origin"], &metadata["artifact_id"]),
-        (&json!("file"), &json!(id))
-    );
+    assert_members!(metadata, {"origin": "file", "artifact_id": id});
     // Workspace clients have no grant for the operator's files.
-    assert_eq!(
-        stage
-            .client
-            .get(&format!("/v1/artifacts/{id}"))
-            .await
-            .status,
-        404
-    );
+    stage
+        .client
+        .get(&format!("/v1/artifacts/{id}"))
+        .await
+        .expect(404);
     run.end(&stage).await;
     std::fs::remove_dir_all(&directory).unwrap();
 }
@@ -571,12 +540,7 @@ async fn large_event_files_become_artifacts(#[values(Sqlite, Postgres)] engine: 
     other_run.end(&stage).await;
     let later = HeldRun::start(&stage, &message("m-3")).await;
     let metadata = later.get(&format!("/artifacts/{id}")).await;
-    assert_eq!(
-        (metadata.status, &metadata.body["origin"]),
-        (200, &json!("event")),
-        "{}",
-        metadata.body
-    );
+    metadata.assert_body(200, "origin", "event");
     later.end(&stage).await;
 
     // A repeated event is a replay and stores nothing again.
@@ -603,13 +567,9 @@ async fn replays_stored_event_despite_full_workspace(#[values(Sqlite, Postgres)]
         event
     };
     let event = with_file("m-1");
-    let first = stage.client.post(&event).await;
-    assert_eq!(first.status, 202, "{}", first.body);
+    let first = stage.client.post(&event).await.expect(202);
     let full = stage.client.post(&with_file("m-2")).await;
-    assert_eq!(
-        (full.status, full.detail("reason")),
-        (413, &json!("workspace_full"))
-    );
+    full.assert_detail(413, "reason", "workspace_full");
 
     let replay = stage.client.post(&event).await;
     assert!(replay.is_replay(), "{} {}", replay.status, replay.body);
@@ -617,17 +577,11 @@ async fn replays_stored_event_despite_full_workspace(#[values(Sqlite, Postgres)]
     let mut other = event.clone();
     other["input"]["text"] = json!("another");
     let mismatch = stage.client.post(&other).await;
-    assert_eq!(
-        (mismatch.status, mismatch.detail("reason")),
-        (409, &json!("idempotency_mismatch"))
-    );
+    mismatch.assert_detail(409, "reason", "idempotency_mismatch");
     let under_a_key = stage.client.request(Method::POST, "/v1/events");
     let under_a_key = under_a_key.header("idempotency-key", "k-1").json(&event);
     let exists = send(under_a_key).await.unwrap();
-    assert_eq!(
-        (exists.status, exists.detail("reason")),
-        (409, &json!("event_exists"))
-    );
+    exists.assert_detail(409, "reason", "event_exists");
 }
 
 #[rstest]
@@ -684,13 +638,7 @@ async fn binds_announced_artifacts_to_event_and_message(
     });
     let event = in_conversation("c-7", "m-1");
     let run_id = stage.client.post(&event).await.run_id();
-    let request = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
-    let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
-    let host = Client::new(&text("base_url"), &text("token"));
+    let host = stage.host_of(&run_id).await;
     let made = send(host.request(Method::POST, "/artifacts").body("made"))
         .await
         .unwrap()
@@ -722,10 +670,7 @@ async fn binds_announced_artifacts_to_event_and_message(
         &["message.delta", "artifact.created", "run.completed"],
     );
     let metadata = stage.client.get(&format!("/v1/artifacts/{id}")).await.body;
-    assert_eq!(
-        (&metadata["sequence"], &metadata["run_id"]),
-        (&json!(2), &json!(run_id))
-    );
+    assert_members!(metadata, {"sequence": 2, "run_id": run_id});
     let history = "/v1/conversations/c-7/history?include_attachments=true";
     let message = stage.client.get(history).await.body["items"][0].clone();
     assert_eq!(message["role"], "assistant");

@@ -11,7 +11,6 @@ use crate::support::client::{Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::forger::Forger;
 use crate::support::gateway::Config;
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{Gate, Run, ScriptStep, head, send as send_bytes, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
@@ -30,13 +29,9 @@ async fn appends_each_result_once_over_several_invocations(
     run.accepted(&[run.delta(2, "two "), run.delta(3, "three")], 3)
         .await;
     let gap = run.append(&[run.delta(5, "five")]).await;
-    assert_eq!(
-        (gap.status, gap.detail("reason")),
-        (409, &json!("sequence_gap"))
-    );
+    gap.assert_detail(409, "reason", "sequence_gap");
     assert_eq!(gap.detail("expected"), 4);
-    let beat = run.heartbeat().await;
-    assert_eq!(beat.status, 200, "{}", beat.body);
+    let beat = run.heartbeat().await.expect(200);
     assert_eq!(beat.body["accepted_through"], 3);
     assert_eq!(beat.body["cancel_requested"], false);
     assert!(beat.body["lease_expires_at"].is_i64(), "{}", beat.body);
@@ -317,8 +312,7 @@ async fn checks_accepted_results_before_deadline_ends_run(#[case] is_complete: b
     if is_complete {
         results.push(run.completed(3));
     }
-    let answer = run.append_as(&elsewhere, &results).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    run.append_as(&elsewhere, &results).await.expect(200);
     let outcome = stage.outcome(&run.run_id).await;
     let (ending, last) = if is_complete {
         ("completed", "run.completed")
@@ -415,10 +409,7 @@ async fn rejects_appends_from_streaming_runners() {
     let refused = run
         .call("/run/results", &json!({"results": [result]}))
         .await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (409, &json!("not_deferred"))
-    );
+    refused.assert_detail(409, "reason", "not_deferred");
     assert_eq!(run.post("/run/heartbeat").await.status, 409);
     run.end(&stage)
         .await
@@ -443,21 +434,14 @@ async fn only_one_early_append_waits_for_runner_response() {
     };
     stage.runner.answer("m-1", answer);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let request = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
-    let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
-    let host = Client::new(&text("base_url"), &text("token"));
+    let host = stage.host_of(&run_id).await;
     let result = json!({"run_id": run_id, "type": "run.completed", "data": {}, "sequence": 1});
     let body = json!({"results": [result]});
     let calls = (0..8).map(|_| host.create("/run/results", &body));
     let mut calls: FuturesUnordered<_> = calls.collect();
     for _ in 0..7 {
         let call = calls.next().await.unwrap();
-        assert_eq!(call.status, 429, "{}", call.body);
-        assert_eq!(call.detail("reason"), "early_results");
+        call.assert_detail(429, "reason", "early_results");
     }
     head.cancel();
     // The runner streams, so the call stops waiting.
@@ -478,8 +462,7 @@ async fn first_heartbeat_waits_for_runner_response() {
     let run = Deferred::start_with_answer(&stage, &message("m-1"), answer).await;
     let mut beats: FuturesUnordered<_> = [run.heartbeat(), run.heartbeat()].into_iter().collect();
     let first_beat = beats.next().await.unwrap();
-    assert_eq!(first_beat.status, 429, "{}", first_beat.body);
-    assert_eq!(first_beat.detail("reason"), "early_results");
+    first_beat.assert_detail(429, "reason", "early_results");
     gate.cancel();
     let next_beat = beats.next().await.unwrap();
     assert_eq!(next_beat.status, 200, "{}", next_beat.body);
@@ -504,10 +487,7 @@ async fn appends_require_token_of_current_attempt(#[values(Sqlite, Postgres)] en
     run.accepted(&[run.delta(1, "mine")], 1).await;
     // The token of another run of the same runner, with results for this run: that fails the other run.
     other.append(&[run.delta(1, "theirs")]).await;
-    assert_eq!(
-        stage.client.finished(&other.run_id).await["status"],
-        "failed"
-    );
+    assert_members!(stage.client.finished(&other.run_id).await, {"status": "failed"});
     // Tokens signed by the gateway's own key with another attempt, runner, workspace or grant.
     let forger = Forger::of(&stage, &run.host.key).await;
     for claims in [
@@ -593,8 +573,7 @@ async fn repairs_texts_of_appended_results() {
         delta.replace("TEXT", text).into_bytes()
     };
     for (sequence, text) in [(1, r"a\ud83d"), (2, r"\ude00b"), (3, r"\u0000")] {
-        let answer = post(&delta(sequence, text)).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        post(&delta(sequence, text)).await.expect(200);
     }
     let bytes = delta(4, "c@");
     let at = bytes.iter().position(|byte| *byte == b'@').unwrap();
@@ -637,13 +616,8 @@ async fn reports_append_api_as_available_after_202() {
     let stage = Stage::new().await;
     let run = Deferred::start(&stage, &message("m-1")).await;
     run.accepted(&[run.delta(1, "one")], 1).await;
-    let sent = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
     let apis = "/context/available_apis/run_append_result";
-    let mut sent = sent["context"].clone();
+    let mut sent = stage.runner.context_of(&run.run_id).await;
     assert_eq!(sent.pointer(apis), Some(&json!(false)));
     let context = run.host.get("/context").await.body;
     assert_eq!(context.pointer(apis), Some(&json!(true)));

@@ -5,7 +5,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use crate::support::client::{Client, message, send, stream};
-use crate::support::script::{Gate, ScriptStep, send as step, sse, sse_head};
+use crate::support::script::{Gate, sse, sse_around};
 use crate::support::{Engine, Postgres, Sqlite, Stage, within};
 
 const PAGE: &str = "https://app.example";
@@ -99,8 +99,7 @@ fn event_source(client: &Client, url: &str) -> RequestBuilder {
 
 async fn link(client: &Client, run_id: &str) -> String {
     let path = format!("/v1/runs/{run_id}/stream-link");
-    let made = client.create(&path, &json!({})).await;
-    assert_eq!(made.status, 200, "{}", made.body);
+    let made = client.create(&path, &json!({})).await.expect(200);
     made.body["url"].as_str().unwrap().to_owned()
 }
 
@@ -113,12 +112,7 @@ async fn stream_link_opens_one_resumable_stream(#[values(Sqlite, Postgres)] engi
     let run_id = stage
         .start(move |run| {
             let [first, rest] = [run.delta(1, "a"), run.delta(2, "b") + &run.completed(3)];
-            vec![
-                sse_head(),
-                step(first),
-                ScriptStep::Hold(hold.clone()),
-                step(rest),
-            ]
+            sse_around(&hold, first, rest)
         })
         .await;
     let url = link(&stage.client, &run_id).await;

@@ -20,8 +20,7 @@ fn in_own_conversation(event_id: &str) -> Value {
 
 #[track_caller]
 fn assert_refused(answer: &ApiResponse, reason: &str) {
-    assert_eq!(answer.status, 429, "{}", answer.body);
-    assert_eq!(answer.error("code"), "rate_limited", "{}", answer.body);
+    answer.assert_error(429, "code", "rate_limited");
     assert_eq!(answer.error("retryable"), true, "{}", answer.body);
     assert_eq!(answer.detail("reason"), reason, "{}", answer.body);
     let wait = answer.headers.get("retry-after").unwrap().to_str().unwrap();
@@ -213,14 +212,8 @@ async fn dry_run_reports_limits_and_usage() {
 
     let held = HeldRun::start(&stage, &in_own_conversation("m-1")).await;
     let full = dry().await;
-    assert_eq!(
-        (&full["status"], &full["outcome"]),
-        (&json!(429), &json!("refused"))
-    );
-    assert_eq!(
-        full["error"]["details"]["reason"], "endpoint_runs",
-        "{full}"
-    );
+    assert_members!(full, {"status": 429, "outcome": "refused"});
+    assert_members!(full["error"]["details"], {"reason": "endpoint_runs"});
     let admission = &full["agent"]["admission"];
     assert_eq!(admission["workspace"], json!({"live": 1, "most": 2}));
     assert_eq!(admission["endpoint"], json!({"live": 1, "most": 1}));
@@ -261,8 +254,7 @@ async fn other_workspace(stage: &OwnStage) -> Client {
     assert_eq!(registered.status, 201, "{}", registered.body);
     let agent =
         json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID});
-    let bound = admin.create("/v1/agents", &agent).await;
-    assert_eq!(bound.status, 201, "{}", bound.body);
+    admin.create("/v1/agents", &agent).await.expect(201);
     admin
 }
 

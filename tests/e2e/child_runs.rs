@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::gateway::{Agent, Config};
 use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
-use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
+use crate::support::script::{Gate, sse_around};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until};
 
 /// Agents `main` and `other` may call `helper`, which may call itself.
@@ -60,7 +60,7 @@ impl PausedRun {
         stage.runner.answer(event_id, move |run| {
             let end = json!({"finish_reason": finish_reason}).to_string();
             let body = run.delta(1, "done") + &run.result(2, "run.completed", &end);
-            vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
+            sse_around(&hold, "", body)
         });
         let run_id = stage.client.post(event).await.run_id();
         Self::of(stage, &run_id, gate).await
@@ -73,10 +73,9 @@ impl PausedRun {
     /// Waits for the request of run `run_id`, which pauses at `gate`.
     pub async fn of(stage: &Stage, run_id: &str, gate: Gate) -> Self {
         let run_request = stage.runner.run_request(run_id).await.json();
-        let token = run_request["host"]["token"].as_str().unwrap();
         Self {
             run_id: run_id.to_owned(),
-            host: Client::new(&format!("{}/host/v1", stage.client.url), token),
+            host: stage.host_of(run_id).await,
             run_request,
             gate,
         }
@@ -121,7 +120,7 @@ pub fn hold_children(stage: &Stage, data: &Value) -> Gate {
         let output = json!({"message": {"role": "assistant", "content": "the answer"}}).to_string();
         let body =
             run.result(1, "message.completed", &output) + &run.result(2, "run.completed", &data);
-        vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
+        sse_around(&hold, "", body)
     });
     gate
 }
@@ -168,10 +167,7 @@ async fn child_run_answers_its_parent(#[values(Sqlite, Postgres)] engine: Engine
     let (ended, ()) = tokio::join!(parent.follow(&id, 30), async { child.release() });
     let body = ended.body;
     assert_eq!(body["status"], "completed", "{body}");
-    assert_eq!(
-        (&body["finish_reason"], &body["outcome"]),
-        (&json!("stop"), &json!("need_input"))
-    );
+    assert_members!(body, {"finish_reason": "stop", "outcome": "need_input"});
     assert_eq!(body["output"]["content"], "the answer");
 
     let run = stage.client.run(&id).await;
@@ -213,8 +209,7 @@ async fn one_idempotency_key_starts_one_child(#[values(Sqlite, Postgres)] engine
     assert_eq!(again.run_id(), one.run_id());
     assert_eq!(again.body["status"], "completed");
     let mismatch = parent.spawn("k", &json!({"input": {"text": "else"}})).await;
-    assert_eq!(mismatch.status, 409, "{}", mismatch.body);
-    assert_eq!(mismatch.detail("reason"), "idempotency_mismatch");
+    mismatch.assert_detail(409, "reason", "idempotency_mismatch");
     parent.end(&stage).await;
 }
 
@@ -232,8 +227,7 @@ async fn rejects_invalid_requests_by_pointer() {
         ),
         (json!({"grants": {"tools": "*"}}), "/grants/tools"),
     ] {
-        let refused = parent.spawn("k", &more).await;
-        assert_eq!(refused.status, 400, "{}", refused.body);
+        let refused = parent.spawn("k", &more).await.expect(400);
         assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
     }
     let path = format!("/child-runs/{}?wait_seconds=31", parent.run_id);

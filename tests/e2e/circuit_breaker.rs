@@ -87,10 +87,7 @@ async fn consecutive_failures_open_breaker_of_that_endpoint_only() {
             .assert("failed runner.http_error", &["run.failed"]);
     }
     let state = breaker(&admin, "stub").await;
-    assert_eq!(
-        (&state["state"], &state["failures"]),
-        (&json!("open"), &json!(3))
-    );
+    assert_members!(state, {"state": "open", "failures": 3});
     let [opened, retry] = ["opened_at", "retry_at"].map(|member| state[member].as_i64().unwrap());
     // From half of the wait to all of it, each rounded to a second.
     assert!((1799..=3601).contains(&(retry - opened)), "{state}");

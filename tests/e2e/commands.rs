@@ -55,12 +55,11 @@ async fn with_config(command: &str, config: &str, more: &[&str]) -> CommandOutpu
 
 #[tokio::test]
 async fn accepts_a_valid_configuration() {
-    let printed = with_config("check-config", VALID, &[]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = with_config("check-config", VALID, &[]).await.exited(0);
     assert_eq!(printed.stdout, "the configuration is valid\n");
     let printed = with_config("check-config", VALID, &["--json"]).await;
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer = printed.json();
     assert_eq!(answer, json!({"valid": true, "faults": [], "remarks": []}));
 }
 
@@ -74,8 +73,7 @@ async fn warns_about_undeclared_resources_in_policies() {
     let policy = "resource_policy = { models = [\"gpt-lagre\"], knowledge_bases = [\"hnadbook\"], \
                   files = [\"known.txt\", \"unknown.txt\"], tools = [\"of_some_server\"] }\n";
     let config = format!("{VALID}{policy}{model}{files}");
-    let printed = with_config("check-config", &config, &[]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = with_config("check-config", &config, &[]).await.exited(0);
     assert_eq!(printed.stdout, "the configuration is valid\n");
     let remarks = [
         "agent hello may have the model gpt-lagre, which the configuration does not declare; did you mean gpt-large?",
@@ -92,7 +90,7 @@ async fn warns_about_undeclared_resources_in_policies() {
     let strict = with_config("check-config", &config, &["--strict"]).await;
     assert_eq!(strict.status.code(), Some(1), "{strict:?}");
     let printed = with_config("check-config", &config, &["--json"]).await;
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer = printed.json();
     assert_eq!(
         answer,
         json!({"valid": true, "faults": [], "remarks": remarks})
@@ -132,8 +130,7 @@ kb_id = "handbook"
         "the config of agent local names the model small, which its resource_policy.models does not grant",
         "the config of agent local names the knowledge base handbok, which the configuration does not declare; did you mean handbook?",
     ];
-    let printed = with_config("check-config", &config, &[]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = with_config("check-config", &config, &[]).await.exited(0);
     let lines: Vec<_> = printed.stderr.lines().collect();
     for ((shown, remark), position) in lines.chunks(2).zip(remarks).zip(positions) {
         assert_eq!(shown[0], format!("warning: {remark}"));
@@ -175,7 +172,7 @@ async fn warns_about_ungranted_models_of_other_runners() {
                   [[models]]\nmodel_id = \"small\"\nprovider = \"script\"\n";
     let config = format!("{VALID}\n{}{models}", agents.concat());
     let printed = with_config("check-config", &config, &["--json"]).await;
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer = printed.json();
     let names = |agent: &str, model: &str| {
         format!(
             "the config of agent {agent} names the model {model}, which its resource_policy.models does not grant"
@@ -193,8 +190,7 @@ async fn warns_about_ungranted_models_of_other_runners() {
 async fn token_create_without_configuration_names_its_database() {
     let directory = TempDirectory::new();
     let make = ["token", "create", "--role", "client", "--name", "x"];
-    let printed = runnel(&make, &directory).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = runnel(&make, &directory).await.exited(0);
     assert!(printed.stdout.starts_with("rnl_"), "{printed:?}");
     assert_eq!(
         printed.stderr,
@@ -217,8 +213,7 @@ async fn lists_create_no_database() {
         &["workspace", "list"],
         &["backup", "b.tar"],
     ] {
-        let printed = runnel(arguments, &directory).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = runnel(arguments, &directory).await.exited(1);
         let expected = "error: there is no database at ./runnel-data/runnel.db: start";
         assert!(printed.stderr.contains(expected), "{printed:?}");
     }
@@ -232,7 +227,7 @@ async fn prints_version_completions_and_manual_pages() {
     let expected = format!("runnel {}\n", env!("CARGO_PKG_VERSION"));
     assert_eq!(version.stdout, expected);
     let details = runnel(&["--version", "--verbose", "--json"], &directory).await;
-    let details: Value = serde_json::from_str(&details.stdout).unwrap();
+    let details = details.json();
     for member in ["commit", "date", "features", "profile"] {
         assert!(!details[member].is_null(), "{details}");
     }
@@ -242,8 +237,7 @@ async fn prints_version_completions_and_manual_pages() {
     assert!(page.stdout.contains(".TH runnel 1"), "{page:?}");
     let pages = directory.file("man");
     std::fs::create_dir(&pages).unwrap();
-    let written = runnel(&["man", "--out", "man"], &directory).await;
-    assert_eq!(written.status.code(), Some(0), "{written:?}");
+    runnel(&["man", "--out", "man"], &directory).await.exited(0);
     let page = std::fs::read_to_string(pages.join("runnel-runs-list.1")).unwrap();
     assert!(
         page.contains("runnel\\-runs\\-list") && !page.contains('`'),
@@ -256,8 +250,7 @@ async fn rejects_unusable_trace_collector_with_remedy() {
     let telemetry = "[telemetry]\notlp_endpoint = \"http://127.0.0.1:4318\"\n\
         headers = { authorization = \"env:SURELY_NOT_SET\" }\n[egress]";
     let config = VALID.replace("[egress]", telemetry);
-    let printed = with_config("check-config", &config, &[]).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = with_config("check-config", &config, &[]).await.exited(1);
     for fault in [
         "telemetry.otlp_endpoint: ",
         "it needs `egress.allow = [\"127.0.0.1:4318\"]`",
@@ -265,8 +258,7 @@ async fn rejects_unusable_trace_collector_with_remedy() {
     ] {
         assert!(printed.stderr.contains(fault), "{fault}: {printed:?}");
     }
-    let served = with_config("serve", &config, &[]).await;
-    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    with_config("serve", &config, &[]).await.exited(1);
 }
 
 #[tokio::test]
@@ -284,16 +276,14 @@ async fn reports_skill_faults_by_path() {
     let directory = skills.file("").display().to_string();
     let directory = directory.trim_end_matches('/').to_owned();
     let listed = format!("{VALID}[[skill_directories]]\ndirectory = \"{directory}\"\n");
-    let printed = with_config("check-config", &listed, &[]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    with_config("check-config", &listed, &[]).await.exited(0);
 
     write("other", "---\nname: good\ndescription: Is another.\n---\n");
     write("bare", "Be good.\n");
     let twice = format!("[[skills]]\nskill_name = \"good\"\ndirectory = \"{directory}/good\"\n");
     let absent = format!("[[skill_directories]]\ndirectory = \"{directory}/nowhere\"\n");
     let wrong = format!("{listed}{absent}{twice}");
-    let printed = with_config("check-config", &wrong, &[]).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = with_config("check-config", &wrong, &[]).await.exited(1);
     for fault in [
         format!("skill_directories[0].directory: {directory}/other: SKILL.md names another skill"),
         format!(
@@ -306,8 +296,7 @@ async fn reports_skill_faults_by_path() {
     ] {
         assert!(printed.stderr.contains(&fault), "{fault}: {printed:?}");
     }
-    let served = with_config("serve", &wrong, &[]).await;
-    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    with_config("serve", &wrong, &[]).await.exited(1);
 }
 
 const POSTGRES: &str = "postgres://db/runnel";
@@ -399,10 +388,7 @@ async fn rejects_unusable_nats_settings_with_remedy() {
     assert!(text.starts_with("bus.url: is required"), "{text}");
     let with_password = "kind = \"nats\"\nurl = \"nats://u:hunter2@nats\"";
     let text = faults_of_bus(POSTGRES, with_password).await;
-    assert!(
-        text.starts_with("bus.url: must hold no credentials"),
-        "{text}"
-    );
+    assert_starts_with!(text, "bus.url: must hold no credentials");
 }
 
 #[tokio::test]
@@ -426,8 +412,7 @@ async fn rejects_invalid_database_urls_before_serving() {
 #[tokio::test]
 async fn reports_unreachable_database_server_with_reason() {
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
-    let served = with_config("serve", &nowhere, &[]).await;
-    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    let served = with_config("serve", &nowhere, &[]).await.exited(1);
     let expected = "error: database.url cannot be opened: PostgreSQL at 127.0.0.1:1, database events: Connection refused";
     assert!(served.stderr.starts_with(expected), "{served:?}");
     assert!(!served.stderr.contains("hunter2"), "{served:?}");
@@ -465,10 +450,8 @@ async fn reports_all_configuration_faults_at_once() {
         "agents[0].name",
         "agents[0].config.timeout",
     ];
-    let printed = with_config("check-config", &wrong, &[]).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    let served = with_config("serve", &wrong, &[]).await;
-    assert_eq!(served.status.code(), Some(1), "{served:?}");
+    let printed = with_config("check-config", &wrong, &[]).await.exited(1);
+    let served = with_config("serve", &wrong, &[]).await.exited(1);
     for printed in [&printed, &served] {
         let lines = || printed.stderr.lines();
         let found = paths.map(|path| {
@@ -484,7 +467,7 @@ async fn reports_all_configuration_faults_at_once() {
 
     let printed = with_config("check-config", &wrong, &["--json"]).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer = printed.json();
     assert_eq!(answer["valid"], false);
     let faults = answer["faults"].as_array().unwrap();
     let mut found: Vec<_> = faults
@@ -506,8 +489,7 @@ async fn reports_all_faults_of_an_agent_with_lines() {
          config = { timeout = \"5m\" }\n",
     );
     let wrong = format!("{wrong}[egres]\nallow = []\n");
-    let printed = with_config("check-config", &wrong, &[]).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = with_config("check-config", &wrong, &[]).await.exited(1);
     let lines: Vec<_> = printed.stderr.lines().collect();
     for (fault, line) in [
         (
@@ -536,12 +518,7 @@ async fn reports_all_faults_of_an_agent_with_lines() {
 async fn names_the_key_of_a_fault_once() {
     let wrong = VALID.replace("master_key = \"env:E2E_MASTER_KEY\"", "");
     let printed = with_config("check-config", &wrong, &[]).await;
-    assert!(
-        printed
-            .stderr
-            .starts_with("auth.master_key: is not set; name a file"),
-        "{printed:?}"
-    );
+    assert_starts_with!(printed.stderr, "auth.master_key: is not set; name a file");
     assert_eq!(
         printed.stderr.matches("auth.master_key").count(),
         1,
@@ -570,11 +547,9 @@ async fn paths_are_relative_to_the_configuration_file() {
     std::fs::rename(directory.file("etc/data"), directory.file("data")).unwrap();
     let moved = runnel(&[&["check-config"][..], &from_file].concat(), &directory).await;
     assert_eq!(moved.status.code(), Some(1), "{moved:?}");
-    assert!(
-        moved
-            .stderr
-            .starts_with("database.url: is relative to the directory of this file"),
-        "{moved:?}"
+    assert_starts_with!(
+        moved.stderr,
+        "database.url: is relative to the directory of this file"
     );
     assert!(moved.stderr.contains("write an absolute path"), "{moved:?}");
 }
@@ -607,11 +582,11 @@ async fn probe_reaches_storage_and_finds_unknown_tools() {
 
     let nowhere = VALID.replace(SQLITE, "postgres://runnel:hunter2@127.0.0.1:1/events");
     let probed = with_config("check-config", &nowhere, &["--probe", "--json"]).await;
-    let answer: Value = serde_json::from_str(&probed.stdout).unwrap();
+    let answer = probed.json();
     let error = answer["database"]["error"].as_str().unwrap();
-    assert!(
-        error.starts_with("PostgreSQL at 127.0.0.1:1, database events: Connection refused"),
-        "{error}"
+    assert_starts_with!(
+        error,
+        "PostgreSQL at 127.0.0.1:1, database events: Connection refused"
     );
     assert!(!probed.stdout.contains("hunter2"), "{probed:?}");
 
@@ -629,8 +604,7 @@ async fn checks_secrets_and_addresses_without_printing_them() {
         .replace("E2E_MASTER_KEY", "E2E_SECRET")
         .replace("allow = [\"127.0.0.1:9100\"]", "");
     for json in [&[][..], &["--json"][..]] {
-        let printed = with_config("check-config", &wrong, json).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = with_config("check-config", &wrong, json).await.exited(1);
         let output = printed.stdout + &printed.stderr;
         for pointer in [
             "runner_endpoints[0].secret",
@@ -668,9 +642,8 @@ async fn wrong_usage_exits_with_2() {
 async fn printed_and_served_openapi_documents_match() {
     let stage = Stage::new().await;
     let directory = TempDirectory::new();
-    let printed = runnel(&["openapi"], &directory).await;
-    assert!(printed.status.success(), "{printed:?}");
-    let gateway: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let printed = runnel(&["openapi"], &directory).await.exited(0);
+    let gateway = printed.json();
     let request = stage
         .client
         .anonymous(reqwest::Method::GET, "/openapi.json");
@@ -693,7 +666,7 @@ async fn printed_and_served_openapi_documents_match() {
     }
 
     let printed = runnel(&["openapi", "runner"], &directory).await;
-    let runner: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let runner = printed.json();
     for (document, name) in [(&gateway, "gateway"), (&runner, "runner")] {
         let version = document["openapi"].as_str().unwrap();
         assert!(version.starts_with("3.1"), "{name}: {version}");

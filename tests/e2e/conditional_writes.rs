@@ -50,8 +50,7 @@ async fn head(run: &HeldRun) -> (String, String) {
 
 #[track_caller]
 fn assert_unmet(answer: &ApiResponse) {
-    assert_eq!(answer.status, 412, "{}", answer.body);
-    assert_eq!(answer.error("code"), "precondition_failed");
+    answer.assert_error(412, "code", "precondition_failed");
 }
 
 #[rstest]

@@ -130,22 +130,13 @@ async fn grants_what_the_manifest_requests() {
 #[tokio::test]
 async fn stops_after_failed_discovery_with_its_body() {
     let runner = FaultyRunner::start(InjectedFault::ListFails).await;
-    let printed = conform(&runner.url, &[]).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    assert!(
-        printed
-            .stdout
-            .contains("FAIL  discovery.lists                     HTTP 500: Traceback: signed with whsec_[secret] xxx"),
-        "{printed:?}"
+    let printed = conform(&runner.url, &[]).await.exited(1);
+    assert_contains!(
+        printed.stdout,
+        "FAIL  discovery.lists                     HTTP 500: Traceback: signed with whsec_[secret] xxx"
     );
-    assert!(
-        printed.stdout.contains("checks were not run"),
-        "{printed:?}"
-    );
-    assert!(
-        printed.stdout.contains("1 failed, 0 warnings, 0 skipped"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stdout, "checks were not run");
+    assert_contains!(printed.stdout, "1 failed, 0 warnings, 0 skipped");
     assert!(!printed.stdout.contains(SECRET.trim_start_matches("whsec_")));
     let lines = printed.stdout.lines();
     assert!(lines.clone().count() < 12, "{printed:?}");
@@ -162,10 +153,7 @@ async fn checks_after_an_error_use_new_connections() {
     let runner = ClosingRunner::start().await;
     let report = report(&runner.url, &[]).await;
     assert_eq!(finding(&report, "discovery.stable")["outcome"], "pass");
-    assert_eq!(
-        finding(&report, "signature.refuses_unsigned")["outcome"],
-        "pass"
-    );
+    assert_members!(finding(&report, "signature.refuses_unsigned"), {"outcome": "pass"});
     assert!(runner.errors.load(Ordering::SeqCst) > 5, "{report:#}");
     assert_eq!(runner.reused.load(Ordering::SeqCst), 0, "{report:#}");
 }
@@ -484,11 +472,7 @@ async fn fails_runners_that_complete_no_run() {
     let report = report(&runner.url, &["--runner", FAULTY_RUNNER_ID]).await;
     assert_eq!(with_outcome(&report, "fail"), ["stream.completes"]);
     let seen = finding(&report, "stream.completes")["seen"].as_str();
-    assert!(
-        seen.unwrap()
-            .starts_with("no run completed: run.failed, x: "),
-        "{seen:?}"
-    );
+    assert_starts_with!(seen.unwrap(), "no run completed: run.failed, x: ");
 }
 
 #[tokio::test]
@@ -556,17 +540,11 @@ async fn state_warnings_name_the_missing_permission() {
     let report = report(&runner.url, &["--runner", FAULTY_RUNNER_ID]).await;
     assert_eq!(with_outcome(&report, "warn"), ["callbacks.granted"]);
     let found = finding(&report, "callbacks.granted");
-    assert!(
-        found["seen"]
-            .as_str()
-            .unwrap()
-            .contains("permissions.state lacks it"),
-        "{found}"
+    assert_contains!(
+        found["seen"].as_str().unwrap(),
+        "permissions.state lacks it"
     );
-    assert!(
-        found["advice"].as_str().unwrap().contains("permissions"),
-        "{found}"
-    );
+    assert_contains!(found["advice"].as_str().unwrap(), "permissions");
 }
 
 #[tokio::test]
@@ -588,12 +566,7 @@ async fn failures_report_expectation_observation_and_remedy() {
     let report = report(&runner.url, &[]).await;
     let failed = finding(&report, "stream.run_id");
     assert_eq!(failed["runner"], FAULTY_RUNNER_ID);
-    assert!(
-        failed["expected"]
-            .as_str()
-            .unwrap()
-            .contains("context.run_id")
-    );
+    assert_contains!(failed["expected"].as_str().unwrap(), "context.run_id");
     assert!(failed["seen"].as_str().unwrap().contains("another"));
     assert!(failed["advice"].as_str().unwrap().contains("run_id"));
     // Checks that need a correct plain run are skipped.

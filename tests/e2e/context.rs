@@ -348,8 +348,7 @@ async fn bound(admin: &Client, source: &str, changes: &Value) {
     });
     let members = agent.as_object_mut().unwrap();
     members.extend(changes.as_object().unwrap().clone());
-    let created = admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    admin.create("/v1/agents", &agent).await.expect(201);
 }
 
 #[tokio::test]
@@ -425,8 +424,7 @@ async fn locale_and_time_zone_fall_back_to_agent() {
     }
     let faulty = json!({"actor": user("no language"), "timezone": "+02:00"});
     let refused = stage.client.post(&posted(faulty)).await;
-    assert_eq!(refused.status, 400, "{}", refused.body);
-    assert_eq!(refused.detail("pointer"), "/timezone");
+    refused.assert_detail(400, "pointer", "/timezone");
 }
 
 #[tokio::test]

@@ -149,8 +149,7 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
         "resource_policy": {"history": ["page", "search"], "events": ["page"]},
         "state_policy": {"enabled": true, "scopes": ["conversation", "actor"]},
     });
-    let created = stage.admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    stage.admin.create("/v1/agents", &agent).await.expect(201);
     let facts = |run: &HeldRun| {
         let context = &run.run_request["context"];
         json!([
@@ -171,16 +170,12 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
 
     let run = held(&stage, "message 1").await;
     assert_eq!(facts(&run), json!([false, {}, {}, null]));
-    assert_eq!(
-        run.put("/state/conversation/key", &json!("old"))
-            .await
-            .status,
-        200
-    );
-    assert_eq!(
-        run.put("/state/actor/key", &json!("kept")).await.status,
-        200
-    );
+    run.put("/state/conversation/key", &json!("old"))
+        .await
+        .expect(200);
+    run.put("/state/actor/key", &json!("kept"))
+        .await
+        .expect(200);
     // A live run keeps its conversation.
     age().await;
     let second = held(&stage, "message 2").await;
@@ -198,12 +193,9 @@ async fn idle_conversation_begins_new_generation(#[values(Sqlite, Postgres)] eng
     assert_eq!(readable(&run).await, [["message 4"], ["message 4"]]);
     let events = run.get("/events").await.body;
     assert_eq!(events["items"].as_array().unwrap().len(), 1, "{events}");
-    assert_eq!(
-        run.put("/state/conversation/key", &json!("new"))
-            .await
-            .status,
-        200
-    );
+    run.put("/state/conversation/key", &json!("new"))
+        .await
+        .expect(200);
     run.end(&stage).await;
     let run = held(&stage, "message 5").await;
     assert_eq!(

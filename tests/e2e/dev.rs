@@ -111,8 +111,7 @@ async fn configured_connectors_serve_their_conversations() {
     let key = platform.requests()[0].headers["authorization"].clone();
     assert_eq!(key, format!("Bearer {KEY}"));
     // Other conversations keep the playground's agent.
-    let printed = send(here, &["Hello"]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    send(here, &["Hello"]).await.exited(0);
     assert_eq!(platform.requests().len(), 1);
     playground.stop().await;
 }
@@ -216,8 +215,7 @@ async fn first_conversation_uses_knowledge_tool_and_memory() {
     let (playground, directory) = start().await;
     let here = directory.file("");
 
-    let printed = send(&here, &["What is Runnel?"]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = send(&here, &["What is Runnel?"]).await.exited(0);
     assert!(printed.stdout.starts_with(NOTES), "{printed:?}");
 
     let printed = send(&here, &["And what time is it in Tokyo?"]).await;
@@ -285,10 +283,7 @@ async fn new_conversation_has_no_history_and_persists() {
     assert_eq!(runs_of(&playground, "dev").await.len(), 1);
 
     let printed = send(&here, &["--conversation", "dev", "What was first?"]).await;
-    assert!(
-        printed.stdout.contains("Hello from the old one"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stdout, "Hello from the old one");
     assert_eq!(std::fs::read_to_string(&file).unwrap().trim(), conversation);
     let printed = send(&here, &["--conversation", "dev", "--new", "x"]).await;
     assert_eq!(printed.status.code(), Some(2), "{printed:?}");
@@ -301,11 +296,9 @@ async fn piped_input_is_one_message() {
     assert_sent(&pipe(&here, "two\nlines\n").await, "two\nlines");
     assert_eq!(runs_of(&playground, "dev").await.len(), 1);
 
-    let printed = pipe(&here, " \n").await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = pipe(&here, " \n").await.exited(1);
     assert!(printed.stderr.contains("nothing to send"), "{printed:?}");
-    let printed = pipe(&here, &"x".repeat((1 << 20) + 1)).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = pipe(&here, &"x".repeat((1 << 20) + 1)).await.exited(1);
     assert!(printed.stderr.contains("more than 1 MiB"), "{printed:?}");
     assert_eq!(runs_of(&playground, "dev").await.len(), 1);
 }
@@ -325,9 +318,9 @@ async fn send_on_a_terminal_is_a_chat() {
         .await;
 
     let screen = terminal.screen();
-    assert!(
-        screen.starts_with("conversation dev; /help lists the commands, Ctrl-D ends\r\n"),
-        "{screen}"
+    assert_starts_with!(
+        screen,
+        "conversation dev; /help lists the commands, Ctrl-D ends\r\n"
     );
     assert!(screen.contains('⠙'), "nothing turns: {screen}");
     // The text, the call on a separate line, and the text again. No line is longer than the terminal.
@@ -368,13 +361,10 @@ async fn json_events_hold_no_raw_control_characters() {
         &directory.file(""),
         &["--json", "a\u{9b}2Jb\u{7f}"],
     ))
-    .await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    .await
+    .exited(0);
     assert!(printed.stdout.contains("a\\u009b2Jb\\u007f"), "{printed:?}");
-    assert!(
-        !printed.stdout.contains(['\u{7f}', '\u{9b}']),
-        "{printed:?}"
-    );
+    assert_lacks!(printed.stdout, ['\u{7f}', '\u{9b}']);
 }
 
 /// Response chunks of OpenAI's API.
@@ -428,10 +418,7 @@ async fn uses_model_and_key_from_environment() {
     assert_eq!(body["stream"], true);
     assert_eq!(body["tools"][0]["function"]["name"], "current_time");
     let messages = body["messages"].to_string();
-    assert!(
-        messages.contains("Is Runnel a gateway?") && messages.contains(RUNNEL),
-        "{messages}"
-    );
+    assert_contains!(messages, "Is Runnel a gateway?", RUNNEL);
 
     assert!(!playground.greeting.contains(KEY));
     for file in ["dev.toml", "dev.json"] {
@@ -445,10 +432,7 @@ async fn uses_model_and_key_from_environment() {
     // The next start has no model, and the conversation continues.
     let playground = Playground::start(&data).await;
     let printed = send(&directory.file(""), &["What was first?"]).await;
-    assert!(
-        printed.stdout.contains("Is Runnel a gateway?"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stdout, "Is Runnel a gateway?");
     playground.stop().await;
 }
 
@@ -463,8 +447,7 @@ async fn unusable_model_fails_start_without_printing_secret() {
             .env_remove("OPENAI_MODEL")
             .envs(variables.iter().copied())
             .current_dir(directory.file(""));
-        let printed = run(&mut command).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = run(&mut command).await.exited(1);
         assert!(printed.stderr.contains(expected), "{printed:?}");
         assert!(!printed.stderr.contains(KEY), "{printed:?}");
     };
@@ -487,8 +470,7 @@ async fn generated_settings_are_a_valid_configuration() {
     command
         .args(["check-config", "--config", "runnel-data/dev.toml"])
         .current_dir(directory.file(""));
-    let printed = run(&mut command).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    run(&mut command).await.exited(0);
 }
 
 #[tokio::test]
@@ -510,12 +492,7 @@ async fn send_uses_given_url_and_key() {
     assert_sent(&send(root, &arguments).await, "hello");
     let printed = send(root, &[&arguments[..], &["--new"]].concat()).await;
     assert_eq!(printed.stdout, "hello\n", "{printed:?}");
-    assert!(
-        printed
-            .stderr
-            .starts_with("to continue it: --conversation dev-"),
-        "{printed:?}"
-    );
+    assert_starts_with!(printed.stderr, "to continue it: --conversation dev-");
 
     let mut command = Command::new(runnel());
     command
@@ -547,8 +524,7 @@ async fn send_prints_json_events() {
 
 #[tokio::test]
 async fn send_without_gateway_explains_the_remedy() {
-    let printed = send(Path::new("/"), &["hello"]).await;
-    assert_eq!(printed.status.code(), Some(2), "{printed:?}");
+    let printed = send(Path::new("/"), &["hello"]).await.exited(2);
     assert_eq!(printed.stdout, "");
     assert!(printed.stderr.contains("runnel dev"), "{printed:?}");
 }
@@ -593,17 +569,12 @@ async fn send_waits_for_a_busy_gateway() {
         let (url, posts) = busy_gateway(1, status).await;
         let printed = send(Path::new("/"), &["hello", "--url", &url, "--key", "k"]).await;
         assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-        assert!(
-            printed.stderr.contains("too many events")
-                && printed.stderr.contains("trying again in 1 s"),
-            "{printed:?}"
-        );
+        assert_contains!(printed.stderr, "too many events", "trying again in 1 s");
         assert_eq!(posts.load(Ordering::SeqCst), 2);
 
         let (url, posts) = busy_gateway(1, status).await;
         let arguments = ["hello", "--no-wait", "--url", &url, "--key", "k"];
-        let printed = send(Path::new("/"), &arguments).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = send(Path::new("/"), &arguments).await.exited(1);
         let expected = format!("too many events (HTTP {status}); try again in 1 s");
         assert!(printed.stderr.contains(&expected), "{printed:?}");
         assert_eq!(posts.load(Ordering::SeqCst), 1);
@@ -619,18 +590,13 @@ async fn send_fails_with_failed_run_or_no_gateway() {
     let OwnStage { stage, mut gateway } = stage;
     let client = &stage.client;
     let arguments = ["hello", "--url", &client.url, "--key", &client.key];
-    let printed = send(Path::new("/"), &arguments).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = send(Path::new("/"), &arguments).await.exited(1);
     assert_eq!(printed.stdout, "hm\n");
     assert!(printed.stderr.contains("boom: it broke"), "{printed:?}");
 
     gateway.kill().await;
-    let printed = send(Path::new("/"), &arguments).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    assert!(
-        printed.stderr.contains("is the gateway running?"),
-        "{printed:?}"
-    );
+    let printed = send(Path::new("/"), &arguments).await.exited(1);
+    assert_contains!(printed.stderr, "is the gateway running?");
     assert!(!printed.stderr.contains(&client.key), "{printed:?}");
 }
 

@@ -253,9 +253,6 @@ async fn single_runner_has_the_secret_of_the_environment() {
     let playground = Playground::start_with(&data, &several, &variables).await;
     assert_ne!(secret(&playground), OTHER_SECRET);
     let note = playground.line("note ").unwrap();
-    assert!(
-        note.starts_with("RUNNER_SECRET of this environment is not used"),
-        "{note}"
-    );
+    assert_starts_with!(note, "RUNNER_SECRET of this environment is not used");
     playground.stop().await;
 }

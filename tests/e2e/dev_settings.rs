@@ -66,8 +66,8 @@ async fn overrides_and_variables_stand_above_generated_settings() {
         .args(["dev", "--listen", "127.0.0.1:0"])
         .envs(variables)
         .current_dir(directory.file("")))
-    .await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    .await
+    .exited(1);
     assert!(printed.stderr.contains("server.nonsense"), "{printed:?}");
 }
 
@@ -167,16 +167,13 @@ async fn copied_settings_serve_the_same_agents() {
     std::fs::copy(data.join("dev.toml"), &copy).unwrap();
     let head = std::fs::read_to_string(&copy).unwrap();
     let (head, _) = head.split_once("\n\n").unwrap();
-    assert!(
-        head.contains("it uses the database of this playground"),
-        "{head}"
-    );
-    let checked = run(Command::new(runnel())
+    assert_contains!(head, "it uses the database of this playground");
+    run(Command::new(runnel())
         .args(["check-config", "--probe", "--config"])
         .arg(&copy)
         .current_dir(elsewhere.file("")))
-    .await;
-    assert_eq!(checked.status.code(), Some(0), "{checked:?}");
+    .await
+    .exited(0);
 
     let mut serving = Command::new(runnel())
         .args(["serve", "--config"])

@@ -26,8 +26,7 @@ async fn other_runner() -> StubRunner {
 
 /// Registers an endpoint and returns its path.
 async fn registered(admin: &Client, spec: &Value) -> String {
-    let answer = admin.create(ENDPOINTS, spec).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
+    let answer = admin.create(ENDPOINTS, spec).await.expect(201);
     format!("{ENDPOINTS}/{}", answer.body["id"].as_str().unwrap())
 }
 
@@ -36,24 +35,23 @@ async fn bound(admin: &Client, name: &str, runner_id: &str, config: &Value) {
         "name": name, "event_types": [format!("test.{name}")], "runner_id": runner_id,
         "config": config,
     });
-    let created = admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    admin.create("/v1/agents", &agent).await.expect(201);
 }
 
 async fn dry_run(admin: &Client, endpoint: &str) -> Value {
-    let answer = admin
+    admin
         .create(&format!("{endpoint}/refresh?dry_run=true"), &json!({}))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body
+        .await
+        .expect(200)
+        .body
 }
 
 async fn refresh(admin: &Client, endpoint: &str) -> Value {
-    let answer = admin
+    admin
         .create(&format!("{endpoint}/refresh"), &json!({}))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body
+        .await
+        .expect(200)
+        .body
 }
 
 /// Endpoints, runners and agents: everything that a dry run might change.
@@ -71,8 +69,7 @@ async fn runner(admin: &Client, id: &str) -> Value {
 }
 
 async fn history(admin: &Client, endpoint: &str) -> Vec<Value> {
-    let answer = admin.get(&format!("{endpoint}/health")).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = admin.get(&format!("{endpoint}/health")).await.expect(200);
     answer.body["items"].as_array().unwrap().clone()
 }
 
@@ -138,10 +135,7 @@ async fn dry_run_reports_refresh_changes_and_stores_nothing(
         .map(|one| one["pointer"].as_str().unwrap())
         .collect();
     assert_eq!(pointers, ["/capabilities/steering", "/config_schema"]);
-    assert_eq!(
-        (&fields[0]["old"], &fields[0]["new"]),
-        (&json!(false), &json!(true))
-    );
+    assert_members!(fields[0], {"old": false, "new": true});
     let agents = diff["agents"].as_array().unwrap().iter();
     let agents: Vec<_> = agents
         .map(|one| {
@@ -187,10 +181,10 @@ async fn dry_run_reports_refresh_changes_and_stores_nothing(
     assert_eq!(counts, [3, 1, 2, 1, 2, 1], "{rows:?}");
     assert_eq!(runner(&admin, &id("gone")).await["status"], "absent");
 
-    let bad = admin
+    admin
         .create(&format!("{endpoint}/refresh?dry_run=perhaps"), &json!({}))
-        .await;
-    assert_eq!(bad.status, 400, "{}", bad.body);
+        .await
+        .expect(400);
 }
 
 #[tokio::test]
@@ -205,8 +199,7 @@ async fn registration_dry_run_reports_effect_of_replaces() {
     let path = format!("{ENDPOINTS}?dry_run=true");
 
     let mut spec = json!({"name": "second", "base_url": second.url, "secret": SECRET});
-    let diff = admin.create(&path, &spec).await;
-    assert_eq!(diff.status, 200, "{}", diff.body);
+    let diff = admin.create(&path, &spec).await.expect(200);
     let conflict = json!([{"runner_id": OTHER, "endpoint": "first", "replaced": false}]);
     assert_eq!(diff.body["conflicts"], conflict);
     assert_eq!(ids(&diff.body["added"]), [THIRD]);
@@ -288,14 +281,10 @@ async fn periodic_refresh_applies_valid_lists(#[values(Sqlite, Postgres)] engine
     assert_eq!(absent["status"], "absent");
     assert!(absent["reason"].is_string(), "{absent}");
     let refused = event(&stage.client, "m-3", "test.other").await;
-    assert_eq!(refused.status, 503, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "runner_unavailable");
+    refused.assert_detail(503, "reason", "runner_unavailable");
     assert_eq!(refused.detail("runner_status"), "absent");
     let message = refused.error("message").as_str().unwrap();
-    assert!(
-        message.contains(OTHER) && message.contains("does not list it"),
-        "{message}"
-    );
+    assert_contains!(message, OTHER, "does not list it");
     let agent = json!({"name": "late", "event_types": ["x"], "runner_id": OTHER});
     let late = admin.create("/v1/agents", &agent).await;
     assert_eq!(late.detail("pointer"), "/runner_id", "{}", late.body);
@@ -472,12 +461,7 @@ async fn single_url_runner_receives_cancel_there() {
         .await;
     assert_eq!(cancellation.json()["run_id"], *run_id);
     assert!(cancellation.is_signed());
-    assert!(
-        cancellation
-            .header("webhook-id")
-            .unwrap()
-            .starts_with("cancel_")
-    );
+    assert_starts_with!(cancellation.header("webhook-id").unwrap(), "cancel_");
     assert_eq!(stage.client.finished(&run_id).await["status"], "cancelled");
 }
 

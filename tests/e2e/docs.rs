@@ -61,10 +61,7 @@ async fn api_page_loads_only_own_files() {
         if file.headers[CONTENT_TYPE] == "text/css" {
             assert!(!file.text.contains("@import"), "{path}");
             for named in between(&file.text, "url(", ')') {
-                assert!(
-                    named.trim_matches(['"', '\'']).starts_with("data:"),
-                    "{named}"
-                );
+                assert_starts_with!(named.trim_matches(['"', '\'']), "data:");
             }
         }
     }

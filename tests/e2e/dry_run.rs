@@ -59,9 +59,7 @@ async fn created(admin: &Client, name: &str, changes: &Value) -> Value {
     spec.as_object_mut()
         .unwrap()
         .extend(changes.as_object().unwrap().clone());
-    let answer = admin.create(AGENTS, &spec).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
-    answer.body
+    admin.create(AGENTS, &spec).await.expect(201).body
 }
 
 async fn tried(admin: &Client, agent: Option<&Value>, event: &Value) -> Value {
@@ -69,9 +67,7 @@ async fn tried(admin: &Client, agent: Option<&Value>, event: &Value) -> Value {
         Some(agent) => format!("{AGENTS}/{}/dry-run", agent["id"].as_str().unwrap()),
         None => format!("{AGENTS}/dry-run"),
     };
-    let answer = admin.create(&path, event).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
-    answer.body
+    admin.create(&path, event).await.expect(200).body
 }
 
 /// Name, standing and reason of each candidate.
@@ -112,10 +108,7 @@ async fn explains_each_losing_candidate_and_stores_nothing(
     event["bot_id"] = json!("b-1");
 
     let answer = tried(&admin, None, &event).await;
-    assert_eq!(
-        (&answer["status"], &answer["outcome"], &answer["winner"]),
-        (&json!(202), &json!("created"), &json!("high"))
-    );
+    assert_members!(answer, {"status": 202, "outcome": "created", "winner": "high"});
     assert_eq!(
         standings(&answer),
         [
@@ -134,23 +127,14 @@ async fn explains_each_losing_candidate_and_stores_nothing(
     let answer = tried(&admin, Some(&low), &event).await;
     assert_eq!(answer["winner"], "high");
     let agent = &answer["agent"];
-    assert_eq!(
-        (&agent["name"], &agent["standing"], &agent["reason"]),
-        (&json!("low"), &json!("loses"), &json!("lower_priority"))
-    );
+    assert_members!(agent, {"name": "low", "standing": "loses", "reason": "lower_priority"});
     assert_eq!(agent["admission"]["decision"], "start");
     assert_eq!(agent["available_apis"]["state"], true);
 
     created(&admin, "twin", &json!({"scope": bot, "priority": 5})).await;
     let answer = tried(&admin, None, &event).await;
-    assert_eq!(
-        (&answer["status"], &answer["outcome"]),
-        (&json!(409), &json!("refused"))
-    );
-    assert_eq!(
-        answer["error"]["details"]["agents"],
-        json!(["high", "twin"])
-    );
+    assert_members!(answer, {"status": 409, "outcome": "refused"});
+    assert_members!(answer["error"]["details"], {"agents": json!(["high", "twin"])});
     assert_eq!(answer["agent"], Value::Null);
     assert_eq!(
         standings(&answer)[..2],
@@ -260,10 +244,7 @@ async fn dry_run_reflects_current_busy_conversation(
     let admission = &answer["agent"]["admission"];
     assert_eq!(admission["policy"], policy);
     assert_eq!(admission["decision"], decision, "{answer}");
-    assert_eq!(
-        (&answer["outcome"], &answer["status"]),
-        (&json!(outcome), &json!(status))
-    );
+    assert_members!(answer, {"outcome": outcome, "status": status});
     assert_eq!(admission["active"][0]["run_id"], *held.run_id);
     match decision {
         "steer" => assert_eq!(answer["steered_into"], *held.run_id),
@@ -293,19 +274,13 @@ async fn reports_absent_runners_and_changed_forms() {
     let answer = tried(&admin, None, &message("m-1")).await;
     assert_eq!(answer["agent"]["faults"][0]["pointer"], "/config/tone");
     let runner = &answer["agent"]["runner"];
-    assert_eq!(
-        (&runner["status"], &runner["endpoint"]),
-        (&json!("accepted"), &json!("stub"))
-    );
+    assert_members!(runner, {"status": "accepted", "endpoint": "stub"});
     assert_eq!(runner["endpoint_health"], "healthy");
 
     stage.runner.list(json!([]));
     admin.create(&refresh, &json!({})).await;
     let answer = tried(&admin, None, &message("m-1")).await;
-    assert_eq!(
-        (&answer["status"], &answer["winner"]),
-        (&json!(503), &json!("main"))
-    );
+    assert_members!(answer, {"status": 503, "winner": "main"});
     assert_eq!(answer["error"]["details"]["runner_status"], "absent");
     assert_eq!(answer["agent"]["runner"]["status"], "absent");
     assert_eq!(answer["agent"]["resources"], Value::Null);
@@ -341,8 +316,8 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
         &directory,
         &["--bot", "b-1", "--conversation", "c-7", "-v"],
     )
-    .await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    .await
+    .exited(0);
     for line in [
         "message.received goes to careful; the run is created",
         "loses    main: scope global is wider than that of another matching agent",
@@ -371,10 +346,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
         &["--bot", "b-1", "--conversation", "c-7"],
     )
     .await;
-    assert!(
-        short.stdout.contains("granted  tool search call"),
-        "{short:?}"
-    );
+    assert_contains!(short.stdout, "granted  tool search call");
     let removed: Vec<_> = short
         .stdout
         .lines()
@@ -388,7 +360,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
     let file = directory.write("event.json", &message("m-1").to_string());
     let file = file.to_str().unwrap();
     let printed = explain(&admin, &directory, &[file, "--agent", "careful", "--json"]).await;
-    let answer: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let answer = printed.json();
     assert_eq!(
         (&answer["winner"], &answer["agent"]["reason"]),
         (&json!("main"), &json!("scope"))
@@ -407,8 +379,7 @@ async fn explain_lists_winner_losers_and_layer_decisions() {
         (&stage.client, &[][..], "needs an API key of role admin"),
         (&admin, &["missing.json"][..], "cannot read missing.json"),
     ] {
-        let printed = explain(client, &directory, arguments).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = explain(client, &directory, arguments).await.exited(1);
         assert!(printed.stderr.contains(expected), "{expected}: {printed:?}");
         assert!(!printed.stderr.contains(&client.key));
     }

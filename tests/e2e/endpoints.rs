@@ -27,9 +27,7 @@ async fn other_runner() -> StubRunner {
 }
 
 async fn registered(admin: &Client, spec: &Value) -> Value {
-    let answer = admin.create(ENDPOINTS, spec).await;
-    assert_eq!(answer.status, 201, "{}", answer.body);
-    answer.body
+    admin.create(ENDPOINTS, spec).await.expect(201).body
 }
 
 async fn endpoint_names(admin: &Client) -> Vec<Value> {
@@ -39,8 +37,7 @@ async fn endpoint_names(admin: &Client) -> Vec<Value> {
 }
 
 async fn runner(admin: &Client, id: &str) -> Option<Value> {
-    let list = admin.get(&format!("/v1/runners?id={id}")).await;
-    assert_eq!(list.status, 200, "{}", list.body);
+    let list = admin.get(&format!("/v1/runners?id={id}")).await.expect(200);
     list.body["items"].as_array().unwrap().first().cloned()
 }
 
@@ -48,8 +45,7 @@ async fn runner(admin: &Client, id: &str) -> Option<Value> {
 async fn run_once(admin: &Client, runner_id: &str) -> Value {
     let agent =
         json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": runner_id});
-    let created = admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    admin.create("/v1/agents", &agent).await.expect(201);
     let mut event = message("m-1");
     event["event_type"] = json!("test.event");
     let run_id = admin.post(&event).await.run_id();
@@ -106,10 +102,7 @@ async fn registration_discovers_runners_and_hides_secrets() {
     assert_eq!(shown, answer);
     let list = admin.get(ENDPOINTS).await.body;
     for text in [&shown, &list].map(Value::to_string) {
-        assert!(
-            !text.contains("opens-everything") && !text.contains(SECRET),
-            "{text}"
-        );
+        assert_lacks!(text, "opens-everything", SECRET);
     }
 
     let run_request = echo
@@ -117,12 +110,7 @@ async fn registration_discovers_runners_and_hides_secrets() {
         .await;
     assert_eq!(run_request.header("x-api-key"), Some("opens-everything"));
     assert!(run_request.is_signed());
-    assert!(
-        run_request
-            .header("webhook-id")
-            .unwrap()
-            .starts_with("list_")
-    );
+    assert_starts_with!(run_request.header("webhook-id").unwrap(), "list_");
     assert_eq!(run_once(&admin, OTHER).await["runner_id"], OTHER);
     let run_request = echo
         .wait_for_request("the run", RecordedRequest::is_run)
@@ -191,13 +179,9 @@ async fn invalid_manifest_does_not_hide_others() {
     let agent =
         json!({"name": "a", "event_types": ["x"], "runner_id": "plugin:test/newer/default"});
     let refused = admin.create("/v1/agents", &agent).await;
-    assert_eq!(refused.status, 400, "{}", refused.body);
-    assert_eq!(refused.detail("pointer"), "/runner_id");
+    refused.assert_detail(400, "pointer", "/runner_id");
     let unsure = runner(&admin, "plugin:test/unsure/default").await.unwrap();
-    assert_eq!(
-        unsure["manifest"]["permissions"]["models"],
-        json!(["invoke"])
-    );
+    assert_members!(unsure["manifest"]["permissions"], {"models": json!(["invoke"])});
 }
 
 #[tokio::test]
@@ -208,8 +192,7 @@ async fn runner_id_moves_only_with_explicit_replaces() {
 
     let mut spec = json!({"name": "second", "base_url": second.url});
     let refused = admin.create(ENDPOINTS, &spec).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.error("code"), "conflict");
+    refused.assert_error(409, "code", "conflict");
     assert!(
         refused.error("details").to_string().contains(OTHER),
         "{}",
@@ -219,10 +202,7 @@ async fn runner_id_moves_only_with_explicit_replaces() {
 
     spec["replaces"] = json!("nobody");
     let refused = admin.create(ENDPOINTS, &spec).await;
-    assert_eq!(
-        (refused.status, refused.detail("pointer")),
-        (400, &json!("/replaces"))
-    );
+    refused.assert_detail(400, "pointer", "/replaces");
 
     spec["replaces"] = json!("first");
     registered(&admin, &spec).await;
@@ -232,8 +212,7 @@ async fn runner_id_moves_only_with_explicit_replaces() {
     assert!(!first.requests().iter().any(RecordedRequest::is_run));
 
     let taken = json!({"name": "stub", "base_url": "http://127.0.0.1:9"});
-    let refused = admin.create(ENDPOINTS, &taken).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
+    admin.create(ENDPOINTS, &taken).await.expect(409);
 }
 
 #[tokio::test]
@@ -249,10 +228,7 @@ async fn stores_unreachable_endpoint_with_health() {
 
     let path = format!("{ENDPOINTS}/{}/refresh", answer["id"].as_str().unwrap());
     let refreshed = admin.create(&path, &json!({})).await;
-    assert_eq!(
-        (refreshed.status, &refreshed.body["health"]),
-        (200, &json!("unreachable"))
-    );
+    refreshed.assert_body(200, "health", "unreachable");
 }
 
 #[tokio::test]
@@ -291,10 +267,7 @@ async fn deleting_an_endpoint_removes_its_runners() {
     assert_eq!(stub["origin"], "config");
     let path = format!("{ENDPOINTS}/{}", stub["id"].as_str().unwrap());
     let refused = admin.delete(&path).await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (409, &json!("read_only"))
-    );
+    refused.assert_detail(409, "reason", "read_only");
 }
 
 #[tokio::test]
@@ -357,11 +330,7 @@ async fn rejects_endpoint_urls_outside_egress_policy() {
             .await;
         assert_eq!(refused.status, 400, "{base_url}: {}", refused.body);
         assert_eq!(refused.detail("pointer"), "/base_url", "{base_url}");
-        assert!(
-            !refused.body.to_string().contains("hunter2"),
-            "{}",
-            refused.body
-        );
+        assert_lacks!(refused.body.to_string(), "hunter2");
     }
     for (member, value, pointer) in [
         ("name", json!(""), "/name"),
@@ -547,7 +516,7 @@ async fn check_config_probes_agent_configs_against_runners() {
     assert_eq!(row("agent", &good), format!("agent main ok {RUNNER_ID}"));
     let unfit = probe(&runner.url, "{ colour = 1 }", &["--json"]).await;
     assert!(!unfit.status.success(), "{unfit:?}");
-    let report: Value = serde_json::from_str(&unfit.stdout).unwrap();
+    let report = unfit.json();
     assert_eq!(report["valid"], true);
     assert_eq!(report["runner_endpoints"][0]["state"], "ready");
     let mut faults: Vec<_> = report["agents"][0]["faults"]

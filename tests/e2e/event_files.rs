@@ -96,17 +96,11 @@ async fn runs_read_files_of_their_events_without_grants(
     let bytes = picture(100_000);
     let run = HeldRun::start(&stage, &with_picture("m-1", &bytes)).await;
     let apis = &run.run_request["context"]["context"]["available_apis"];
-    assert_eq!(
-        (&apis["artifact_metadata"], &apis["artifact_read"]),
-        (&json!(true), &json!(true))
-    );
+    assert_members!(apis, {"artifact_metadata": true, "artifact_read": true});
     let id = id_of(&attachment_of(&run));
     assert_eq!(content(&run, &id).await, (200, bytes));
     let metadata = run.get(&format!("/artifacts/{id}")).await;
-    assert_eq!(
-        (metadata.status, &metadata.body["mime_type"]),
-        (200, &json!("image/png"))
-    );
+    metadata.assert_body(200, "mime_type", "image/png");
     let upload = run.request(Method::POST, "/artifacts").body("mine");
     assert_eq!(send(upload).await.unwrap().status, 403);
     assert_eq!(statuses(&run, "x").await, [403, 403]);
@@ -195,8 +189,7 @@ async fn accepts_pictures_in_large_bodies(#[values(Sqlite, Postgres)] engine: En
         {"type": "text", "text": "what is this?"}, {"type": "image_base64", "image_base64": base64},
     ]});
     dumped["message_chain"][2]["url"] = json!("");
-    let posted = post(&stage.client, QUERIES, &dumped).await;
-    assert_eq!(posted.status, 202, "{}", posted.body);
+    let posted = post(&stage.client, QUERIES, &dumped).await.expect(202);
     let context = stage.runner.context_of(&posted.run_id()).await;
     let attachments = context["input"]["attachments"].as_array().unwrap();
     assert_eq!(attachments.len(), 1, "{attachments:?}");
@@ -226,20 +219,19 @@ async fn limits_body_size_and_text_size() {
     });
     let stage = stage.await.unwrap();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    let fits = stage
+    stage
         .client
         .post(&with_picture("m-1", &picture(1_400_000)))
-        .await;
-    assert_eq!(fits.status, 202, "{}", fits.body);
-    let large = stage
+        .await
+        .expect(202);
+    stage
         .client
         .post(&with_picture("m-2", &picture(1_600_000)))
-        .await;
-    assert_eq!(large.status, 413, "{}", large.body);
+        .await
+        .expect(413);
     let mut text = message("m-3");
     text["input"]["text"] = json!("a b".repeat(400_000));
-    let text = stage.client.post(&text).await;
-    assert_eq!(text.status, 413, "{}", text.body);
+    stage.client.post(&text).await.expect(413);
     let mut dumped = query("q-1");
     dumped["message_chain"][1]["text"] = json!("a b".repeat(400_000));
     assert_eq!(post(&stage.client, QUERIES, &dumped).await.status, 413);
@@ -327,10 +319,7 @@ async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine:
     let bytes = picture(200_000);
     let made = upload(&client, "?name=cat.png&expires_in=3600", bytes.clone()).await;
     assert_eq!(made.status, 201, "{}", made.body);
-    assert_eq!(
-        (&made.body["origin"], &made.body["name"], &made.body["size"]),
-        (&json!("client"), &json!("cat.png"), &json!(200_008))
-    );
+    assert_members!(made.body, {"origin": "client", "name": "cat.png", "size": 200_008});
     let stored =
         made.body["expires_at"].as_i64().unwrap() - made.body["created_at"].as_i64().unwrap();
     assert!((3595..=3605).contains(&stored), "{}", made.body);
@@ -350,10 +339,7 @@ async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine:
         .as_array()
         .unwrap();
     assert_eq!(attachments.len(), 2, "{attachments:?}");
-    assert_eq!(
-        attachments[0]["url"],
-        json!(format!("artifact:{}", other.as_str().unwrap()))
-    );
+    assert_members!(attachments[0], {"url": format!("artifact:{}", other.as_str().unwrap())});
     assert_eq!(attachments[0]["mime_type"], "image/png");
     assert_eq!(attachments[1]["id"], json!(id));
     assert_eq!(attachments[1]["name"], "cat.png");
@@ -365,17 +351,11 @@ async fn events_reference_uploads_of_clients(#[values(Sqlite, Postgres)] engine:
     let mut second = event.clone();
     second["event_id"] = json!("m-2");
     let taken = client.post(&second).await;
-    assert_eq!(
-        (taken.status, taken.detail("pointer")),
-        (400, &json!("/input/contents/0/image_url/url"))
-    );
+    taken.assert_detail(400, "pointer", "/input/contents/0/image_url/url");
     second["input"]["contents"][0]["image_url"]["url"] =
         json!("artifact:01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61");
     let absent = client.post(&second).await;
-    assert_eq!(
-        (absent.status, absent.detail("pointer")),
-        (400, &json!("/input/contents/0/image_url/url"))
-    );
+    absent.assert_detail(400, "pointer", "/input/contents/0/image_url/url");
 }
 
 #[tokio::test]
@@ -527,10 +507,7 @@ async fn unreferenced_uploads_reserve_space_for_events() {
         assert_eq!(made.status, 201, "{}", made.body);
     }
     let full = upload(&stage.client, "", vec![b'x'; 100_000]).await;
-    assert_eq!(
-        (full.status, full.detail("reason")),
-        (413, &json!("uploads_share"))
-    );
+    full.assert_detail(413, "reason", "uploads_share");
     let event = HeldRun::start(&stage, &with_picture("m-1", &picture(100_000))).await;
     event.end(&stage).await;
 }

@@ -50,14 +50,10 @@ async fn count(stage: &Stage) -> usize {
 async fn each_batch_event_has_its_own_status(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
     let batch = json!([cloud_event("1", "a"), cloud_event("2", "b")]);
-    let answer = post(&stage, BATCH, batch.to_string()).await;
-    assert_eq!(answer.status, 202, "{}", answer.body);
+    let answer = post(&stage, BATCH, batch.to_string()).await.expect(202);
     for (index, event_id) in ["/chat#1", "/chat#2"].iter().enumerate() {
         let item = &answer.body["items"][index];
-        assert_eq!(
-            (&item["event_id"], &item["status"]),
-            (&json!(event_id), &json!(202))
-        );
+        assert_members!(item, {"event_id": event_id, "status": 202});
         let run_id = item["accepted"]["run_id"].as_str().unwrap();
         assert_eq!(stage.client.finished(run_id).await["event_id"], *event_id);
     }
@@ -89,8 +85,7 @@ async fn each_batch_event_has_its_own_status(#[values(Sqlite, Postgres)] engine:
         cloud_event("2", "other"),
         cloud_event("4", "d"),
     ]);
-    let answer = post(&stage, BATCH, again.to_string()).await;
-    assert_eq!(answer.status, 207, "{}", answer.body);
+    let answer = post(&stage, BATCH, again.to_string()).await.expect(207);
     let items = answer.body["items"].as_array().unwrap();
     let statuses: Vec<_> = items.iter().map(|item| &item["status"]).collect();
     assert_eq!(
@@ -99,10 +94,7 @@ async fn each_batch_event_has_its_own_status(#[values(Sqlite, Postgres)] engine:
     );
     assert_eq!(items[0]["replayed"], true);
     assert_eq!(items[1]["error"]["details"]["reason"], "run_active");
-    assert_eq!(
-        items[2]["error"]["details"]["reason"],
-        "idempotency_mismatch"
-    );
+    assert_members!(items[2]["error"]["details"], {"reason": "idempotency_mismatch"});
     held.end(&stage).await;
     assert_eq!(count(&stage).await, 7, "refused events are not kept");
 }
@@ -129,8 +121,7 @@ async fn one_invalid_event_rejects_the_batch() {
         (json!(many).to_string(), ""),
         ("[".to_owned(), ""),
     ] {
-        let answer = post(&stage, BATCH, body).await;
-        assert_eq!(answer.status, 400, "{}", answer.body);
+        let answer = post(&stage, BATCH, body).await.expect(400);
         assert_eq!(answer.detail("pointer"), pointer, "{}", answer.body);
     }
     let request = stage.client.request(Method::POST, "/v1/events");
@@ -182,10 +173,7 @@ async fn stores_large_payloads_by_reference(#[values(Sqlite, Postgres)] engine: 
     assert!(stage.client.post(&event).await.is_replay());
     event["raw"]["n"] = json!([2]);
     let other = stage.client.post(&event).await;
-    assert_eq!(
-        (other.status, other.detail("reason")),
-        (409, &json!("idempotency_mismatch"))
-    );
+    other.assert_detail(409, "reason", "idempotency_mismatch");
 }
 
 #[tokio::test]
@@ -205,15 +193,9 @@ async fn payload_and_envelope_have_separate_limits() {
         event["raw_ref"] = json!({"ref_id": "x"});
     });
     let both = both.await;
-    assert_eq!(
-        (both.status, both.detail("pointer")),
-        (400, &json!("/raw_ref"))
-    );
+    both.assert_detail(400, "pointer", "/raw_ref");
     let empty = refused(|event| event["raw_ref"] = json!({})).await;
-    assert_eq!(
-        (empty.status, empty.detail("pointer")),
-        (400, &json!("/raw_ref"))
-    );
+    empty.assert_detail(400, "pointer", "/raw_ref");
     let text = refused(|event| {
         event["raw"] = json!("x".repeat(1024));
         event["input"]["text"] = json!("x".repeat(1024 * 1024));
@@ -223,10 +205,7 @@ async fn payload_and_envelope_have_separate_limits() {
     let mut event = message("m-2");
     event["raw_ref"] = json!({"storage_key": "s3://bucket/key"});
     let run = HeldRun::start(&stage, &event).await;
-    assert_eq!(
-        run.run_request["context"]["event"]["raw_ref"],
-        event["raw_ref"]
-    );
+    assert_members!(run.run_request["context"]["event"], {"raw_ref": event["raw_ref"]});
     run.end(&stage).await;
     assert_eq!(count(&stage).await, 1);
 }
@@ -245,10 +224,7 @@ async fn rejects_duplicate_attributes() {
         request = request.header(name, value);
     }
     let answer = send(request).await.unwrap();
-    assert_eq!(
-        (answer.status, answer.detail("pointer")),
-        (400, &json!("/id"))
-    );
+    answer.assert_detail(400, "pointer", "/id");
     assert_eq!(count(&stage).await, 0);
 }
 

@@ -4,7 +4,7 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::support::client::{Client, message, send};
+use crate::support::client::{message, send};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -57,10 +57,7 @@ async fn facts_of_runs_survive_restart(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(members(&events, "event_id"), ["m-2", "m-1"]);
     // No runner receives the raw payload of the platform.
     for document in [history, events, run.run_request.clone()] {
-        assert!(
-            !document.to_string().contains("the-platform-said-so"),
-            "{document}"
-        );
+        assert_lacks!(document.to_string(), "the-platform-said-so");
     }
     run.end(&stage).await;
     let run_id = before.run["run_id"].as_str().unwrap();
@@ -121,11 +118,7 @@ async fn run_token_is_invalid_after_any_ending() {
     for (ending, script) in ENDINGS {
         let run_id = stage.start(script).await;
         assert_eq!(stage.outcome(&run_id).await.ending(), ending);
-        let host = stage.runner.run_request(&run_id).await.json()["host"].clone();
-        let host = Client::new(
-            host["base_url"].as_str().unwrap(),
-            host["token"].as_str().unwrap(),
-        );
+        let host = stage.host_of(&run_id).await;
         for path in ["/run", "/context", "/history", "/state/conversation"] {
             let refused = host.get(path).await;
             assert_eq!(refused.status, 401, "{ending} {path}: {}", refused.body);

@@ -8,8 +8,8 @@ use crate::support::client::message;
 use crate::support::database::rows;
 use crate::support::gateway::STUB_API_KEY;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RUNNER_ID, RecordedRequest};
-use crate::support::script::{Gate, Run, ScriptStep, chunk, send, sse, sse_head};
+use crate::support::runner::RUNNER_ID;
+use crate::support::script::{Gate, Run, ScriptStep, chunk, sse, sse_around};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage};
 
 const DELTA: &str = r#"{"chunk":{"role":"assistant","content":"hello "}}"#;
@@ -73,10 +73,7 @@ async fn posted_event_returns_stream_of_its_run(#[values(Sqlite, Postgres)] engi
     assert_eq!(outcome.run["usage"], Value::Null);
     assert_eq!(outcome.run["runner_id"], RUNNER_ID);
     assert_eq!(outcome.run["conversation_id"], "c-7");
-    assert_eq!(
-        outcome.run["metadata"],
-        json!({"rejected": 0, "duplicates": 0, "gaps": 0})
-    );
+    assert_members!(outcome.run, {"metadata": json!({"rejected": 0, "duplicates": 0, "gaps": 0})});
 }
 
 #[rstest]
@@ -104,10 +101,7 @@ async fn sends_one_signed_request_to_the_runner() {
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
     stage.outcome(&run_id).await;
 
-    let request = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await;
+    let request = stage.runner.run_request(&run_id).await;
     let hex = run_id.replace('-', "");
     for (header, value) in [
         ("accept", "text/event-stream"),
@@ -156,10 +150,7 @@ async fn runner_gets_context_and_unstored_token() {
     stage.runner.answer_all(short_run);
     let run_id = stage.client.post(&message("m-1001")).await.run_id();
 
-    let request = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await;
+    let request = stage.runner.run_request(&run_id).await;
     let text = String::from_utf8(request.body.clone()).unwrap();
     let start = format!(r#"{{"runner_id":"{RUNNER_ID}","runner_name":"default","context":{{"#);
     assert!(text.starts_with(&start), "{text}");
@@ -208,13 +199,11 @@ async fn client_disconnect_does_not_cancel_the_run() {
     let gate = Gate::new();
     let held = gate.clone();
     stage.runner.answer_all(move |run| {
-        let wait = ScriptStep::Hold(held.clone());
-        vec![
-            sse_head(),
-            send(run.delta(1, "a")),
-            wait,
-            send(run.delta(2, "b") + &run.completed(3)),
-        ]
+        sse_around(
+            &held,
+            run.delta(1, "a"),
+            run.delta(2, "b") + &run.completed(3),
+        )
     });
 
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
@@ -255,12 +244,8 @@ fn json_of(text: &str) -> Value {
 async fn sqlite_database_allows_one_gateway() {
     let mut stage = OwnStage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let second = stage.gateway.command(&["serve"]).await;
-    assert_eq!(second.status.code(), Some(1), "{second:?}");
-    assert!(
-        second.stderr.contains("is open in another gateway"),
-        "{second:?}"
-    );
+    let second = stage.gateway.command(&["serve"]).await.exited(1);
+    assert_contains!(second.stderr, "is open in another gateway");
     assert_eq!(run.end(&stage).await.ending(), "completed");
     stage.gateway.kill().await;
     stage.gateway.restart().await;

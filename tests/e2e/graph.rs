@@ -38,7 +38,7 @@ async fn graph(arguments: &[&str], files: &[(&str, &str)]) -> CommandOutput {
 }
 
 fn document(printed: &CommandOutput) -> Value {
-    serde_json::from_str(&printed.stdout).unwrap()
+    printed.json()
 }
 
 #[tokio::test]
@@ -46,13 +46,9 @@ async fn graph_lint_reports_code_position_and_fix() {
     let broken = CHAIN.replace("\"search\"", "\"serach\"");
     let files = [("out.json", broken.as_str()), ("tools.toml", TOOLS)];
     let lint = ["lint", "out.json", "--tools", "tools.toml"];
-    let printed = graph(&lint, &files).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = graph(&lint, &files).await.exited(1);
     let line = printed.stdout.lines().next().unwrap();
-    assert!(
-        line.starts_with("error unknown_tool at /calls/0/name: "),
-        "{line}"
-    );
+    assert_starts_with!(line, "error unknown_tool at /calls/0/name: ");
     assert!(line.contains("Fix: did you mean `search`?"), "{line}");
     assert_eq!(printed.stderr, "refused (errors: 1, warnings: 0)\n");
     let printed = graph(&[&lint[..], &["--json"]].concat(), &files).await;
@@ -107,8 +103,7 @@ async fn graph_render_prints_the_models_transcript() {
 async fn graph_run_prints_states_and_the_record() {
     let files = [("out.json", CHAIN), ("tools.toml", TOOLS)];
     let run = ["run", "out.json", "--tools", "tools.toml"];
-    let printed = graph(&run, &files).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = graph(&run, &files).await.exited(0);
     let states: Vec<_> = printed.stdout.lines().take(4).collect();
     let expected = [
         "▸      1 ms  find  pending -> running",
@@ -133,8 +128,8 @@ async fn graph_run_fails_with_the_graph() {
         &["run", "out.json", "--tools", "tools.toml", "--json"],
         &files,
     )
-    .await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    .await
+    .exited(1);
     let error = &document(&printed)["record"]["actions"][1]["error"];
     assert_eq!(
         *error,
@@ -147,10 +142,5 @@ async fn graph_reports_invalid_scripts() {
     let files = [("out.json", CHAIN), ("tools.toml", "tols = 1\n")];
     let printed = graph(&["run", "out.json", "--tools", "tools.toml"], &files).await;
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    assert!(
-        printed
-            .stderr
-            .contains("tools.toml: tols: unknown field `tols`"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stderr, "tools.toml: tols: unknown field `tols`");
 }

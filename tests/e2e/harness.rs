@@ -43,11 +43,7 @@ async fn streams_a_turn_and_keeps_its_session() {
     // The session continues: no second introduction, no change of state.
     let second = house.ask("again").await;
     assert_eq!(second.ending(), "completed");
-    assert!(
-        !second.text().contains("You work for a user"),
-        "{}",
-        second.text()
-    );
+    assert_lacks!(second.text(), "You work for a user");
     assert!(second.of("state.updated").is_empty());
     assert!(first.text().contains("You work for a user"));
 }
@@ -73,11 +69,7 @@ async fn replaces_lost_session_and_logs_it() {
     assert_eq!(second.ending(), "completed");
     let text = second.text();
     // The answer becomes history, where notes of the service have no place.
-    assert!(
-        second.logs().contains("could not be resumed"),
-        "{}",
-        second.logs()
-    );
+    assert_contains!(second.logs(), "could not be resumed");
     assert!(!text.contains("could not be resumed"), "{text}");
     assert!(
         text.contains("7411"),
@@ -112,11 +104,7 @@ async fn rejects_unavailable_settings_when_saved() {
         });
         let refused = house.admin.create("/v1/agents", &agent).await;
         assert_eq!(refused.status, 400, "{config}: {}", refused.body);
-        assert!(
-            refused.body.to_string().contains(pointer),
-            "{}",
-            refused.body
-        );
+        assert_contains!(refused.body.to_string(), pointer);
     }
 }
 
@@ -154,10 +142,7 @@ async fn reports_missing_command_in_manifest_and_run() {
     assert_eq!(ended.ending(), "failed harness.command_not_found");
     for text in [reason, &ended.run["error"]["message"]] {
         let text = text.as_str().unwrap();
-        assert!(
-            text.contains("/nowhere/agent") && text.contains("install it"),
-            "{text}"
-        );
+        assert_contains!(text, "/nowhere/agent", "install it");
     }
 }
 
@@ -177,8 +162,5 @@ async fn results_hold_neither_run_token_nor_endpoint_secret() {
     let house = HarnessFixture::open(fake("exit-3")).await;
     let ended = house.ask("hello").await;
     let document = format!("{}{:?}", ended.run, ended.results);
-    assert!(
-        !document.contains("rk_") && !document.contains(SECRET) && !document.contains("eyJ"),
-        "{document}"
-    );
+    assert_lacks!(document, "rk_", SECRET, "eyJ");
 }

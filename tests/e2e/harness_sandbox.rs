@@ -114,15 +114,15 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// True if the system directories contain a Python. Prints a notice otherwise.
-async fn has_python() -> bool {
+/// Checks for a Python in the system directories. `None` without one, after a notice.
+async fn python() -> Option<()> {
     let mut python = Command::new("python3");
     python.env_clear().env("PATH", PATH).args(["-c", ""]);
     let is_there = python.status().await.is_ok_and(|status| status.success());
     if !is_there {
         skipped(&NO_PYTHON, "python", "there is no python3 of the system");
     }
-    is_there
+    is_there.then_some(())
 }
 
 #[tokio::test]
@@ -185,9 +185,7 @@ for port in sys.argv[1:]:
 #[tokio::test]
 async fn connects_only_to_allowed_ports() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let [allowed, other] = [listener(), listener()];
     let ports = [&allowed, &other].map(port);
     let connect = format!("--connect={}", ports[0]);
@@ -221,9 +219,7 @@ for attempt in (multipath, fast_open, virtual_machine, io_uring):
 #[tokio::test]
 async fn blocks_bypasses_of_tcp_rules() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let other = listener();
     let output = cell
         .run(&[], &["python3", "-c", AROUND, &port(&other)])
@@ -245,9 +241,7 @@ for port in sys.argv[1:]:
 #[tokio::test]
 async fn binds_only_allowed_ports() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     // Free a moment ago; no other test binds a fixed port.
     let [allowed, other] = [listener(), listener()].map(|free| port(&free));
     let bind = format!("--bind={allowed}");
@@ -262,9 +256,7 @@ async fn open_confines_neither_files_nor_tcp() {
     let key = cell.path("keys/master.key");
     let read = cell.run(&["--open"], &["cat", key.to_str().unwrap()]).await;
     assert_prints(&read, "secret\n");
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let port = port(&listener());
     let bound = cell.run(&["--open"], &["python3", "-c", BIND, &port]).await;
     assert_prints(&bound, "bound\n");
@@ -333,9 +325,7 @@ print(len(children))
 #[tokio::test]
 async fn limits_processes_of_a_fork_bomb() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let mut options = vec![format!("--processes={PROCESSES}")];
     if is_root() {
         // Linux exempts root from the limit.
@@ -379,9 +369,7 @@ async fn limits_file_size() {
 #[tokio::test]
 async fn limits_process_memory() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let limit = format!("--memory={}", 128 * MIB);
     let allocate = |mebibytes| format!("len(bytearray({mebibytes} << 20))");
     let fits = cell.run(&[&limit], &["python3", "-c", &allocate(32)]).await;
@@ -542,9 +530,7 @@ for target in pid, 0:
 #[tokio::test]
 async fn changes_no_process_outside() {
     let cell = or_skip!(SandboxDirectories::new().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let outsider = outsider();
     let pid = outsider.id().unwrap().to_string();
     let output = cell.run(&[], &["python3", "-c", OTHER_PROCESS, &pid]).await;

@@ -79,10 +79,7 @@ async fn search_finds_words_of_own_conversation(#[values(Sqlite, Postgres)] engi
     }
     let run = HeldRun::start(&stage, &saying("m-5", "what was it?")).await;
     let apis = &run.run_request["context"]["context"]["available_apis"];
-    assert_eq!(
-        (&apis["history_page"], &apis["history_search"]),
-        (&json!(true), &json!(true))
-    );
+    assert_members!(apis, {"history_page": true, "history_search": true});
     for (query, expected) in [
         ("天气", &["m-1"][..]),
         ("气", &["m-1"]),
@@ -289,8 +286,7 @@ async fn search_reads_no_other_conversation() {
         }
     }
     let named = json!({"query": "plan", "conversation_id": "c-8"});
-    let answer = run.call("/history/search", &named).await;
-    assert_eq!(answer.status, 403, "{}", answer.body);
+    run.call("/history/search", &named).await.expect(403);
     let with_key = stage
         .client
         .request(Method::POST, "/host/v1/history/search");
@@ -376,10 +372,7 @@ async fn searches(stage: &Stage, run: &HeldRun) -> Vec<String> {
     let rows = audit["items"].as_array().unwrap().iter();
     let searches = rows.filter(|row| row["action"] == "history_search");
     let decision = |row: &Value| {
-        assert_eq!(
-            (&row["resource"], &row["operation"]),
-            (&json!("conversation"), &json!("search"))
-        );
+        assert_members!(row, {"resource": "conversation", "operation": "search"});
         row["decision"].as_str().unwrap().to_owned()
     };
     searches.map(decision).collect()
@@ -633,8 +626,7 @@ async fn other_conversations_need_their_own_grant(#[values(Sqlite, Postgres)] en
             "name": name, "event_types": [format!("digest.{name}")], "runner_id": RUNNER_ID,
             "resource_policy": policy,
         });
-        let created = stage.admin.create("/v1/agents", &agent).await;
-        assert_eq!(created.status, 201, "{}", created.body);
+        stage.admin.create("/v1/agents", &agent).await.expect(201);
         // A schedule has no conversation of its own.
         let event = json!({"event_type": format!("digest.{name}"), "event_id": name});
         let run = HeldRun::start(&stage, &event).await;
@@ -683,11 +675,9 @@ async fn manifest_limits_history_of_other_conversations() {
         "name": "digest", "event_types": ["digest"], "runner_id": RUNNER_ID,
         "resource_policy": {"history": ["workspace"], "history_conversations": ["c-7"]},
     });
-    let created = stage.admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    stage.admin.create("/v1/agents", &agent).await.expect(201);
     let event = json!({"event_type": "digest", "event_id": "d-1"});
     let run = HeldRun::start(&stage, &event).await;
-    let refused = run.get("/history?conversation_id=c-7").await;
-    assert_eq!(refused.status, 403, "{}", refused.body);
+    run.get("/history?conversation_id=c-7").await.expect(403);
     run.end(&stage).await;
 }

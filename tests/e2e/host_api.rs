@@ -72,8 +72,7 @@ async fn state_writes_check_the_version(#[values(Sqlite, Postgres)] engine: Engi
     let written = run.put_at_version(1, key, &json!("second")).await;
     assert_eq!((written.status, written.body), (200, json!({"version": 2})));
     let refused = run.put_at_version(1, key, &json!("late")).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.error("code"), "conflict");
+    refused.assert_error(409, "code", "conflict");
     assert_eq!(refused.detail("version"), 2, "{}", refused.body);
     assert_eq!(run.get(key).await.body["value"], "second");
 
@@ -109,8 +108,7 @@ async fn state_keys_may_contain_slashes() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     run.put("/state/conversation/a%2Fb", &json!(1)).await;
-    let read = run.get("/state/conversation/a/b").await;
-    assert_eq!(read.status, 200, "{}", read.body);
+    let read = run.get("/state/conversation/a/b").await.expect(200);
     assert_eq!(read.body["value"], 1);
     run.end(&stage).await;
 }
@@ -165,18 +163,16 @@ async fn rejects_writes_to_foreign_or_reserved_state() {
     }
     // With its quotes, the value has exactly 256 KiB; then one byte more.
     let max_bytes = 256 * 1024 - 2;
-    let answer = run
-        .put("/state/conversation/large", &json!("x".repeat(max_bytes)))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    run.put("/state/conversation/large", &json!("x".repeat(max_bytes)))
+        .await
+        .expect(200);
     let answer = run
         .put(
             "/state/conversation/large",
             &json!("x".repeat(max_bytes + 1)),
         )
         .await;
-    assert_eq!(answer.status, 413, "{}", answer.body);
-    assert_eq!(answer.error("code"), "payload_too_large");
+    answer.assert_error(413, "code", "payload_too_large");
     run.end(&stage).await;
 }
 
@@ -290,8 +286,7 @@ async fn cancel_grace_allows_state_writes() {
     let run = HeldRun::start(&stage, &message("m-1")).await;
     assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
 
-    let record = run.get("/run").await;
-    assert_eq!(record.status, 200, "{}", record.body);
+    let record = run.get("/run").await.expect(200);
     assert!(
         record.body["cancel_requested_at"].is_i64(),
         "{}",

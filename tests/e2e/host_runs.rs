@@ -70,8 +70,7 @@ async fn run_sees_only_runs_of_its_scope(#[values(Sqlite, Postgres)] engine: Eng
     let run = HeldRun::start(&stage, &message("m-1")).await;
     near.push(run.run_id.clone());
 
-    let all = run.get("/runs?direction=forward").await;
-    assert_eq!(all.status, 200, "{}", all.body);
+    let all = run.get("/runs?direction=forward").await.expect(200);
     assert_eq!(ids(&all.body), near);
     assert_eq!(all.body["total_count"], near.len());
     let done = run.get("/runs?statuses=completed&limit=1").await.body;
@@ -225,10 +224,7 @@ async fn run_cancels_itself_and_runs_in_scope(#[values(Sqlite, Postgres)] engine
     );
     // A second cancel is no error, and the first reason remains.
     let again = run.call(&other, &json!({"reason": "late"})).await;
-    assert_eq!(
-        (again.status, &again.body["status_reason"]),
-        (200, &json!("the newer one answers"))
-    );
+    again.assert_body(200, "status_reason", "the newer one answers");
 
     for (body, status) in [
         (json!({"reason": ""}), 400),

@@ -31,10 +31,7 @@ async fn is_signed(client: &Client, token: &str) -> bool {
     let header = part(token, 0);
     let keys = published.body["keys"].as_array().unwrap().clone();
     let key = keys.iter().find(|key| key["kid"] == header["kid"]).unwrap();
-    assert_eq!(
-        (&key["kty"], &key["crv"]),
-        (&json!("OKP"), &json!("Ed25519"))
-    );
+    assert_members!(key, {"kty": "OKP", "crv": "Ed25519"});
     assert_eq!(key["d"], Value::Null, "a private key is published");
     let bytes = |text: &str| BASE64_URL_SAFE_NO_PAD.decode(text).unwrap();
     let (signed, signature) = token.rsplit_once('.').unwrap();
@@ -49,10 +46,7 @@ async fn token_names_its_scope_and_verifies_with_jwks() {
     let header = part(&run.token, 0);
     let names: Vec<_> = header.as_object().unwrap().keys().cloned().collect();
     assert_eq!(names, ["alg", "kid", "typ"], "{header}");
-    assert_eq!(
-        (&header["alg"], &header["typ"]),
-        (&json!("EdDSA"), &json!("run+jwt"))
-    );
+    assert_members!(header, {"alg": "EdDSA", "typ": "run+jwt"});
 
     let claims = claims(&run.token);
     let authorization = format!("/v1/runs/{}/authorization", run.run_id);
@@ -93,8 +87,7 @@ async fn token_names_its_scope_and_verifies_with_jwks() {
 async fn renewed_token_changes_only_its_times() {
     let stage = Stage::new().await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    let renewed = run.post("/token").await;
-    assert_eq!(renewed.status, 200, "{}", renewed.body);
+    let renewed = run.post("/token").await.expect(200);
     let token = renewed.body["token"].as_str().unwrap();
     assert_ne!(token, run.token);
 
@@ -136,10 +129,9 @@ async fn token_is_invalid_once_terminal_is_visible() {
         assert_eq!(answer.status, 401, "{path}");
         assert_eq!(answer.error("code"), "unauthenticated", "{path}");
     }
-    assert_eq!(
-        run.put("/state/conversation/late", &json!(1)).await.status,
-        401
-    );
+    run.put("/state/conversation/late", &json!(1))
+        .await
+        .expect(401);
 }
 
 #[tokio::test]
@@ -181,10 +173,7 @@ async fn token_authorizes_only_its_own_run() {
     first.put("/state/actor/secret", &json!("first")).await;
 
     assert_eq!(second.get("/run").await.body["run_id"], second.run_id);
-    assert_eq!(
-        second.get("/context").await.body["event"]["event_id"],
-        "m-2"
-    );
+    assert_members!(second.get("/context").await.body["event"], {"event_id": "m-2"});
     for scope in ["conversation", "actor"] {
         let path = format!("/state/{scope}/secret");
         assert_eq!(second.get(&path).await.status, 404, "{scope}");
@@ -203,13 +192,10 @@ async fn token_authorizes_only_its_own_run() {
         .zip(second.token.split('.'))
         .collect();
     let mixed = format!("{}.{}.{}", pieces[0].0, pieces[1].1, pieces[2].0);
-    assert_eq!(
-        Client::new(&first.host.url, &mixed)
-            .get("/run")
-            .await
-            .status,
-        401
-    );
+    Client::new(&first.host.url, &mixed)
+        .get("/run")
+        .await
+        .expect(401);
     first.end(&stage).await;
     assert_eq!(second.get("/run").await.status, 200);
     second.end(&stage).await;
@@ -234,8 +220,7 @@ async fn accepts_token_only_in_one_authorization_header() {
     ];
     for request in elsewhere {
         let answer = send(request).await.unwrap();
-        assert_eq!(answer.status, 401, "{}", answer.body);
-        assert_eq!(answer.error("code"), "unauthenticated");
+        answer.assert_error(401, "code", "unauthenticated");
         assert!(answer.headers.contains_key("www-authenticate"));
     }
     let twice = anonymous("/run")

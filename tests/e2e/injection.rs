@@ -185,10 +185,7 @@ async fn client_text_injects_no_header_or_line() {
         event["bot_id"] = json!(words);
         let stream = stage.client.post_streaming(&event).await;
         let (run_id, headers) = (stream.run_id(), format!("{:?}", stream.response.headers()));
-        assert!(
-            !headers.contains("data: ") && !headers.contains("<script>"),
-            "{headers}"
-        );
+        assert_lacks!(headers, "data: ", "<script>");
         assert_eq!(stream.rest().await.len(), 2, "{words:?}");
         let run_request = stage.runner.wait_for_request("the run", |request| {
             request.header("runnel-run-id") == Some(&run_id)
@@ -238,11 +235,9 @@ async fn blob_content_type_injects_no_header() {
         );
         // Browsers must neither sniff the type nor render the artifact.
         assert_eq!(got.headers()["x-content-type-options"], "nosniff");
-        assert!(
-            got.headers()["content-disposition"]
-                .to_str()
-                .unwrap()
-                .starts_with("attachment")
+        assert_starts_with!(
+            got.headers()["content-disposition"].to_str().unwrap(),
+            "attachment"
         );
     }
     run.end(&stage).await;

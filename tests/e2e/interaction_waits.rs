@@ -201,16 +201,12 @@ async fn late_answer_becomes_an_event(#[values(Sqlite, Postgres)] engine: Engine
     let asking = WaitingInteraction::start(&stage, "m-1", &json!({})).await;
     asking.end(&stage).await;
     assert_eq!(asking.shown(&stage).await["status"], "open");
-    let taken = asking.submit(&stage.client, "b").await;
-    assert_eq!(taken.status, 202, "{}", taken.body);
+    let taken = asking.submit(&stage.client, "b").await.expect(202);
     let run_id = taken.run_id();
     stage.client.finished(&run_id).await;
     let request = stage.runner.run_request(&run_id).await.json();
     let context = &request["context"];
-    assert_eq!(
-        context["input"]["interaction"]["values"],
-        json!({"room": "b"})
-    );
+    assert_members!(context["input"]["interaction"], {"values": json!({"room": "b"})});
     let actor = &context["event"]["data"]["answered_by"];
     assert_eq!(actor["actor_type"], "api_key", "{context}");
     let shown = asking.shown(&stage).await;
@@ -237,20 +233,13 @@ async fn reports_expiry_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
     );
     assert!(began.elapsed().as_secs() < 20, "not at the end of the wait");
     let late = asking.submit(&stage.client, "a").await;
-    assert_eq!(
-        (late.status, late.detail("reason")),
-        (410, &json!("expired"))
-    );
+    late.assert_detail(410, "reason", "expired");
     assert_eq!(asking.shown(&stage).await["status"], "expired");
     let shown = get_page(&stage.client, &page).await;
     assert_eq!(shown.status, 410);
     assert!(shown.text.contains("<h1>Expired</h1>"), "{}", shown.text);
-    assert_eq!(
-        post_page(&stage.client, &page, "action=book&field-0=a")
-            .await
-            .status,
-        410
-    );
+    let late = post_page(&stage.client, &page, "action=book&field-0=a").await;
+    assert_eq!(late.status, 410);
 }
 
 #[rstest]
@@ -266,10 +255,7 @@ async fn reports_cancel_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
         (200, json!({"status": "cancelled"}))
     );
     let late = asking.submit(&stage.client, "a").await;
-    assert_eq!(
-        (late.status, late.detail("reason")),
-        (410, &json!("cancelled"))
-    );
+    late.assert_detail(410, "reason", "cancelled");
 }
 
 #[rstest]
@@ -299,10 +285,7 @@ async fn rejects_waits_on_foreign_or_unawaited_interactions(
     assert_eq!(wait(&unallowed.host, "mine", 30).await.status, 403);
     let plain = WaitingInteraction::start(&stage, "m-4", &json!({"await": false})).await;
     let refused = plain.wait(30).await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (409, &json!("not_awaited"))
-    );
+    refused.assert_detail(409, "reason", "not_awaited");
     let taken = plain.submit(&stage.client, "a").await;
     assert_eq!(
         taken.status, 202,
@@ -351,10 +334,7 @@ async fn reads_answers_by_mcp() {
         send(request).await.unwrap().body
     };
     let listed = call("tools/list", json!({})).await;
-    assert!(
-        listed.to_string().contains("wait_for_interaction"),
-        "{listed}"
-    );
+    assert_contains!(listed.to_string(), "wait_for_interaction");
     assert_eq!(asking.submit(&stage.client, "a").await.status, 200);
     let query = json!({"interaction_id": "q", "wait_seconds": 5});
     let read = json!({"name": "wait_for_interaction", "arguments": query});
@@ -379,21 +359,12 @@ async fn answers_waiting_run_across_replicas() {
     let host = Client::new(&format!("{}/host/v1", replica.client.url), &asking.host.key);
     let (resolution, taken) = tokio::join!(wait(&host, "q", 30), asking.submit(&stage.client, "a"));
     assert_eq!(taken.status, 200, "{}", taken.body);
-    assert_eq!(
-        resolution.body["status"], "submitted",
-        "{}",
-        resolution.body
-    );
+    assert_members!(resolution.body, {"status": "submitted"});
 
     let asking = WaitingInteraction::start(&stage, "m-2", &json!({})).await;
     let (resolution, taken) = tokio::join!(asking.wait(30), asking.submit(&replica.client, "b"));
     assert_eq!(taken.status, 200, "{}", taken.body);
-    assert_eq!(
-        resolution.body["values"],
-        json!({"room": "b"}),
-        "{}",
-        resolution.body
-    );
+    assert_members!(resolution.body, {"values": json!({"room": "b"})});
 }
 
 #[rstest]
@@ -421,27 +392,16 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(header("cache-control"), "no-store");
     assert_eq!(header("referrer-policy"), "same-origin");
     let policy = header("content-security-policy");
-    assert!(
-        policy.starts_with("default-src 'none'; style-src 'sha256-"),
-        "{policy}"
-    );
+    assert_starts_with!(policy, "default-src 'none'; style-src 'sha256-");
     for address in ["http:", "https:", "src=", "href="] {
         assert!(!shown.text.contains(address), "{address}: {}", shown.text);
     }
 
     let wrong = post_page(client, &page, "action=book&field-0=").await;
     assert_eq!(wrong.status, 400);
-    assert!(
-        wrong.text.contains("<li>Room is required"),
-        "{}",
-        wrong.text
-    );
-    assert_eq!(
-        post_page(client, &old, "action=book&field-0=b")
-            .await
-            .status,
-        401
-    );
+    assert_contains!(wrong.text, "<li>Room is required");
+    let outdated = post_page(client, &old, "action=book&field-0=b").await;
+    assert_eq!(outdated.status, 401);
     let (resolution, taken) = tokio::join!(
         asking.wait(30),
         post_page(client, &page, "action=book&field-0=b")
@@ -457,11 +417,7 @@ async fn answers_by_page_without_a_key(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(again.status, 303, "the same again is no fault");
     let other = post_page(client, &page, "action=book&field-0=a").await;
     assert_eq!(other.status, 409);
-    assert!(
-        other.text.contains("<h1>Already answered</h1>"),
-        "{}",
-        other.text
-    );
+    assert_contains!(other.text, "<h1>Already answered</h1>");
     let shown = get_page(client, &page).await;
     assert!(
         shown.status == 200 && shown.text.contains("<h1>Answered</h1>"),
@@ -495,12 +451,8 @@ async fn late_page_answer_becomes_an_event() {
         gate,
     };
     let page = waiting.page(&stage).await;
-    assert_eq!(
-        post_page(&stage.client, &page, "action=book&field-0=a")
-            .await
-            .status,
-        303
-    );
+    let posted = post_page(&stage.client, &page, "action=book&field-0=a").await;
+    assert_eq!(posted.status, 303);
     let shown = waiting.shown(&stage).await;
     let run_id = shown["submitted_run_id"].as_str().unwrap();
     let request = stage.runner.run_request(run_id).await.json();
@@ -541,10 +493,7 @@ async fn escapes_every_text_on_the_page() {
     .await;
     assert_eq!((shown.status, refused.status), (200, 400));
     for text in [&shown.text, &refused.text] {
-        assert!(
-            !text.contains("<script") && !text.contains("<img"),
-            "{text}"
-        );
+        assert_lacks!(text, "<script", "<img");
         assert!(text.contains("&lt;script&gt;alert(1)"), "{text}");
     }
     assert!(shown.text.contains("[U+202E]"), "{}", shown.text);

@@ -105,8 +105,8 @@ pub async fn ask(stage: &Stage, event: &Value, questions: &[Value]) -> String {
 async fn interactions_of(client: &Client, run_id: &str) -> Vec<Value> {
     let answer = client
         .get(&format!("/v1/interactions?run_id={run_id}"))
-        .await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+        .await
+        .expect(200);
     answer.body["items"].as_array().unwrap().clone()
 }
 
@@ -129,11 +129,11 @@ async fn submit_by(client: &Client, token: &str, body: &Value) -> ApiResponse {
 }
 
 async fn link(client: &Client, id: &str) -> Value {
-    let made = client
+    client
         .create(&format!("/v1/interactions/{id}/link"), &json!({}))
-        .await;
-    assert_eq!(made.status, 200, "{}", made.body);
-    made.body
+        .await
+        .expect(200)
+        .body
 }
 
 /// The answer in the context of the follow-up run.
@@ -161,10 +161,7 @@ async fn interaction_answer_starts_run_of_requesting_agent(
 
     let one = format!("/v1/interactions/{id}");
     let shown = stage.client.get(&one).await.body;
-    assert_eq!(
-        (&shown["status"], &shown["run_id"], &shown["sequence"]),
-        (&json!("open"), &json!(asking_run_id), &json!(1))
-    );
+    assert_members!(shown, {"status": "open", "run_id": asking_run_id, "sequence": 1});
     assert_eq!(shown["request"]["fields"][0]["options"][1]["value"], "b");
     let lasts = shown["expires_at"].as_i64().unwrap() - shown["asked_at"].as_i64().unwrap();
     assert!((1795..=1805).contains(&lasts), "half an hour: {shown}");
@@ -192,8 +189,7 @@ async fn interaction_answer_starts_run_of_requesting_agent(
         ),
         (json!({"interaction_id": "q", "nope": 1}), "/nope"),
     ] {
-        let refused = submit(&stage.client, &id, &wrong).await;
-        assert_eq!(refused.status, 400, "{}", refused.body);
+        let refused = submit(&stage.client, &id, &wrong).await.expect(400);
         assert_eq!(refused.detail("pointer"), pointer, "{wrong}");
     }
     let large = json!({"interaction_id": "q", "values": {"room": "x".repeat(256 * 1024)}});
@@ -227,13 +223,9 @@ async fn interaction_answer_starts_run_of_requesting_agent(
     assert!(again.is_replay());
     assert_eq!(again.body, taken.body);
     let other = submit(&stage.client, &id, &answer("a")).await;
-    assert_eq!(other.status, 409, "{}", other.body);
-    assert_eq!(other.detail("reason"), "already_submitted");
+    other.assert_detail(409, "reason", "already_submitted");
     let shown = stage.client.get(&one).await.body;
-    assert_eq!(
-        (&shown["status"], &shown["submitted_run_id"]),
-        (&json!("submitted"), &json!(run_id))
-    );
+    assert_members!(shown, {"status": "submitted", "submitted_run_id": run_id});
     let link = stage
         .client
         .create(&format!("{one}/link"), &json!({}))
@@ -308,6 +300,18 @@ async fn link_token_allows_exactly_one_answer(#[values(Sqlite, Postgres)] engine
     assert!(!stage.gateway.log().contains(token), "no log has it");
 }
 
+/// Checks that the question takes no answer and gives no link any more.
+async fn assert_gone(stage: &Stage, id: &str, token: &str, reason: &str) {
+    let link = format!("/v1/interactions/{id}/link");
+    for refused in [
+        submit(&stage.client, id, &answer("a")).await,
+        submit_by(&stage.client, token, &answer("a")).await,
+        stage.client.create(&link, &json!({})).await,
+    ] {
+        refused.assert_detail(410, "reason", reason);
+    }
+}
+
 #[rstest]
 #[tokio::test]
 async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -323,17 +327,7 @@ async fn rejects_answers_to_expired_interactions(#[values(Sqlite, Postgres)] eng
         stage.client.get(&one).await.body["status"] == "expired"
     })
     .await;
-    for refused in [
-        submit(&stage.client, &id, &answer("a")).await,
-        submit_by(&stage.client, token.as_str().unwrap(), &answer("a")).await,
-        stage
-            .client
-            .create(&format!("{one}/link"), &json!({}))
-            .await,
-    ] {
-        assert_eq!(refused.status, 410, "{}", refused.body);
-        assert_eq!(refused.detail("reason"), "expired");
-    }
+    assert_gone(&stage, &id, token.as_str().unwrap(), "expired").await;
 }
 
 #[rstest]
@@ -357,8 +351,7 @@ async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] eng
     let id = only_id(&stage, &run_id).await;
     let token = link(&stage.client, &id).await["token"].clone();
     let cancel = format!("/v1/runs/{run_id}/cancel");
-    let cancelled = stage.client.create(&cancel, &json!({})).await;
-    assert_eq!(cancelled.status, 202, "{}", cancelled.body);
+    stage.client.create(&cancel, &json!({})).await.expect(202);
     // The state of the runner does not matter.
     let one = format!("/v1/interactions/{id}");
     assert_eq!(stage.client.get(&one).await.body["status"], "cancelled");
@@ -366,17 +359,7 @@ async fn cancelling_run_cancels_its_interactions(#[values(Sqlite, Postgres)] eng
     assert_eq!(stage.client.get(&one).await.body["status"], "cancelled");
     let open = stage.client.get("/v1/interactions?status=open").await;
     assert_eq!(open.body["items"], json!([]));
-    for refused in [
-        submit(&stage.client, &id, &answer("a")).await,
-        submit_by(&stage.client, token.as_str().unwrap(), &answer("a")).await,
-        stage
-            .client
-            .create(&format!("{one}/link"), &json!({}))
-            .await,
-    ] {
-        assert_eq!(refused.status, 410, "{}", refused.body);
-        assert_eq!(refused.detail("reason"), "cancelled");
-    }
+    assert_gone(&stage, &id, token.as_str().unwrap(), "cancelled").await;
 }
 
 #[rstest]
@@ -447,8 +430,7 @@ async fn answers_go_only_to_requesting_agent() {
     )
     .await;
     let refused = submit(&stage.client, &id, &answer("a")).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "agent_gone");
+    refused.assert_detail(409, "reason", "agent_gone");
     rows(
         &database,
         "UPDATE agents SET enabled = true WHERE name = 'main'",
@@ -540,8 +522,7 @@ async fn filters_interactions_by_bot_and_thread(#[values(Sqlite, Postgres)] engi
     ] {
         let list = async |of: &str| {
             let path = format!("/v1/{of}?conversation_id=chat{more}");
-            let found = stage.client.get(&path).await;
-            assert_eq!(found.status, 200, "{}", found.body);
+            let found = stage.client.get(&path).await.expect(200);
             found.body["items"].as_array().unwrap().clone()
         };
         let mut runs = Vec::new();

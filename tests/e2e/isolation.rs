@@ -396,10 +396,10 @@ impl Tenant {
             });
             let made = admin.create("/v1/runner-endpoints", &endpoint).await;
             assert_eq!(made.status, 201, "{}", made.body);
-            let made = admin
+            admin
                 .create("/v1/agents", &spec(&format!("agent-{mark}")))
-                .await;
-            assert_eq!(made.status, 201, "{}", made.body);
+                .await
+                .expect(201);
             admin
         };
         let key = json!({"name": format!("key-{mark}"), "role": "client"});
@@ -576,10 +576,7 @@ async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: 
         let path = format!("/v1/{operation}/{}", ours.ids[id]);
         assert_eq!(ours.admin.get(&path).await.status, 200, "{path}");
     }
-    assert_eq!(
-        ours.admin.run(&ours.ids["run_id"]).await["status"],
-        "completed"
-    );
+    assert_members!(ours.admin.run(&ours.ids["run_id"]).await, {"status": "completed"});
     // Each workspace reads its own resource of a shared name.
     for (tenant, other) in [(&ours, &theirs), (&theirs, &ours)] {
         for path in [
@@ -937,12 +934,9 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
     });
     let stage = or_skip!(staged.await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
-    assert_eq!(
-        run.put("/state/conversation/secret", &json!("hidden"))
-            .await
-            .status,
-        200
-    );
+    run.put("/state/conversation/secret", &json!("hidden"))
+        .await
+        .expect(200);
     let mut covered = BTreeSet::from(["secret".to_owned()]);
     let mut long = HOSTILE
         .iter()

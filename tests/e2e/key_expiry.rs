@@ -18,9 +18,7 @@ fn created_at(key: &Value) -> i64 {
 
 async fn create_key(admin: &Client, expires_at: Value) -> Value {
     let spec = json!({"name": "short-lived", "role": "client", "expires_at": expires_at});
-    let made = admin.create("/v1/api-keys", &spec).await;
-    assert_eq!(made.status, 201, "{}", made.body);
-    made.body
+    admin.create("/v1/api-keys", &spec).await.expect(201).body
 }
 
 async fn set_column(stage: &OwnStage, id: &str, column: &str, value: &str) {
@@ -132,9 +130,8 @@ async fn token_create_sets_the_expiry() {
         let gateway = &stage.gateway;
         async move { gateway.command(&make).await }
     };
-    let printed = create("30d").await;
-    assert!(printed.status.success(), "{printed:?}");
-    let made: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let printed = create("30d").await.exited(0);
+    let made = printed.json();
     let shown = key_of(&stage.admin, made["id"].as_str().unwrap()).await;
     assert_eq!(made["expires_at"], shown["expires_at"]);
     let life = shown["expires_at"].as_i64().unwrap() - created_at(&shown);
@@ -183,8 +180,7 @@ async fn runs_name_the_key_that_posted_their_event(#[values(Sqlite, Postgres)] e
     run.release();
     client.finished(&run.run_id).await;
     let retry = format!("/v1/runs/{}/retry", run.run_id);
-    let retried = stage.admin.create(&retry, &json!({})).await;
-    assert_eq!(retried.status, 202, "{}", retried.body);
+    let retried = stage.admin.create(&retry, &json!({})).await.expect(202);
     let by = &retried.body["posted_by"];
     assert!(by.is_string() && *by != made["id"], "{}", retried.body);
 }

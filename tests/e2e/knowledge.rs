@@ -169,8 +169,7 @@ async fn fill(admin: &Client) {
 
 async fn search(client: &Client, body: Value) -> Vec<Value> {
     let path = "/v1/knowledge-bases/handbook/retrieve";
-    let answer = client.call(Method::POST, path, &body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = client.call(Method::POST, path, &body).await.expect(200);
     answer.body["results"].as_array().unwrap().clone()
 }
 
@@ -255,10 +254,7 @@ async fn finds_documents_of_every_type_until_deleted(#[values(Sqlite, Postgres)]
         .collect();
     assert_eq!(slice, text_of(&found[0]));
     assert_eq!(metadata["heading"], "Guide > Vacation", "{metadata}");
-    assert_eq!(
-        (&metadata["lang"], &metadata["year"]),
-        (&json!("en"), &json!(2026))
-    );
+    assert_members!(metadata, {"lang": "en", "year": 2026});
     let found = search(&admin, json!({"query_text": "complaints"})).await;
     assert_eq!(found[0]["metadata"]["heading"], "Page 2");
     assert_eq!(
@@ -278,18 +274,15 @@ async fn finds_documents_of_every_type_until_deleted(#[values(Sqlite, Postgres)]
         CHINESE,
     )
     .await;
-    assert_eq!(
-        (again.status, &again.body["status"]),
-        (200, &json!("ready"))
-    );
-    let other = put(
+    again.assert_body(200, "status", "ready");
+    put(
         &admin,
         "refunds.pdf",
         "text/plain",
         "Refunds are not paid at all.",
     )
-    .await;
-    assert_eq!(other.status, 200, "{}", other.body);
+    .await
+    .expect(200);
     let found = search(&admin, json!({"query_text": "refunds paid complaints"})).await;
     assert_eq!(found.len(), 1, "{found:#?}");
     assert_eq!(text_of(&found[0]), "Refunds are not paid at all.");
@@ -300,14 +293,14 @@ async fn finds_documents_of_every_type_until_deleted(#[values(Sqlite, Postgres)]
     let found = search(&admin, json!({"query_text": "refunds paid complaints"})).await;
     assert_eq!(text_of(&found[0]), "Refunds are not paid at all.");
     let path = "/v1/knowledge-bases/handbook/documents";
-    assert_eq!(
-        admin.delete(&format!("{path}/refunds.pdf")).await.status,
-        204
-    );
-    assert_eq!(
-        admin.delete(&format!("{path}/refunds.pdf")).await.status,
-        404
-    );
+    admin
+        .delete(&format!("{path}/refunds.pdf"))
+        .await
+        .expect(204);
+    admin
+        .delete(&format!("{path}/refunds.pdf"))
+        .await
+        .expect(404);
     assert_eq!(admin.get(&format!("{path}/refunds.pdf")).await.status, 404);
     assert_eq!(
         search(&admin, json!({"query_text": "refunds"})).await,
@@ -361,12 +354,9 @@ async fn everything_found(engine: Engine) -> Option<BTreeMap<String, Vec<Value>>
             n * 3 % 11,
             n % 5
         );
-        assert_eq!(
-            put(&admin, &format!("reports/{n}.txt"), "text/plain", text)
-                .await
-                .status,
-            201
-        );
+        put(&admin, &format!("reports/{n}.txt"), "text/plain", text)
+            .await
+            .expect(201);
     }
     let mut all = BTreeMap::new();
     let others = [
@@ -502,8 +492,7 @@ async fn searches_only_bases_granted_by_every_layer() {
         "config": {"knowledge-bases": ["handbook", "archive"]},
         "resource_policy": {"knowledge_bases": ["handbook", "archive", "attic"]},
     });
-    let made = admin.create("/v1/agents", &agent).await;
-    assert_eq!(made.status, 201, "{}", made.body);
+    admin.create("/v1/agents", &agent).await.expect(201);
     fill(&admin).await;
     let of_type = |event_id: &str, event_type: &str| {
         let mut event = message(event_id);
@@ -512,8 +501,7 @@ async fn searches_only_bases_granted_by_every_layer() {
         event
     };
     let picks = HeldRun::start(&stage, &of_type("m-1", "test.picks")).await;
-    let listed = picks.get("/knowledge-bases").await;
-    assert_eq!(listed.status, 200, "{}", listed.body);
+    let listed = picks.get("/knowledge-bases").await.expect(200);
     let bases = listed.body["knowledge_bases"].as_array().unwrap();
     let ids: Vec<_> = bases.iter().map(|base| base["kb_id"].clone()).collect();
     assert_eq!(ids, ["handbook", "archive"]);
@@ -561,12 +549,9 @@ async fn searches_only_bases_granted_by_every_layer() {
 async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
     let admin = stage.admin.clone();
-    assert_eq!(
-        put(&admin, "a", "text/plain", "The first reading.")
-            .await
-            .status,
-        201
-    );
+    put(&admin, "a", "text/plain", "The first reading.")
+        .await
+        .expect(201);
     let nested = format!("<html>{}", "<div>".repeat(5_000));
     let bomb = "<table>".repeat(300) + &"<td colspan=1000>x".repeat(1_000);
     for (media_type, bytes, why) in [
@@ -587,12 +572,9 @@ async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] e
         let refused = put(&admin, "a", media_type, bytes).await;
         // A document that the parser accepts is stored.
         if why.is_empty() && refused.status == 200 {
-            assert_eq!(
-                put(&admin, "a", "text/plain", "The first reading.")
-                    .await
-                    .status,
-                200
-            );
+            put(&admin, "a", "text/plain", "The first reading.")
+                .await
+                .expect(200);
             continue;
         }
         assert_eq!(refused.status, 400, "{media_type}: {}", refused.body);
@@ -608,15 +590,8 @@ async fn unreadable_upload_keeps_previous_document(#[values(Sqlite, Postgres)] e
         .get("/v1/knowledge-bases/handbook/documents/b")
         .await
         .body;
-    assert_eq!(
-        (&record["status"], &record["searchable"]),
-        (&json!("failed"), &json!(false)),
-        "{record}"
-    );
-    assert!(
-        record["error"].as_str().unwrap().contains("PDF"),
-        "{record}"
-    );
+    assert_members!(record, {"status": "failed", "searchable": false});
+    assert_contains!(record["error"].as_str().unwrap(), "PDF");
     let path = "/v1/knowledge-bases/handbook/documents/large";
     let large = admin
         .request(Method::PUT, path)
@@ -678,10 +653,9 @@ async fn rebuilds_lost_index_from_stored_chunks(#[values(Sqlite, Postgres)] engi
     let admin = stage.admin.clone();
     fill(&admin).await;
     let long = "A long text about bicycles. ".repeat(100);
-    assert_eq!(
-        put(&admin, "long.txt", "text/plain", long).await.status,
-        201
-    );
+    put(&admin, "long.txt", "text/plain", long)
+        .await
+        .expect(201);
     let everything = async || {
         let mut all = Vec::new();
         for query in ["vacation", "bicycles", "年假", "有給休暇", "complaints"] {
@@ -777,12 +751,7 @@ async fn reports_unreadable_pages_of_document() {
     let mut malformed = bytes.clone();
     malformed[second + 7] = b'u';
     let made = put(&admin, "a", "application/pdf", malformed).await;
-    assert_eq!(
-        (made.status, &made.body["status"]),
-        (201, &json!("ready")),
-        "{}",
-        made.body
-    );
+    made.assert_body(201, "status", "ready");
     let missing = made.body["error"].as_str().unwrap();
     assert!(missing.starts_with("page 2 is not read: "), "{missing}");
     for (question, heading) in [("refunds", "Page 1"), ("complaints", "Page 3")] {
@@ -818,24 +787,24 @@ async fn accepts_encoding_from_api_or_command() {
         command
     };
     let file = |name: &str| directory.file(name).to_str().unwrap().to_owned();
-    let added = crate::support::run(&mut kb(&[
+    crate::support::run(&mut kb(&[
         "add",
         "handbook",
         &file("zh.txt"),
         "--charset",
         "gbk",
     ]))
-    .await;
-    assert!(added.status.success(), "{added:?}");
-    let wrong = crate::support::run(&mut kb(&[
+    .await
+    .exited(0);
+    crate::support::run(&mut kb(&[
         "add",
         "handbook",
         &file("zh.txt"),
         "--charset",
         "klingon",
     ]))
-    .await;
-    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    .await
+    .exited(2);
     let found = search(&admin, json!({"query_text": "天气"})).await;
     assert_eq!(found.len(), 2, "{found:?}");
 
@@ -846,10 +815,7 @@ async fn accepts_encoding_from_api_or_command() {
     terminal.say("", "end", 1).await;
     let screen = terminal.screen();
     assert!(screen.contains("espresso ]0;title2Jend"), "{screen:?}");
-    assert!(
-        !screen.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']),
-        "{screen:?}"
-    );
+    assert_lacks!(screen, ['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']);
 }
 
 /// The command for interactive use, with progress, and for programs.
@@ -880,8 +846,8 @@ async fn command_adds_lists_searches_and_removes_documents() {
         "--metadata",
         "team=hr",
     ])
-    .await;
-    assert!(added.status.success(), "{added:?}");
+    .await
+    .exited(0);
     assert!(added.stdout.contains("[4/4] refunds.pdf"), "{added:?}");
     let listed = kb(&["list", "handbook", "--json"]).await;
     let ids: Vec<_> = listed
@@ -891,10 +857,7 @@ async fn command_adds_lists_searches_and_removes_documents() {
         .collect();
     assert_eq!(ids, ["deep/zh.txt", "guide.md", "page.html", "refunds.pdf"]);
     let found = kb(&["search", "handbook", "vacation days", "--filter", "team=hr"]).await;
-    assert!(
-        found.stdout.contains("guide.md › Guide > Vacation"),
-        "{found:?}"
-    );
+    assert_contains!(found.stdout, "guide.md › Guide > Vacation");
     assert!(found.stdout.contains("thirty days"), "{found:?}");
     let none = kb(&[
         "search", "handbook", "vacation", "--filter", "team=it", "--json",
@@ -906,22 +869,17 @@ async fn command_adds_lists_searches_and_removes_documents() {
         again.status.success() && again.stdout.lines().count() == 4,
         "{again:?}"
     );
-    let removed = kb(&["remove", "handbook", "deep/zh.txt"]).await;
-    assert!(removed.status.success(), "{removed:?}");
-    let missing = kb(&["remove", "handbook", "deep/zh.txt"]).await;
-    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
-    assert!(
-        missing.stderr.contains("there is no document"),
-        "{missing:?}"
-    );
+    kb(&["remove", "handbook", "deep/zh.txt"]).await.exited(0);
+    let missing = kb(&["remove", "handbook", "deep/zh.txt"]).await.exited(1);
+    assert_contains!(missing.stderr, "there is no document");
     directory.write("bad.pdf", "no");
     let bad = kb(&[
         "add",
         "handbook",
         directory.file("bad.pdf").to_str().unwrap(),
     ])
-    .await;
-    assert_eq!(bad.status.code(), Some(1), "{bad:?}");
+    .await
+    .exited(1);
     assert!(bad.stdout.contains("failed"), "{bad:?}");
     assert_eq!(
         kb(&["add", "handbook", "x", "--metadata", "none"])

@@ -323,8 +323,7 @@ async fn held_question(stage: &Stage) -> (String, String, Gate) {
 
 async fn link(stage: &Stage, id: &str) -> String {
     let path = format!("/v1/interactions/{id}/link");
-    let made = stage.client.create(&path, &json!({})).await;
-    assert_eq!(made.status, 200, "{}", made.body);
+    let made = stage.client.create(&path, &json!({})).await.expect(200);
     made.body["token"].as_str().unwrap().to_owned()
 }
 
@@ -346,8 +345,7 @@ async fn rejects_late_answers_for_replaced_links(#[values(Sqlite, Postgres)] eng
 
     let replaced = begin(Face::Link, &link(&stage, &id).await).await;
     let current = link(&stage, &id).await;
-    let refused = replaced.finish().await;
-    assert_eq!(refused.status, 401, "{}", refused.body);
+    let refused = replaced.finish().await.expect(401);
     let message = refused.error("message").as_str().unwrap();
     assert!(message.contains("no open link"), "{message}");
 
@@ -359,8 +357,7 @@ async fn rejects_late_answers_for_replaced_links(#[values(Sqlite, Postgres)] eng
     let before = counts(&stage).await;
     for late in late {
         let refused = late.finish().await;
-        assert_eq!(refused.status, 410, "{}", refused.body);
-        assert_eq!(refused.detail("reason"), "cancelled");
+        refused.assert_detail(410, "reason", "cancelled");
     }
     assert_eq!(counts(&stage).await, before);
     gate.cancel();

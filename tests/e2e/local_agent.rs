@@ -198,20 +198,13 @@ async fn uses_tool_knowledge_and_memory_in_two_turns(#[values(Sqlite, Postgres)]
         .iter()
         .find(|event| event["type"] == "tool.call.completed")
         .unwrap();
-    assert!(
-        result["data"]["result"].to_string().contains("42"),
-        "{result}"
-    );
+    assert_contains!(result["data"]["result"].to_string(), "42");
     let usage = &first.ending()["usage"];
     assert_eq!(usage["model_calls"], 2);
     assert_eq!(usage["total_tokens"], 30);
     let requests = talker.requests();
     assert_eq!(requests[0].system(0), PROMPT);
-    assert!(
-        requests[0].last().contains("behind the red door"),
-        "{:?}",
-        requests[0]
-    );
+    assert_contains!(requests[0].last(), "behind the red door");
     assert_eq!(requests[0].tools(), ["get-sum"]);
     assert!(
         requests[1].last().contains("42"),
@@ -327,10 +320,7 @@ async fn cancel_during_answer_ends_run_and_model_call() {
     assert!(first.data.contains("It is"));
     agency.client.cancel(&run_id).await;
     let rest = stream.rest().await;
-    assert!(
-        rest.last().unwrap().data.contains("\"cancelled\""),
-        "{rest:?}"
-    );
+    assert_contains!(rest.last().unwrap().data, "\"cancelled\"");
     assert_eq!(agency.client.finished(&run_id).await["status"], "cancelled");
     talker.left().await;
 }
@@ -447,11 +437,7 @@ async fn rejects_config_outside_agent_form() {
         .create("/v1/agents", &agent(json!({"modell": "talker"})))
         .await;
     assert_eq!(refused.status, 400);
-    assert!(
-        refused.body.to_string().contains("/config/modell"),
-        "{}",
-        refused.body
-    );
+    assert_contains!(refused.body.to_string(), "/config/modell");
     let taken = admin
         .create(
             "/v1/agents",

@@ -92,14 +92,12 @@ async fn rejects_events_while_runner_version_is_incompatible() {
         let mut manifest = manifest(RUNNER_ID);
         manifest["protocol_version"] = json!(version);
         stage.runner.list(json!([manifest]));
-        let refreshed = admin.create(&refresh, &json!({})).await;
-        assert_eq!(refreshed.status, 200, "{}", refreshed.body);
+        admin.create(&refresh, &json!({})).await.expect(200);
     };
     speaks("2").await;
     assert_eq!(listed(&admin, RUNNER_ID).await["status"], "incompatible");
     let refused = stage.client.post(&message("m-1")).await;
-    assert_eq!(refused.status, 503, "{}", refused.body);
-    assert_eq!(refused.error("code"), "runtime_error");
+    refused.assert_error(503, "code", "runtime_error");
     assert_eq!(refused.error("retryable"), true);
     assert_eq!(refused.detail("reason"), "runner_unavailable");
     assert!(refused.headers.contains_key(RETRY_AFTER));

@@ -85,8 +85,7 @@ fn variables(report: &Value) -> Vec<(String, String)> {
 #[tokio::test]
 async fn dry_run_prints_tables_and_writes_nothing() {
     let directory = directory();
-    let printed = migrate(&directory, &["export.json"]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = migrate(&directory, &["export.json"]).await.exited(0);
     for table in [
         "[[runner_endpoints]]\nname = \"DifyAgent\"\nbase_url = \"https://difyagent.invalid\"\n",
         "[[agents]]\nname = \"Coze\"\n",
@@ -125,9 +124,8 @@ async fn dry_run_prints_tables_and_writes_nothing() {
 async fn written_configuration_passes_check_config() {
     let directory = directory();
     let arguments = ["export.json", "--write", "runnel.toml", "--json"];
-    let printed = migrate(&directory, &arguments).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let printed = migrate(&directory, &arguments).await.exited(0);
+    let report = printed.json();
     assert_eq!(report["write"]["outcome"], "created");
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
     assert!(written.ends_with(report["toml"].as_str().unwrap()));
@@ -135,12 +133,7 @@ async fn written_configuration_passes_check_config() {
 
     let unset = runnel(&directory, &["check-config"], &[]).await;
     assert_eq!(unset.status.code(), Some(1));
-    assert!(
-        unset
-            .stderr
-            .contains("env:DIFYAGENT_RUNNER_SECRET is not set"),
-        "{unset:?}"
-    );
+    assert_contains!(unset.stderr, "env:DIFYAGENT_RUNNER_SECRET is not set");
     let checked = runnel(&directory, &["check-config"], &variables(&report)).await;
     assert_eq!(
         checked.stdout, "the configuration is valid\n",
@@ -154,10 +147,7 @@ async fn second_migration_keeps_edited_configuration() {
     let arguments = ["export.json", "--write", "runnel.toml"];
     let path = directory.file("runnel.toml");
     let first = migrate(&directory, &arguments).await;
-    assert!(
-        first.stdout.starts_with("created runnel.toml\n"),
-        "{first:?}"
-    );
+    assert_starts_with!(first.stdout, "created runnel.toml\n");
     let written = std::fs::read_to_string(&path).unwrap();
 
     let again = migrate(&directory, &arguments).await;
@@ -167,11 +157,9 @@ async fn second_migration_keeps_edited_configuration() {
     let edited = written.replace("https://difyagent.invalid", "https://dify.runner.example");
     directory.write("runnel.toml", &edited);
     let second = migrate(&directory, &arguments).await;
-    assert!(
-        second
-            .stdout
-            .starts_with("unchanged runnel.toml\n  kept runner_endpoints DifyAgent: "),
-        "{second:?}"
+    assert_starts_with!(
+        second.stdout,
+        "unchanged runnel.toml\n  kept runner_endpoints DifyAgent: "
     );
     assert_eq!(std::fs::read_to_string(&path).unwrap(), edited);
 
@@ -179,16 +167,8 @@ async fn second_migration_keeps_edited_configuration() {
     let (before, _) = edited.split_once("# Dify: ").unwrap();
     directory.write("runnel.toml", before);
     let extended = migrate(&directory, &arguments).await;
-    assert!(
-        extended
-            .stdout
-            .starts_with("extended runnel.toml\n  added "),
-        "{extended:?}"
-    );
-    assert!(
-        extended.stdout.contains("added agents Dify\n"),
-        "{extended:?}"
-    );
+    assert_starts_with!(extended.stdout, "extended runnel.toml\n  added ");
+    assert_contains!(extended.stdout, "added agents Dify\n");
     let after = std::fs::read_to_string(&path).unwrap();
     assert!(after.starts_with(before.trim_end()), "{after}");
     assert_eq!(after.matches("name = \"Dify\"").count(), 1);
@@ -247,17 +227,14 @@ async fn names_unreadable_input_without_quoting_it() {
         for json in [&[][..], &["--json"][..]] {
             let mut arguments = vec![name, "--write", "runnel.toml"];
             arguments.extend(json);
-            let printed = migrate(&directory, &arguments).await;
-            assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+            let printed = migrate(&directory, &arguments).await.exited(1);
             let output = printed.stdout + &printed.stderr;
             assert!(output.contains(expected), "{expected}: {output}");
         }
     }
     assert!(!directory.file("runnel.toml").exists());
-    let missing = migrate(&directory, &["nowhere.json"]).await;
-    assert_eq!(missing.status.code(), Some(1), "{missing:?}");
-    let none = migrate(&directory, &[]).await;
-    assert_eq!(none.status.code(), Some(2), "{none:?}");
+    migrate(&directory, &["nowhere.json"]).await.exited(1);
+    migrate(&directory, &[]).await.exited(2);
 }
 
 #[tokio::test]
@@ -271,18 +248,13 @@ async fn incomplete_pipeline_does_not_block_others() {
         &directory,
         &["export.json", "--write", "runnel.toml", "--json"],
     )
-    .await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
-    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    .await
+    .exited(1);
+    let report = printed.json();
     assert_eq!(report["pipelines"][1]["outcome"], "blocked");
     let missing = json!({"action": "missing", "pointer": "/pipelines/1/config/ai/dify-service-api/api-key", "why": "is not set"});
-    assert!(
-        report["pipelines"][1]["fields"]
-            .as_array()
-            .unwrap()
-            .contains(&missing),
-        "{report}"
-    );
+    let fields = report["pipelines"][1]["fields"].as_array().unwrap();
+    assert!(fields.contains(&missing), "{report}");
     let added = report["write"]["added"].as_array().unwrap();
     assert!(!added.contains(&json!("agents Dify")) && added.contains(&json!("agents Coze")));
 }
@@ -309,7 +281,7 @@ async fn reads_toml_and_writes_legacy_ids() {
 async fn serves_every_migrated_built_in_runner() {
     let directory = directory();
     let printed = migrate(&directory, &["export.json", "--json"]).await;
-    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let report = printed.json();
     let mut toml = report["toml"].as_str().unwrap().to_owned();
     let secret = directory.write("endpoint.secret", SECRET);
 
@@ -499,17 +471,14 @@ async fn keeps_restrictions_of_database_rows() {
     // Only the unreadable row is skipped.
     assert_eq!(printed.status.code(), Some(1), "{printed:?}");
     assert!(printed.stderr.contains("byte order mark"), "{printed:?}");
-    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let report = printed.json();
     let outcomes = report["pipelines"].as_array().unwrap().iter();
     let outcomes: Vec<_> = outcomes
         .map(|one| one["outcome"].as_str().unwrap())
         .collect();
     assert_eq!(outcomes, ["migrated", "migrated", "blocked"]);
     let toml = report["toml"].as_str().unwrap();
-    assert!(
-        !toml.contains("tools =") && !toml.contains("\"*\""),
-        "{toml}"
-    );
+    assert_lacks!(toml, "tools =", "\"*\"");
     assert_eq!(toml.matches("skills =").count(), 1, "{toml}");
     assert!(toml.contains("skills = [\"s\"]"), "{toml}");
     // Only the default pipeline matches every message.
@@ -540,8 +509,7 @@ async fn reports_unsupported_encodings() {
         ("e.json", vec![b'"', 0xe9, b'"'], "is not in UTF-8"),
     ] {
         std::fs::write(directory.file(name), bytes).unwrap();
-        let printed = migrate(&directory, &[name]).await;
-        assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+        let printed = migrate(&directory, &[name]).await.exited(1);
         assert!(printed.stderr.contains(expected), "{expected}: {printed:?}");
     }
 }
@@ -560,10 +528,7 @@ async fn escapes_control_characters_of_exported_names() {
     terminal.say("", "[agents.config]", 1).await;
     let screen = terminal.screen();
     assert!(screen.contains("x]0;title2Jy"), "{screen:?}");
-    assert!(
-        !screen.contains(['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']),
-        "{screen:?}"
-    );
+    assert_lacks!(screen, ['\u{1b}', '\u{7}', '\u{9b}', '\u{8}']);
 }
 
 /// Variables of the gateway, each with a valid value.
@@ -600,17 +565,13 @@ async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] 
         "runnel.toml",
         "--json",
     ];
-    let printed = migrate(&directory, &arguments).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = migrate(&directory, &arguments).await.exited(0);
     assert_eq!(std::fs::read(directory.file("langbot.db")).ok(), before);
-    let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+    let report = printed.json();
     assert_eq!(migrated(&report).len(), 9, "{report}");
 
     let written = std::fs::read_to_string(directory.file("runnel.toml")).unwrap();
-    assert!(
-        !written.contains("hidden") && !written.contains(".invalid"),
-        "{written}"
-    );
+    assert_lacks!(written, "hidden", ".invalid");
     for table in [
         "[egress]\nallow = [\"127.0.0.1:11434\", \"127.0.0.1:9101\", \"127.0.0.1:9120\"]\n",
         "[[models]]\nmodel_id = \"gpt-large\"\nprovider = \"OpenAI\"\nupstream_model = \"gpt-large-upstream\"\n",
@@ -635,7 +596,7 @@ async fn migrates_databases_to_valid_configurations(#[values(Sqlite, Postgres)] 
     assert_eq!(hosts, [&json!("dify.example")]);
 
     let again = migrate(&directory, &arguments).await;
-    let again: Value = serde_json::from_str(&again.stdout).unwrap();
+    let again = again.json();
     assert_eq!(again["write"]["outcome"], "unchanged", "{again}");
 }
 
@@ -663,8 +624,7 @@ async fn merges_several_api_responses() {
         "--bridge",
         "https://bridge.example",
     ];
-    let printed = migrate(&directory, &arguments).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = migrate(&directory, &arguments).await.exited(0);
     for table in [
         "[[model_providers]]\nname = \"P\"\nkind = \"anthropic\"\n",
         "[[models]]\nmodel_id = \"m\"\nprovider = \"P\"\n",
@@ -691,8 +651,7 @@ async fn reports_missing_egress_rules() {
         "--write",
         "runnel.toml",
     ];
-    let printed = migrate(&directory, &arguments).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
+    let printed = migrate(&directory, &arguments).await.exited(0);
     let warning = "kept egress [\"127.0.0.1:9120\"]";
     assert!(printed.stdout.contains(warning), "{printed:?}");
     let start = "runnel-connectors serve --ids langbot";

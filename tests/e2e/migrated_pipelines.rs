@@ -93,9 +93,8 @@ async fn migrate(directory: &TempDirectory, source: &str, connectors: &str) -> V
         "runnel.toml",
         "--json",
     ];
-    let printed = runnel(directory, &arguments, &[]).await;
-    assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    serde_json::from_str(&printed.stdout).unwrap()
+    let printed = runnel(directory, &arguments, &[]).await.exited(0);
+    printed.json()
 }
 
 /// All variables of the report, with values.

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::support::gateway::Agent;
 use crate::support::script::{
-    Gate, Run, RunScript, ScriptStep, chunk, frame, send, sse, sse_and_wait, sse_head,
+    Gate, Run, RunScript, ScriptStep, chunk, frame, sse, sse_and_wait, sse_around, sse_head,
 };
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
@@ -176,10 +176,7 @@ async fn judges_each_result_separately(#[case] row: ResultCase) {
         outcome.assert_rejected(row.rejected);
     }
     let counted = &outcome.run["metadata"];
-    assert_eq!(
-        (&counted["duplicates"], &counted["gaps"]),
-        (&json!(row.duplicates), &json!(row.gaps))
-    );
+    assert_members!(counted, {"duplicates": row.duplicates, "gaps": row.gaps});
 }
 
 /// Every order of four numbered results before the terminal one. A result below the highest number is rejected,
@@ -338,15 +335,7 @@ async fn foreign_run_id_fails_only_sending_run(#[values(Sqlite, Postgres)] engin
     let gate = Gate::new();
     let held = gate.clone();
     let victim = stage
-        .start(move |run| {
-            let wait = ScriptStep::Hold(held.clone());
-            vec![
-                sse_head(),
-                send(run.delta(1, "a")),
-                wait,
-                send(run.completed(2)),
-            ]
-        })
+        .start(move |run| sse_around(&held, run.delta(1, "a"), run.completed(2)))
         .await;
 
     let named = Run {
@@ -443,10 +432,7 @@ async fn unknown_result_types_stream_as_unknown() {
     let frames = stage.client.follow(&run_id, 0).await.rest().await;
     let note: serde_json::Value = serde_json::from_str(&frames[0].data).unwrap();
     let text = note["data"]["text"].as_str().unwrap();
-    assert!(
-        text.contains("vendor.thing") && text.contains("the type is unknown"),
-        "{text}"
-    );
+    assert_contains!(text, "vendor.thing", "the type is unknown");
     assert_eq!(frames[1].event, "unknown");
     assert!(
         frames[1].data.contains(r#""type":"vendor.thing""#),

@@ -207,8 +207,8 @@ async fn calls_granted_model_plain_and_streamed(#[values(Sqlite, Postgres)] engi
 
     let full_response = run
         .call("/models/talker/invoke", &chat_request("hello"))
-        .await;
-    assert_eq!(full_response.status, 200, "{}", full_response.body);
+        .await
+        .expect(200);
     assert_eq!(
         full_response.body["message"]["content"],
         "<think>hidden</think>You said: hello"
@@ -262,10 +262,7 @@ async fn returns_tool_calls_without_nulls() {
     assert_eq!(streamed_text(&streamed), "<think>\nwhich city?\n</think>\n");
     let call = calls[0].clone();
     let full_response = run.call("/models/talker/invoke", &request).await.body;
-    assert_eq!(
-        full_response["message"]["tool_calls"][0]["function"],
-        call["function"]
-    );
+    assert_members!(full_response["message"]["tool_calls"][0], {"function": call["function"]});
     let messages = request["messages"].as_array_mut().unwrap();
     messages.push(json!({"role": "assistant", "content": null, "tool_calls": [call]}));
     messages.push(json!({"role": "tool", "tool_call_id": call["id"], "content": "cold"}));
@@ -317,8 +314,7 @@ async fn reranks_embeds_and_counts_tokens() {
     let (_stage, run) = scripted(Sqlite).await.unwrap();
     let documents = json!(["cold winters", "the tax office", "a cold and snowy winter"]);
     let body = json!({"query": "cold winter", "documents": documents, "top_k": 2});
-    let ranked = run.call("/models/ranker/rerank", &body).await;
-    assert_eq!(ranked.status, 200, "{}", ranked.body);
+    let ranked = run.call("/models/ranker/rerank", &body).await.expect(200);
     let indexes: Vec<_> = ranked.body["results"]
         .as_array()
         .unwrap()
@@ -341,8 +337,8 @@ async fn reranks_embeds_and_counts_tokens() {
     let count = async |text: &str| {
         let counted = run
             .call("/models/talker/count-tokens", &chat_request(text))
-            .await;
-        assert_eq!(counted.status, 200, "{}", counted.body);
+            .await
+            .expect(200);
         counted.body["tokens"].as_u64().unwrap()
     };
     let (short, long) = (count("hello").await, count(&"hello ".repeat(1000)).await);
@@ -409,8 +405,7 @@ async fn counts_empty_lists_and_accepts_extra_args() {
     assert_eq!(counted(free).await, short);
     let ranked = json!({"query": "cold winter", "documents": ["a", "b"],
         "extra_args": {"user": "u-1", "temperature": null}});
-    let ranked = run.call("/models/ranker/rerank", &ranked).await;
-    assert_eq!(ranked.status, 200, "{}", ranked.body);
+    run.call("/models/ranker/rerank", &ranked).await.expect(200);
     for (path, body, pointer) in [
         (
             "/models/ranker/rerank",
@@ -446,10 +441,7 @@ async fn provider_failures_have_codes_and_are_audited() {
         );
         assert_eq!(busy.error("code"), "rate_limited");
         let long = run.call(&path, &chat_request("too long")).await;
-        assert_eq!(
-            (long.status, long.error("code")),
-            (400, &json!("invalid_argument"))
-        );
+        long.assert_error(400, "code", "invalid_argument");
         assert_eq!(long.detail("reason"), "context_length_exceeded");
     }
     let broken = events(&run, "/models/talker/stream", &chat_request("break")).await;
@@ -619,10 +611,7 @@ async fn counts_and_caps_output_for_every_request() {
 
     let malformed = asking(json!({"stream_options": "all"}));
     let refused = run.call(chat, &malformed).await;
-    assert_eq!(
-        (refused.status, refused.detail("pointer")),
-        (400, &json!("/stream_options"))
-    );
+    refused.assert_detail(400, "pointer", "/stream_options");
     run.end(&stage).await;
 }
 
@@ -636,10 +625,7 @@ async fn reports_truncated_streams_as_errors() {
     (body["model"], body["stream"]) = (json!("remote"), json!(true));
     let chat = run.request(Method::POST, "/openai/v1/chat/completions");
     let text = chat.json(&body).send().await.unwrap().text().await.unwrap();
-    assert!(
-        text.contains("the stream ended before the answer did"),
-        "{text}"
-    );
+    assert_contains!(text, "the stream ended before the answer did");
     assert!(!text.contains("[DONE]"), "{text}");
     let native = events(&run, "/models/remote/stream", &chat_request("hello")).await;
     assert_eq!(native.last().unwrap().0, "error");
@@ -660,16 +646,9 @@ async fn errors_hold_no_gateway_secrets() {
         (refused.status, refused.detail("upstream_status")),
         (400, &json!(400))
     );
-    assert!(
-        refused.body.to_string().contains("is no key"),
-        "{}",
-        refused.body
-    );
+    assert_contains!(refused.body.to_string(), "is no key");
     let denied = run.call("/models/remote/invoke", &chat_request("hi")).await;
-    assert_eq!(
-        (denied.status, denied.detail("reason")),
-        (502, &json!("upstream_credential"))
-    );
+    denied.assert_detail(502, "reason", "upstream_credential");
     let streamed = events(&run, "/models/remote/stream", &chat_request("hi")).await;
     let texts = format!(
         "{}{}{streamed:?}{}",
@@ -886,10 +865,9 @@ async fn returns_reasoning_and_signatures_to_model() {
         let messages = request["messages"].as_array_mut().unwrap();
         messages.extend([message, result]);
         upstream.reply(UpstreamReply::Json(200, done.clone()));
-        assert_eq!(
-            run.call("/models/remote/invoke", &request).await.status,
-            200
-        );
+        run.call("/models/remote/invoke", &request)
+            .await
+            .expect(200);
         let back = upstream.requests().pop().unwrap().body["messages"][1].clone();
         assert_eq!(back["reasoning_content"], "T", "{back}");
         let signature = &back["tool_calls"][0]["extra_content"]["google"]["thought_signature"];
@@ -903,10 +881,9 @@ async fn returns_reasoning_and_signatures_to_model() {
         // The other model gets neither.
         let answer = json!({"id": "m", "content": [{"type": "text", "text": "hi"}], "stop_reason": "end_turn", "usage": {}});
         upstream.reply(UpstreamReply::Json(200, answer));
-        assert_eq!(
-            run.call("/models/claude/invoke", &request).await.status,
-            200
-        );
+        run.call("/models/claude/invoke", &request)
+            .await
+            .expect(200);
         let other = upstream.requests().pop().unwrap().body["messages"].to_string();
         assert!(
             !["extra_content", "reasoning", "seal"]
@@ -998,11 +975,9 @@ async fn budget_reserves_every_form_of_output_limit() {
     let document = run.call("/models/talker/invoke", &document).await;
     assert_eq!(document.status, 429, "{}", document.body);
     let part = json!({"type": "image_url", "image_url": {"url": "https://example.org/a.png"}});
-    let picture = run.call(chat, &asking(&reading(part))).await;
-    assert_eq!(picture.status, 200, "{}", picture.body);
+    run.call(chat, &asking(&reading(part))).await.expect(200);
     let few = json!({"n": 2, "max_tokens": 5, "max_completion_tokens": null});
-    let few = run.call(chat, &asking(&few)).await;
-    assert_eq!(few.status, 200, "{}", few.body);
+    run.call(chat, &asking(&few)).await.expect(200);
     run.end(&stage).await;
 }
 
@@ -1014,18 +989,14 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
         [[budgets]]\nname = \"each-agent\"\nscope = \"agent\"\nwindow = \"day\"\ncalls = 100\n";
     let (stage, run) = or_skip!(scripted_with(engine, budgets).await);
     // Output is limited to 100 tokens; with the input, nine such calls would fit.
-    let full_response = run
-        .call("/models/talker/invoke", &chat_request("hello"))
-        .await;
-    assert_eq!(full_response.status, 200, "{}", full_response.body);
+    run.call("/models/talker/invoke", &chat_request("hello"))
+        .await
+        .expect(200);
     let streamed = events(&run, "/models/talker/stream", &chat_request("hello")).await;
     assert_eq!(streamed.last().unwrap().0, "usage");
     let long = chat_request(&"word ".repeat(2000));
     let refused = run.call("/models/talker/invoke", &long).await;
-    assert_eq!(
-        (refused.status, refused.error("code")),
-        (429, &json!("rate_limited"))
-    );
+    refused.assert_error(429, "code", "rate_limited");
     let details = refused.error("details");
     for (member, value) in [
         ("reason", json!("budget")),
@@ -1073,10 +1044,7 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
     .await;
     let usage = stage.client.get(&usage_path).await.body;
     let item = &usage["items"][0];
-    assert_eq!(
-        (&item["kind"], &item["resource"]),
-        (&json!("model"), &json!("talker"))
-    );
+    assert_members!(item, {"kind": "model", "resource": "talker"});
     let tokens = |of: &Value| {
         of["prompt_tokens"].as_u64().unwrap() + of["completion_tokens"].as_u64().unwrap()
     };
@@ -1111,10 +1079,7 @@ fn check_client(got: &Value) {
     assert_eq!(got["pieces"], got["whole"]);
     assert_eq!(got["model"], "talker");
     assert_eq!(got["usage"], true);
-    assert_eq!(
-        got["call"],
-        json!(["get_weather", {"city": "Oslo"}, "tool_calls"])
-    );
+    assert_members!(got, {"call": json!(["get_weather", {"city": "Oslo"}, "tool_calls"])});
     assert_eq!(got["told"], "It is cold.");
     assert_eq!(got["dimensions"], json!([128, 128]));
     assert_eq!(got["models"], json!(["talker", "ranker"]));
@@ -1188,8 +1153,7 @@ impl ProviderStage {
     }
 
     async fn health(&self) -> Value {
-        let answer = self.admin.get("/v1/model-providers").await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = self.admin.get("/v1/model-providers").await.expect(200);
         let text = answer.body.to_string();
         assert!(KEYS.iter().all(|(_, key)| !text.contains(key)), "{text}");
         assert!(!text.contains("hunter2"), "{text}");
@@ -1317,8 +1281,7 @@ async fn probes_providers_with_each_key_before_serving() {
     };
     upstream.reply(listed(&["big", "small"]));
     upstream.reply(UpstreamReply::Json(404, json!({})));
-    let good = probe(&two_keys(&upstream.url), &[]).await;
-    assert!(good.status.success(), "{good:?}");
+    let good = probe(&two_keys(&upstream.url), &[]).await.exited(0);
     let table = good.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
     for key in 0..2 {
         let row = format!("model provider far, api_keys[{key}] ok answers");
@@ -1345,7 +1308,7 @@ async fn probes_providers_with_each_key_before_serving() {
     let bad = probe(&format!("{}{away}", two_keys(&upstream.url)), &["--json"]).await;
     assert!(!bad.status.success());
     assert!(!format!("{bad:?}").contains("key-number"), "{bad:?}");
-    let report: Value = serde_json::from_str(&bad.stdout).unwrap();
+    let report = bad.json();
     assert_eq!(report["valid"], true);
     let [far, away, script] = [0, 1, 2].map(|n| report["model_providers"][n].clone());
     assert_eq!(far["keys"][0], json!({"ok": true}));

@@ -18,9 +18,9 @@ use crate::support::database::postgres_server;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::proxy::{CutTrigger, NetworkFault, Proxy};
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::{
-    Gate, Run, ScriptStep, answer, head, send, sse, sse_and_wait, sse_head,
+    Gate, Run, ScriptStep, answer, head, send, sse, sse_and_wait, sse_around, sse_head,
 };
 use crate::support::{OwnStage, Postgres, Stage, number, until, within};
 
@@ -73,8 +73,7 @@ async fn rejects_events_during_outage_and_accepts_once_after(#[case] wire: Netwo
 
     proxy.set(wire);
     let refused = stage.client.post(&message("during")).await;
-    assert_eq!(refused.status, 503, "{}", refused.body);
-    assert_eq!(refused.error("code"), "runtime_error");
+    refused.assert_error(503, "code", "runtime_error");
     assert_eq!(refused.error("retryable"), true);
     assert!(refused.headers.contains_key("retry-after"));
     assert_eq!(stage.readiness().await, "database_unreachable");
@@ -118,12 +117,7 @@ async fn live_run_survives_outage_without_loss(#[case] wire: NetworkFault) {
         // The run's text in total exceeds one message.
         let message = r#"{"message":{"role":"assistant","content":"in short"}}"#;
         let end = run.result(FLOOD + 2, "run.completed", message);
-        vec![
-            sse_head(),
-            send(run.delta(1, "first")),
-            ScriptStep::Hold(hold.clone()),
-            send(flood + &end),
-        ]
+        sse_around(&hold, run.delta(1, "first"), flood + &end)
     });
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
@@ -200,11 +194,7 @@ async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
         .runner
         .answer_all(move |run| asking(what, run, hold.clone()));
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let request = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
+    let host = stage.host_of(&run_id).await;
     if matches!(what, RunQuery::PostRetry) {
         until("the run to be posted later", async || {
             stage.gateway.log().contains("did not take run")
@@ -220,8 +210,6 @@ async fn retries_run_queries_after_outage(#[case] what: RunQuery) {
     proxy.set(NetworkFault::Forwarding);
 
     if matches!(what, RunQuery::DeferredResults) {
-        let text = |name: &str| request["host"][name].as_str().unwrap().to_owned();
-        let host = Client::new(&text("base_url"), &text("token"));
         let result = |sequence: u64, kind: &str, data: Value| json!({"run_id": run_id, "type": kind, "sequence": sequence, "data": data});
         let word = json!({"chunk": {"role": "assistant", "content": "a"}});
         let end = json!({"finish_reason": "stop"});
@@ -333,10 +321,7 @@ async fn run_with_expired_lease_ends_as_orphaned(
         let scraped = metrics.anonymous(Method::GET, "/metrics").send();
         let scraped = within("the metrics", scraped).await.unwrap();
         let scraped = scraped.text().await.unwrap();
-        assert!(
-            scraped.contains("\nrunnel_leases_lost_total 1\n"),
-            "{scraped}"
-        );
+        assert_contains!(scraped, "\nrunnel_leases_lost_total 1\n");
     }
 }
 
@@ -398,8 +383,7 @@ async fn resent_event_after_lost_commit_is_duplicate(#[case] is_later: bool) {
         CutTrigger::AfterCommit("gone-1".into()),
         NetworkFault::Refusing,
     );
-    let refused = stage.client.post(&message("gone-1")).await;
-    assert_eq!(refused.status, 503, "{}", refused.body);
+    stage.client.post(&message("gone-1")).await.expect(503);
     assert!(proxy.has_fired());
     proxy.set(NetworkFault::Forwarding);
     ready(&stage).await;
@@ -429,10 +413,9 @@ async fn host_call_recovers_result_of_lost_commit(#[case] trap: fn(String) -> Cu
     assert!(proxy.has_fired());
     assert_eq!((written.status, &written.body["version"]), (200, &json!(2)));
     assert_eq!(run.get(path).await.body["value"], "unique-two");
-    assert_eq!(
-        run.put_at_version(1, path, &json!("late")).await.status,
-        409
-    );
+    run.put_at_version(1, path, &json!("late"))
+        .await
+        .expect(409);
     run.end(&stage).await;
 }
 
@@ -618,14 +601,9 @@ async fn silently_dead_connections_fail_no_run() {
     let (stage, proxy) = or_skip!(stage(configure).await);
     let gate = Gate::new();
     let hold = gate.clone();
-    stage.runner.answer_all(move |run| {
-        vec![
-            sse_head(),
-            send(run.delta(1, "one")),
-            ScriptStep::Hold(hold.clone()),
-            send(run.completed(2)),
-        ]
-    });
+    stage
+        .runner
+        .answer_all(move |run| sse_around(&hold, run.delta(1, "one"), run.completed(2)));
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
     assert_eq!(stream.event().await.unwrap().id, Some(1));

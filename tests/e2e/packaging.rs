@@ -205,8 +205,7 @@ async fn mounted_configuration_is_valid_for_services() {
     let path = secrets(&directory).await;
     let config = text_of(CONFIG);
     let here = directory.write("runnel.toml", &config.replace("/run/secrets", &path));
-    let checked = runnel(&["check-config"], &here).await;
-    assert!(checked.status.success(), "{checked:?}");
+    runnel(&["check-config"], &here).await.exited(0);
 
     let compose = compose();
     let services = &compose["services"];
@@ -520,15 +519,14 @@ async fn compose_services_answer_an_event() {
             .replace("http://runnel:", &format!("http://127.{a}.{b}.11:"));
         config = directory.write(&format!("{last}.toml"), &here);
         replicas.push(ComposeReplica::start(&config).await);
-        let health = runnel(&["health"], &config).await;
-        assert!(health.status.success(), "{health:?}");
+        let health = runnel(&["health"], &config).await.exited(0);
         assert_eq!(health.stdout, "ready\n");
     }
     let made = [
         "token", "create", "--role", "client", "--name", "me", "--json",
     ];
     let made = runnel(&made, &config).await;
-    let made: serde_json::Value = serde_json::from_str(&made.stdout).unwrap();
+    let made = made.json();
     for replica in &replicas {
         let mut send = Command::new(programs::runnel());
         let key = made["key"].as_str().unwrap();
@@ -540,16 +538,11 @@ async fn compose_services_answer_an_event() {
             key,
             "hello big world",
         ]);
-        let sent = run(&mut send).await;
-        assert!(sent.status.success(), "{sent:?}");
-        assert!(
-            sent.stdout.starts_with("You said: hello big world\n"),
-            "{sent:?}"
-        );
+        let sent = run(&mut send).await.exited(0);
+        assert_starts_with!(sent.stdout, "You said: hello big world\n");
     }
     drop(replicas);
-    let health = runnel(&["health"], &config).await;
-    assert_eq!(health.status.code(), Some(1), "{health:?}");
+    runnel(&["health"], &config).await.exited(1);
 }
 
 /// Replaces the file paths in the packages' configurations with those of the test.
@@ -584,8 +577,7 @@ async fn packaged_configurations_are_valid() {
     let packaged = text_of("packaging/runnel.toml");
     for config in [&mapped, &replicated, &packaged] {
         let config = directory.write("runnel.toml", &relocated(config, &directory));
-        let checked = runnel(&["check-config"], &config).await;
-        assert!(checked.status.success(), "{checked:?}");
+        runnel(&["check-config"], &config).await.exited(0);
     }
     let container = &stateful["spec"]["template"]["spec"]["containers"][0];
     let arguments = texts(&container["args"]).join(" ");
@@ -707,8 +699,7 @@ async fn packages_hold_programs_unit_and_configuration() {
     pack.args(["x86_64", "--from"])
         .arg(directory.file(""))
         .env("CARGO_TARGET_DIR", directory.file("target"));
-    let packed = run(&mut pack).await;
-    assert!(packed.status.success(), "{packed:?}");
+    let packed = run(&mut pack).await.exited(0);
     let tarball = packed.stdout.trim();
     let listed = run(Command::new("tar").args(["--list", "--file", tarball])).await;
     for file in [

@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 use crate::support::client::{ApiResponse, Client, message, send, stream};
 use crate::support::held::HeldRun;
 use crate::support::peer::LangbotPeer;
-use crate::support::runner::RecordedRequest;
-use crate::support::script::{Gate, Run, ScriptStep, send as step, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, sse, sse_around};
 use crate::support::{Engine, Postgres, Sqlite, Stage};
 
 const ROUTE: &str = "/v1/adapters/pipeline/queries";
@@ -173,22 +172,11 @@ async fn runner_pulls_effective_prompt_with_audit(#[values(Sqlite, Postgres)] en
     let gate = Gate::new();
     let hold = gate.clone();
     stage.runner.answer("q-1", move |run| {
-        let body = run.talk(1).concat();
-        vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
+        sse_around(&hold, "", run.talk(1).concat())
     });
     let run_id = post(&stage, &query("q-1")).await.run_id();
-    let of_run = |request: &RecordedRequest| request.is_run();
-    let run_request = stage
-        .runner
-        .wait_for_request("the run", of_run)
-        .await
-        .json();
-    let host = Client::new(
-        run_request["host"]["base_url"].as_str().unwrap(),
-        run_request["host"]["token"].as_str().unwrap(),
-    );
-    let answer = host.get("/prompt").await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let host = stage.host_of(&run_id).await;
+    let answer = host.get("/prompt").await.expect(200);
     let expected = json!({"prompt": [{"role": "system", "content": "Answer briefly."}]});
     assert_eq!(answer.body, expected);
     gate.cancel();
@@ -250,8 +238,7 @@ async fn duplicate_query_returns_first_answer(#[values(Sqlite, Postgres)] engine
     let mut other = counted.clone();
     other["variables"]["session_id"] = json!("else");
     let refused = post(&stage, &other).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "idempotency_mismatch");
+    refused.assert_detail(409, "reason", "idempotency_mismatch");
 
     // LangBot restarts its counter: the same query id with another message is a new event.
     let mut restarted = counted.clone();

@@ -50,10 +50,7 @@ async fn lists_and_approves_graphs_in_terminal() {
     // child runs.
     let printed = run(&mut sending(&here, &ASK)).await;
     assert!(printed.stdout.contains("Note 2:"), "{printed:?}");
-    assert!(
-        printed.stderr.contains("[completed] Post the note"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stderr, "[completed] Post the note");
     let runs = playground.client().get("/v1/runs").await.body;
     let runs = runs["items"].as_array().unwrap().iter();
     let children: Vec<_> = runs
@@ -88,14 +85,8 @@ async fn rejection_or_missing_terminal_posts_nothing() {
         .await;
     assert!(terminal.end().await.success());
     let printed = run(&mut sending(&here, &ASK)).await;
-    assert!(
-        printed.stdout.contains("The note is not on the board."),
-        "{printed:?}"
-    );
-    assert!(
-        printed.stderr.contains("[failed] Post the note"),
-        "{printed:?}"
-    );
+    assert_contains!(printed.stdout, "The note is not on the board.");
+    assert_contains!(printed.stderr, "[failed] Post the note");
     assert!(printed.stderr.contains("; actions failed]"), "{printed:?}");
     let listed = run(&mut listing(&here)).await.stdout;
     assert!(listed.contains("completed (actions failed)"), "{listed}");

@@ -80,8 +80,7 @@ async fn steering(stage: &Stage, event_id: &str) -> String {
 }
 
 async fn pull(run: &HeldRun, body: &Value) -> Vec<String> {
-    let answer = run.call("/steering/pull", body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = run.call("/steering/pull", body).await.expect(200);
     let items = answer.body["items"].as_array().unwrap();
     items
         .iter()
@@ -97,10 +96,7 @@ async fn enqueued_events_run_sequentially_in_order(#[values(Sqlite, Postgres)] e
     let mut waiting = Vec::new();
     for event_id in ["m-2", "m-3"] {
         let answer = post(&stage, event_id).await;
-        assert_eq!(
-            (answer.status, &answer.body["status"]),
-            (202, &json!("queued"))
-        );
+        answer.assert_body(202, "status", "queued");
         waiting.push(answer.run_id());
     }
     for run_id in &waiting {
@@ -170,10 +166,7 @@ async fn interrupting_event_cancels_previous_run(#[values(Sqlite, Postgres)] eng
     let stage = or_skip!(stage(engine, "interrupt").await);
     let first = HeldRun::start(&stage, &message("m-1")).await;
     let answer = post(&stage, "m-2").await;
-    assert_eq!(
-        (answer.status, &answer.body["status"]),
-        (202, &json!("queued"))
-    );
+    answer.assert_body(202, "status", "queued");
     stage
         .outcome(&first.run_id)
         .await
@@ -193,10 +186,7 @@ async fn active_run_pulls_steered_event_once(#[values(Sqlite, Postgres)] engine:
     );
     for event_id in ["m-2", "m-3", "m-4"] {
         let answer = post(&stage, event_id).await;
-        assert_eq!(
-            (answer.status, &answer.body["steered"]),
-            (202, &json!(true))
-        );
+        answer.assert_body(202, "steered", true);
         assert_eq!(answer.run_id(), active.run_id);
     }
     let replay = post(&stage, "m-2").await;
@@ -356,8 +346,7 @@ async fn new_messages_queue_behind_waiting_ones() {
     let active = HeldRun::start(&stage, &message("m-1")).await;
     let absorbed = post(&stage, "m-2").await;
     assert_eq!(absorbed.body["steered"], true, "{}", absorbed.body);
-    let cancelled = active.call("/run/cancel", &json!({})).await;
-    assert_eq!(cancelled.status, 200, "{}", cancelled.body);
+    active.call("/run/cancel", &json!({})).await.expect(200);
     for event_id in ["m-3", "m-4"] {
         let later = post(&stage, event_id).await;
         assert_eq!(later.body["status"], "queued", "{}", later.body);
@@ -384,10 +373,7 @@ async fn runner_without_steering_gets_run_per_event() {
     assert_ne!(second.run_id(), first.run_id);
     assert_eq!(second.body["steered"], Value::Null);
     let refused = first.call("/steering/pull", &json!({})).await;
-    assert_eq!(
-        (refused.status, refused.error("code")),
-        (403, &json!("unauthorized"))
-    );
+    refused.assert_error(403, "code", "unauthorized");
     stage.outcome(&second.run_id()).await;
     first.end(&stage).await;
 }
@@ -401,10 +387,7 @@ async fn cancelled_queued_run_is_never_posted() {
         post(&stage, "m-3").await.run_id(),
     );
     let cancelled = stage.client.cancel(&second).await;
-    assert_eq!(
-        (cancelled.status, &cancelled.body["status"]),
-        (200, &json!("cancelled"))
-    );
+    cancelled.assert_body(200, "status", "cancelled");
     stage
         .outcome(&second)
         .await
@@ -422,16 +405,10 @@ async fn limits_queue_to_100_runs() {
     let stage = stage(Sqlite, "enqueue").await.unwrap();
     let _first = HeldRun::start(&stage, &message("m-0")).await;
     for number in 1..=100 {
-        assert_eq!(
-            post(&stage, &format!("m-{number}")).await.body["status"],
-            "queued"
-        );
+        assert_members!(post(&stage, &format!("m-{number}")).await.body, {"status": "queued"});
     }
     let refused = post(&stage, "m-101").await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (429, &json!("queue_full"))
-    );
+    refused.assert_detail(429, "reason", "queue_full");
     assert_eq!(
         (refused.error("code"), refused.error("retryable")),
         (&json!("rate_limited"), &json!(true))

@@ -439,8 +439,7 @@ async fn limits_streams_per_key_to_half_of_connections() {
     ] {
         let answer = ask(refused.header("accept", "text/event-stream")).await;
         let answer = answer.unwrap();
-        assert_eq!(answer.status, 429, "{}", answer.body);
-        assert_eq!(answer.detail("reason"), "key_streams");
+        answer.assert_detail(429, "reason", "key_streams");
         assert_eq!(answer.headers["retry-after"], "5");
     }
     let runs = stage.client.get("/v1/runs").await.body;

@@ -75,29 +75,15 @@ fn script(tools: &HarnessToolNames) -> String {
 #[case("qwen-code")]
 #[tokio::test]
 async fn real_harness_completes_governed_turns(#[case] name: &str) {
-    let (command, directory) = or_skip!(installed(name).await);
-    let preset = if name == "claude-acp" {
-        "claude-code\"\nnative = false\nname = \"acp"
-    } else {
-        name
-    };
-    let runner = if name == "claude-acp" {
-        "claude-code/acp".to_owned()
-    } else {
-        format!("{name}/default")
-    };
     let script = script(&tools(name));
-    let house = HarnessFixture::open(HarnessSetup {
-        harness: format!("preset = \"{preset}\"\ncommand = {}", quoted(&command)),
-        readable: vec![directory],
+    let setup = HarnessSetup {
         config: "approval-seconds = 20",
-        runner: &runner,
         tools: "\"get_current_time\"",
         catalog: "[[tools]]\ntool_name = \"get_current_time\"\n".to_owned(),
         script: &script,
         ..HarnessSetup::default()
-    })
-    .await;
+    };
+    let house = or_skip!(open(name, setup).await);
 
     let began = completed(house.ask("hello").await);
     assert!(
@@ -109,16 +95,8 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
 
     // The next turn resumes the session, calls a tool of the run's MCP server, and its usage is counted.
     let outcome = completed(house.ask("what is the time").await);
-    assert!(
-        !outcome.logs().contains("could not be resumed"),
-        "{}",
-        outcome.logs()
-    );
-    assert!(
-        outcome.text().contains("The tool said:"),
-        "{}",
-        outcome.text()
-    );
+    assert_lacks!(outcome.logs(), "could not be resumed");
+    assert_contains!(outcome.text(), "The tool said:");
     let audit = house
         .client
         .get(&format!(
@@ -144,10 +122,7 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
     ] {
         let run = house.post(&format!("make {file}")).await;
         let question = house.question(&run).await;
-        assert!(
-            question.to_string().contains(&format!("touch {file}.txt")),
-            "{question}"
-        );
+        assert_contains!(question.to_string(), &format!("touch {file}.txt"));
         if let Some(action) = action {
             house.answer(&question, action).await;
         }
@@ -181,7 +156,6 @@ async fn real_harness_completes_governed_turns(#[case] name: &str) {
 #[case("codex")]
 #[tokio::test]
 async fn budget_stops_looping_harness(#[case] name: &str) {
-    let (command, directory) = or_skip!(installed(name).await);
     let HarnessToolNames {
         shell, argument, ..
     } = tools(name);
@@ -190,17 +164,13 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
          tool_calls = [{{ name = \"{shell}\", arguments = {{ {argument} = \"true\", description = \"again\" }} }}]\n\
          [[turns]]\nanswer = \"a title\"\n"
     );
-    let runner = format!("{name}/default");
-    let house = HarnessFixture::open(HarnessSetup {
-        harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
-        readable: vec![directory],
+    let setup = HarnessSetup {
         config: "mode = \"full\"\ntimeout = 50",
-        runner: &runner,
         catalog: "[[budgets]]\nname = \"a-run\"\nscope = \"run\"\ncalls = 6\n".to_owned(),
         script: &script,
         ..HarnessSetup::default()
-    })
-    .await;
+    };
+    let house = or_skip!(open(name, setup).await);
     let ended = house.ask("begin").await;
     assert_eq!(
         ended.ending(),
@@ -208,14 +178,7 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
         "{}",
         ended.run
     );
-    assert!(
-        ended.run["error"]["message"]
-            .as_str()
-            .unwrap()
-            .contains("budget"),
-        "{}",
-        ended.run
-    );
+    assert_contains!(ended.run["error"]["message"].as_str().unwrap(), "budget");
     let calls = ended.of("tool.call.started").len();
     assert!((1..=6).contains(&calls), "{calls} calls");
     house.wait_for_no_process().await;
@@ -228,17 +191,13 @@ async fn budget_stops_looping_harness(#[case] name: &str) {
 #[case("codex")]
 #[tokio::test]
 async fn provider_error_fails_turn_of_harness(#[case] name: &str) {
-    let (command, directory) = or_skip!(installed(name).await);
-    let runner = format!("{name}/default");
-    let house = HarnessFixture::open(HarnessSetup {
-        harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
-        readable: vec![directory],
+    let script = "[[turns]]\nstatus = 400\nmessage = \"the model takes no such parameter\"\n";
+    let setup = HarnessSetup {
         config: "timeout = 50",
-        runner: &runner,
-        script: "[[turns]]\nstatus = 400\nmessage = \"the model takes no such parameter\"\n",
+        script,
         ..HarnessSetup::default()
-    })
-    .await;
+    };
+    let house = or_skip!(open(name, setup).await);
     let ended = house.ask("begin").await;
     assert_eq!(
         ended.ending(),
@@ -248,11 +207,7 @@ async fn provider_error_fails_turn_of_harness(#[case] name: &str) {
     );
     let message = ended.run["error"]["message"].to_string();
     assert!(message.contains("no such parameter"), "{message}");
-    assert!(
-        ended.logs().contains("the provider answers 400: "),
-        "{}",
-        ended.logs()
-    );
+    assert_contains!(ended.logs(), "the provider answers 400: ");
 }
 
 /// Files by which a workspace could configure a coding agent, each to create `RAN` when the agent starts.
@@ -302,16 +257,11 @@ fn planted(ran: &str) -> Vec<(&'static str, String)> {
 #[case("qwen-code")]
 #[tokio::test]
 async fn configuration_of_workspace_starts_no_program(#[case] name: &str) {
-    let (command, directory) = or_skip!(installed(name).await);
-    let runner = format!("{name}/default");
-    let house = HarnessFixture::open(HarnessSetup {
-        harness: format!("preset = \"{name}\"\ncommand = {}", quoted(&command)),
-        readable: vec![directory],
+    let setup = HarnessSetup {
         config: "timeout = 50",
-        runner: &runner,
         ..HarnessSetup::default()
-    })
-    .await;
+    };
+    let house = or_skip!(open(name, setup).await);
     completed(house.ask("begin").await);
     let workspace = house.workspace();
     let ran = workspace.join("RAN");
@@ -322,6 +272,25 @@ async fn configuration_of_workspace_starts_no_program(#[case] name: &str) {
     }
     completed(house.ask("go on").await);
     assert!(!ran.exists(), "{name} executed a file of the workspace");
+}
+
+/// A house whose runner is the harness, if `RUNNEL_TEST_HARNESSES` selects it.
+async fn open(name: &str, setup: HarnessSetup<'_>) -> Option<HarnessFixture> {
+    let (command, directory) = installed(name).await?;
+    let (preset, runner) = match name {
+        "claude-acp" => (
+            "claude-code\"\nnative = false\nname = \"acp",
+            "claude-code/acp".to_owned(),
+        ),
+        _ => (name, format!("{name}/default")),
+    };
+    let house = HarnessFixture::open(HarnessSetup {
+        harness: format!("preset = \"{preset}\"\ncommand = {}", quoted(&command)),
+        readable: vec![directory],
+        runner: &runner,
+        ..setup
+    });
+    Some(house.await)
 }
 
 /// The harness, if `RUNNEL_TEST_HARNESSES` selects it.

@@ -25,7 +25,7 @@ mod upgrade;
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
-use crate::support::script::{Gate, ScriptStep, send, sse_head};
+use crate::support::script::{Gate, sse_around};
 use crate::support::{OwnStage, Postgres, Stage, until};
 
 /// Transport of notifications in a test.
@@ -82,12 +82,7 @@ fn gated(stage: &Stage, event_id: &str) -> Gate {
     let hold = gate.clone();
     stage.runner.answer(event_id, move |run| {
         let end = [run.delta(2, "two"), run.completed(3)].concat();
-        vec![
-            sse_head(),
-            send(run.delta(1, "one")),
-            ScriptStep::Hold(hold.clone()),
-            send(end),
-        ]
+        sse_around(&hold, run.delta(1, "one"), end)
     });
     gate
 }

@@ -222,10 +222,7 @@ async fn oversized_parts_of_a_terminal_are_dropped() {
     assert_eq!(ended.run["usage"], json!({"total_tokens": 3}));
     assert_eq!(ended.run["status_reason"].as_str().unwrap().len(), 128);
     let last = ended.ledger.last();
-    assert_eq!(
-        last["metadata"]["shortened"],
-        json!(["finish_reason", "usage"])
-    );
+    assert_members!(last["metadata"], {"shortened": json!(["finish_reason", "usage"])});
     let reasons: Vec<_> = ended
         .rejections
         .iter()

@@ -100,8 +100,7 @@ async fn create_key(stage: &OwnStage, agents: &Value) -> ApiResponse {
 }
 
 async fn restricted_to(stage: &OwnStage, agents: &Value) -> Client {
-    let made = create_key(stage, agents).await;
-    assert_eq!(made.status, 201, "{}", made.body);
+    let made = create_key(stage, agents).await.expect(201);
     Client::new(&stage.client.url, made.body["key"].as_str().unwrap())
 }
 
@@ -200,8 +199,7 @@ async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] e
     let main = agent_id(&stage, "main").await;
     let other = agent_id(&stage, "other").await;
     let refused = |answer: &ApiResponse| {
-        assert_eq!(answer.status, 403, "{}", answer.body);
-        assert_eq!(answer.detail("reason"), "key_agents");
+        answer.assert_detail(403, "reason", "key_agents");
         assert_eq!(answer.detail("agents"), &json!([main]));
         let body = answer.body.to_string();
         assert!(!body.contains("twin") && !body.contains(&other), "{body}");
@@ -214,10 +212,11 @@ async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] e
                 .create("/v1/runs/stream", &event(id, event_type))
                 .await,
         );
-        assert_eq!(
-            stage.client.get(&format!("/v1/events/{id}")).await.status,
-            404
-        );
+        stage
+            .client
+            .get(&format!("/v1/events/{id}"))
+            .await
+            .expect(404);
     }
     let sql = "SELECT id FROM artifacts WHERE status = 'ready'";
     let stored = rows(&stage.gateway.database_url(), sql).await;
@@ -242,8 +241,7 @@ async fn refuses_events_that_leave_the_restriction(#[values(Sqlite, Postgres)] e
     let to_other = restricted_to(&stage, &json!(["other"])).await;
     for (path, id) in [("", 1), ("/stream", 2)] {
         let path = format!("/v1/adapters/pipeline/queries{path}");
-        let answer = to_other.create(&path, &query(id)).await;
-        assert_eq!(answer.status, 403, "{}", answer.body);
+        to_other.create(&path, &query(id)).await.expect(403);
     }
 }
 
@@ -258,8 +256,7 @@ async fn replays_and_retries_stay_within_the_restriction(
         let event = event(id, event_type);
         assert_eq!(stage.client.post(&event).await.status, 202);
         let answer = client.post(&event).await;
-        assert_eq!(answer.status, 403, "{}", answer.body);
-        assert_eq!(answer.detail("reason"), "key_agents");
+        answer.assert_detail(403, "reason", "key_agents");
         assert!(stage.client.post(&event).await.is_replay());
     }
     let upload = stage
@@ -268,15 +265,14 @@ async fn replays_and_retries_stay_within_the_restriction(
         .body("bytes");
     let upload = send(upload).await.unwrap().body["artifact_id"].clone();
     let upload = upload.as_str().unwrap();
-    assert_eq!(
-        client.get(&format!("/v1/artifacts/{upload}")).await.status,
-        404
-    );
+    client
+        .get(&format!("/v1/artifacts/{upload}"))
+        .await
+        .expect(404);
     let mut with_upload = message("m-1");
     with_upload["input"]["attachments"] = json!([{"url": format!("artifact:{upload}")}]);
     let answer = client.post(&with_upload).await;
-    assert_eq!(answer.status, 400, "{}", answer.body);
-    assert_eq!(answer.detail("pointer"), "/input/attachments/0/url");
+    answer.assert_detail(400, "pointer", "/input/attachments/0/url");
 
     let run = HeldRun::start_as(&stage, &client, &message("m-2")).await;
     assert_eq!(client.cancel(&run.run_id).await.status, 202);
@@ -288,17 +284,16 @@ async fn replays_and_retries_stay_within_the_restriction(
     }
     .spec();
     successor["priority"] = json!(10);
-    assert_eq!(
-        stage.admin.create("/v1/agents", &successor).await.status,
-        201
-    );
+    stage
+        .admin
+        .create("/v1/agents", &successor)
+        .await
+        .expect(201);
     let retry = format!("/v1/runs/{}/retry", run.run_id);
-    let retried = client.create(&retry, &json!({})).await;
-    assert_eq!(retried.status, 403, "{}", retried.body);
+    client.create(&retry, &json!({})).await.expect(403);
     assert_eq!(stage.client.create(&retry, &json!({})).await.status, 202);
     // The new run is that of another agent.
-    let retried = client.create(&retry, &json!({})).await;
-    assert_eq!(retried.status, 403, "{}", retried.body);
+    client.create(&retry, &json!({})).await.expect(403);
 }
 
 #[tokio::test]
@@ -312,10 +307,7 @@ async fn keys_name_their_agents_by_name_or_id() {
     assert_eq!(made.status, 201, "{}", made.body);
     assert_eq!(made.body["agents"], json!([main, other]));
     let path = format!("/v1/api-keys/{}", made.body["id"].as_str().unwrap());
-    assert_eq!(
-        stage.admin.get(&path).await.body["agents"],
-        json!([main, other])
-    );
+    assert_members!(stage.admin.get(&path).await.body, {"agents": json!([main, other])});
     for (spec, pointer) in [
         (json!({"role": "client", "agents": []}), "/agents"),
         (json!({"role": "admin", "agents": ["main"]}), "/agents"),
@@ -350,7 +342,7 @@ async fn keys_name_their_agents_by_name_or_id() {
             .await;
         match fault {
             None => {
-                let made: Value = serde_json::from_str(&printed.stdout).unwrap();
+                let made = printed.json();
                 assert_eq!(made["agents"], json!([main, other]));
                 let listed = stage.gateway.command(&["token", "list"]).await;
                 let is_shown = |row: &str| {

@@ -34,10 +34,7 @@ async fn deletes_expired_events_but_keeps_run(#[values(Sqlite, Postgres)] engine
         }
     });
     let gone = gone.await;
-    assert_eq!(
-        (gone.status, gone.error("code")),
-        (410, &json!("cursor_expired"))
-    );
+    gone.assert_error(410, "code", "cursor_expired");
     assert_eq!(
         gone.detail("snapshot_url"),
         &json!(format!("/v1/runs/{run_id}"))
@@ -52,10 +49,7 @@ async fn deletes_expired_events_but_keeps_run(#[values(Sqlite, Postgres)] engine
     let stream = stage.client.follow(&run_id, 3).await;
     assert_eq!(stream.response.status(), 204, "nothing was missed");
     let run = stage.client.run(&run_id).await;
-    assert_eq!(
-        (&run["status"], &run["last_sequence"]),
-        (&json!("completed"), &json!(3))
-    );
+    assert_members!(run, {"status": "completed", "last_sequence": 3});
     assert_eq!(run["output"]["content"], "1 2 ");
     let path = format!("/v1/runs/{run_id}/authorization");
     assert_eq!(stage.client.get(&path).await.status, 200);
@@ -64,10 +58,7 @@ async fn deletes_expired_events_but_keeps_run(#[values(Sqlite, Postgres)] engine
 
     // Runs cannot read it either; a live run loses nothing.
     let inside = live.get(&format!("/runs/{run_id}/events")).await;
-    assert_eq!(
-        (inside.status, inside.error("code")),
-        (410, &json!("cursor_expired"))
-    );
+    inside.assert_error(410, "code", "cursor_expired");
     assert_eq!(live.get("/context").await.status, 200);
     assert_eq!(live.get("/run/events").await.status, 200);
 }

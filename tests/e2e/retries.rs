@@ -38,8 +38,7 @@ async fn retries_run_of_killed_gateway(#[values(Sqlite, Postgres)] engine: Engin
     assert!(advice.contains("/retry"), "{advice}");
 
     stage.runner.answer("m-1", talks);
-    let retried = retry(&stage.client, &lost).await;
-    assert_eq!(retried.status, 202, "{}", retried.body);
+    let retried = retry(&stage.client, &lost).await.expect(202);
     let run_id = retried.body["run_id"].as_str().unwrap();
     assert_eq!(retried.body["retry_of"], lost.as_str());
     assert_eq!(retried.body["event_id"], "m-1");
@@ -92,12 +91,7 @@ async fn retry_decides_with_agents_of_now() {
     let path = format!("/v1/agents/{}", agent["id"].as_str().unwrap());
     stage.admin.delete(&path).await;
     let refused = retry(&stage.client, &failed).await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (409, &json!("no_agent")),
-        "{}",
-        refused.body
-    );
+    refused.assert_detail(409, "reason", "no_agent");
 
     let mut spec = agent.as_object().unwrap().clone();
     for set in ["id", "origin", "version", "created_at", "updated_at"] {

@@ -3,11 +3,11 @@
 use reqwest::Method;
 use rstest::rstest;
 
-use crate::support::client::{Client, message};
+use crate::support::client::message;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::runner::{RecordedRequest, StubRunner};
-use crate::support::script::{Gate, Run, ScriptStep, send, sse_and_wait, sse_head};
+use crate::support::runner::StubRunner;
+use crate::support::script::{Gate, Run, ScriptStep, send, sse_and_wait, sse_around, sse_head};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
 
 fn one_delta_and_wait(run: &Run) -> Vec<ScriptStep> {
@@ -62,8 +62,7 @@ async fn started(stage: &Stage) -> String {
 async fn repeated_cancels_give_one_cancelled_terminal(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(Stage::on(engine, short_grace).await);
     let run_id = started(&stage).await;
-    let accepted = stage.client.cancel(&run_id).await;
-    assert_eq!(accepted.status, 202, "{}", accepted.body);
+    stage.client.cancel(&run_id).await.expect(202);
     for _ in 0..2 {
         // On a busy machine, the grace period may be over.
         let again = stage.client.cancel(&run_id).await;
@@ -92,11 +91,7 @@ async fn sends_one_signed_cancel_to_interruptible_runner() {
     stage.client.cancel(&run_id).await;
     stage.client.cancel(&run_id).await;
 
-    let path = format!("/runs/{run_id}/cancel");
-    let cancel_request = stage
-        .runner
-        .wait_for_request("the cancel", |request| request.path == path)
-        .await;
+    let cancel_request = stage.runner.cancel_request(&run_id).await;
     assert_eq!(cancel_request.method, "POST");
     let webhook_id = format!("cancel_{}_1", run_id.replace('-', ""));
     assert_eq!(
@@ -107,13 +102,9 @@ async fn sends_one_signed_cancel_to_interruptible_runner() {
     assert_eq!(cancel_request.json()["run_id"], run_id.as_str());
 
     assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
-    let times = stage
-        .runner
-        .requests()
-        .iter()
-        .filter(|request| request.path == path)
-        .count();
-    assert_eq!(times, 1);
+    let requests = stage.runner.requests().into_iter();
+    let repeated = requests.filter(|request| request.path == cancel_request.path);
+    assert_eq!(repeated.count(), 1);
 }
 
 /// The cancel arrives before the first byte of the response.
@@ -129,22 +120,11 @@ async fn unanswered_runner_gets_cancel_grace() {
         vec![ScriptStep::Hold(hold.clone()), sse_head(), send(body)]
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    let requested = stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
-    let text = |name: &str| requested["host"][name].as_str().unwrap();
-    let host = Client::new(text("base_url"), text("token"));
+    let host = stage.host_of(&run_id).await;
     assert_eq!(stage.client.cancel(&run_id).await.status, 202);
 
-    let path = format!("/runs/{run_id}/cancel");
-    stage
-        .runner
-        .wait_for_request("the cancel", |request| request.path == path)
-        .await;
-    let seen = host.get("/run").await;
-    assert_eq!(seen.status, 200, "{}", seen.body);
+    stage.runner.cancel_request(&run_id).await;
+    host.get("/run").await.expect(200);
     gate.cancel();
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &["message.delta", "run.completed"]);
@@ -155,10 +135,7 @@ async fn unanswered_runner_is_disconnected_after_cancel_grace() {
     let stage = Stage::with(short_grace).await;
     stage.runner.answer_all(|_| vec![ScriptStep::AwaitClose]);
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await;
+    stage.runner.run_request(&run_id).await;
     stage.client.cancel(&run_id).await;
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("cancelled cancelled", &["run.failed"]);
@@ -172,11 +149,7 @@ async fn sends_cancel_with_zero_grace() {
     let stage = Stage::of(Sqlite, runner, none).await.unwrap();
     let run_id = started(&stage).await;
     stage.client.cancel(&run_id).await;
-    let path = format!("/runs/{run_id}/cancel");
-    stage
-        .runner
-        .wait_for_request("the cancel", |request| request.path == path)
-        .await;
+    stage.runner.cancel_request(&run_id).await;
     assert_eq!(stage.outcome(&run_id).await.ending(), "cancelled cancelled");
 }
 
@@ -292,15 +265,9 @@ async fn runs_finish_within_shutdown_grace() {
     let mut stage = OwnStage::with(grace).await;
     let gate = Gate::new();
     let held = gate.clone();
-    stage.runner.answer_all(move |run| {
-        let wait = ScriptStep::Hold(held.clone());
-        vec![
-            sse_head(),
-            send(run.delta(1, "a")),
-            wait,
-            send(run.completed(2)),
-        ]
-    });
+    stage
+        .runner
+        .answer_all(move |run| sse_around(&held, run.delta(1, "a"), run.completed(2)));
     let mut stream = stage.client.post_streaming(&message("m-1")).await;
     let run_id = stream.run_id();
     stream.event().await.unwrap();
@@ -348,8 +315,7 @@ async fn health_prints_why_gateway_is_not_ready() {
     stage.gateway.terminate().await;
     until("the stop", async || stage.readiness().await != "ok").await;
     let health = ["health", "--url", &stage.client.url];
-    let printed = stage.gateway.command(&health).await;
-    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    let printed = stage.gateway.command(&health).await.exited(1);
     assert_eq!(printed.stderr, "error: not ready (HTTP 503): stopping\n");
     run.release();
     assert!(stage.gateway.exited().await.success());

@@ -69,11 +69,9 @@ async fn refuses_stream_of_event_without_agent() {
     let mut event = message("unbound");
     event["event_type"] = json!("message.deleted");
     let refused = stage.client.create("/v1/runs/stream", &event).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "no_agent");
+    refused.assert_detail(409, "reason", "no_agent");
     assert_eq!(refused.detail("event_id"), "unbound");
-    let stored = stage.client.get("/v1/events/unbound").await;
-    assert_eq!(stored.status, 200, "{}", stored.body);
+    stage.client.get("/v1/events/unbound").await.expect(200);
 }
 
 #[tokio::test]
@@ -82,11 +80,9 @@ async fn batch_route_takes_lists_only() {
     let one = json!({"specversion": "1.0", "id": "1", "source": "/s", "type": "message.received",
         "data": {"conversation": {"conversation_id": "c-1"}, "input": {"text": "hello"}}});
     let path = "/v1/event-batches";
-    let taken = stage.client.create(path, &json!([one])).await;
-    assert_eq!(taken.status, 202, "{}", taken.body);
+    let taken = stage.client.create(path, &json!([one])).await.expect(202);
     assert_eq!(taken.body["items"][0]["event_id"], "/s#1");
-    let refused = stage.client.create(path, &one).await;
-    assert_eq!(refused.status, 400, "{}", refused.body);
+    stage.client.create(path, &one).await.expect(400);
 
     // A batch has no stream.
     let streamed = stage.client.request(Method::POST, "/v1/runs/stream");

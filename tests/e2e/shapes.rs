@@ -158,10 +158,9 @@ async fn prepare(stage: &OwnStage, caller: ShapeCaller) -> RequestTarget {
         runs.push(run_id);
     }
     let held = HeldRun::start(stage, &message("m-held")).await;
-    assert_eq!(
-        held.put("/state/conversation/k", &json!(1)).await.status,
-        200
-    );
+    held.put("/state/conversation/k", &json!(1))
+        .await
+        .expect(200);
     for path in ["/storage/plugin/k", "/storage/workspace/k"] {
         let put = held.request(Method::PUT, path).body("bytes");
         assert_eq!(send(put).await.unwrap().status, 204, "{path}");

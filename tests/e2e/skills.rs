@@ -92,8 +92,7 @@ async fn activated_skills_stay_with_conversation(#[values(Sqlite, Postgres)] eng
         assert_eq!(refused.status, 400, "{tool}: {}", refused.body);
     }
 
-    let entry = run.get(ENTRY).await;
-    assert_eq!(entry.status, 200, "{}", entry.body);
+    let entry = run.get(ENTRY).await.expect(200);
     let activations = entry.body["value"].as_object().unwrap();
     assert_eq!(activations.keys().collect::<Vec<_>>(), ["summary"]);
     assert_eq!(activations["summary"]["run_id"], run.run_id.as_str());
@@ -156,8 +155,7 @@ fn brief(content: &str) -> Value {
 /// Registers the skill in a new run. Returns the run id and the registered skill.
 async fn register(stage: &Stage, event_id: &str, skill: Value) -> (String, Value) {
     let run = HeldRun::start(stage, &message(event_id)).await;
-    let registered = call(&run, "register_skill", skill).await;
-    assert_eq!(registered.status, 200, "{}", registered.body);
+    let registered = call(&run, "register_skill", skill).await.expect(200);
     run.end(stage).await;
     (run.run_id, registered.body["result"]["registered"].clone())
 }
@@ -194,10 +192,7 @@ async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: En
     assert_eq!(registered.status, 200, "{}", registered.body);
     let registered_skill = registered.body["result"]["registered"].clone();
     assert_eq!(registered.body["result"]["skill_name"], "brief");
-    assert_eq!(
-        (&registered_skill["run_id"], &registered_skill["version"]),
-        (&json!(first.run_id), &json!(1))
-    );
+    assert_members!(registered_skill, {"run_id": first.run_id, "version": 1});
     let too_soon = call(&first, "activate", json!({"skill_name": "brief"})).await;
     assert_eq!(too_soon.status, 400, "{}", too_soon.body);
     first.end(&stage).await;
@@ -268,8 +263,7 @@ async fn registered_skills_belong_to_one_agent(#[values(Sqlite, Postgres)] engin
     assert_eq!(made.status, 201, "{}", made.body);
     let agent = json!({"name": "main", "event_types": ["message.received"], "runner_id": RUNNER_ID,
         "config": {"timeout": 50}, "resource_policy": {"tools": ["register_skill"], "skills": "*"}});
-    let made = other.create("/v1/agents", &agent).await;
-    assert_eq!(made.status, 201, "{}", made.body);
+    let made = other.create("/v1/agents", &agent).await.expect(201);
     let path = format!("/v1/agents/{}", made.body["id"].as_str().unwrap());
     let elsewhere = HeldRun::start_as(&stage, &other, &message("m-3")).await;
     assert_eq!(names(&elsewhere, "skills", "skill_name"), [""; 0]);
@@ -317,17 +311,13 @@ async fn rejects_skills_changed_or_withdrawn_during_run(
     assert_eq!(same["version"], 1, "equal content keeps the version");
     assert_eq!(activate(&held).await.status, 200);
     let (second, changed) = register(&stage, "m-4", brief("Cut more.\n")).await;
-    assert_eq!(
-        (&changed["version"], &changed["run_id"]),
-        (&json!(2), &json!(second))
-    );
+    assert_members!(changed, {"version": 2, "run_id": second});
     let file = json!({"skill_name": "brief", "path": "notes/more.md"});
     for refused in [
         activate(&held).await,
         call(&held, "read_skill_file", file.clone()).await,
     ] {
-        assert_eq!(refused.status, 403, "{}", refused.body);
-        assert_eq!(refused.detail("reason"), "skill_changed");
+        refused.assert_detail(403, "reason", "skill_changed");
     }
     held.end(&stage).await;
 
@@ -349,18 +339,12 @@ async fn rejects_skills_changed_or_withdrawn_during_run(
     );
     let shown = admin.get(&format!("{skills}/brief")).await.body;
     assert_eq!(shown["content"], activated["content"]);
-    assert_eq!(
-        shown["files"],
-        json!([{"path": "notes/more.md", "content": "More.\n"}])
-    );
+    assert_members!(shown, {"files": json!([{"path": "notes/more.md", "content": "More.\n"}])});
     assert_eq!(shown["registered"], changed);
     // Also for an agent from the configuration file.
     assert_eq!(admin.delete(&format!("{skills}/brief")).await.status, 204);
     let refused = activate(&held).await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (403, &json!("skill_gone"))
-    );
+    refused.assert_detail(403, "reason", "skill_gone");
     assert_eq!(admin.delete(&format!("{skills}/brief")).await.status, 404);
     assert_eq!(admin.get(&format!("{skills}/brief")).await.status, 404);
     held.end(&stage).await;
@@ -436,10 +420,7 @@ async fn wildcard_grants_do_not_include_skill_registration() {
     let admin = stage.admin.clone();
     let path = format!("/v1/runs/{}/authorization", run.run_id);
     let document = admin.get(&path).await.body.to_string();
-    assert!(
-        document.contains("does not list it by its name"),
-        "{document}"
-    );
+    assert_contains!(document, "does not list it by its name");
     let sql = "SELECT skill_name FROM agent_skills";
     assert_eq!(rows(&stage.gateway.database_url(), sql).await, [""; 0]);
 }
@@ -486,8 +467,7 @@ async fn limits_registered_skills_and_reserves_operator_names(
     }
     for number in 0..50 {
         let skill = with("skill_name", json!(format!("s-{number}")));
-        let response = call(&run, "register_skill", skill).await;
-        assert_eq!(response.status, 200, "{}", response.body);
+        call(&run, "register_skill", skill).await.expect(200);
     }
     let full = call(&run, "register_skill", with("skill_name", json!("s-50"))).await;
     assert_eq!(full.status, 400, "{}", full.body);
@@ -526,10 +506,7 @@ async fn official_mcp_client_reads_and_registers_skills() {
     let output = json_output(&mut python).await;
     let tools = output["tools"].as_array().unwrap();
     let tool = |name: &str| tools.iter().find(|tool| tool["name"] == name).unwrap();
-    assert_eq!(
-        tool("activate")["inputSchema"]["required"],
-        json!(["skill_name"])
-    );
+    assert_members!(tool("activate")["inputSchema"], {"required": json!(["skill_name"])});
     assert_eq!(tool("list_skills")["annotations"]["readOnlyHint"], true);
     assert_eq!(tool("register_skill")["annotations"]["readOnlyHint"], false);
     let content = |index: usize| &output["results"][index]["structuredContent"];

@@ -140,11 +140,7 @@ async fn stopping_replica_releases_deferred_runs_at_once() {
     assert_eq!(streamed, ledger.0);
     ledger.assert_valid(&run.run_id);
     assert_eq!(ledger.text(), "one two");
-    assert!(
-        replica.log().contains("this replica continues run"),
-        "{}",
-        replica.log()
-    );
+    assert_contains!(replica.log(), "this replica continues run");
     stage.gateway.restart().await;
 }
 
@@ -259,8 +255,7 @@ async fn host_calls_beyond_shutdown_grace_ask_for_retry() {
     let mut stage = stage_of(Sqlite, catalog, grace).await.unwrap();
     let run = Deferred::start(&stage, &message("m-1")).await;
     let answer = call_during_shutdown(&stage, &run, &server).await;
-    assert_eq!(answer.status, 503, "{}", answer.body);
-    assert_eq!(answer.detail("reason"), "stopping");
+    answer.assert_detail(503, "reason", "stopping");
     assert_eq!(answer.error("retryable"), true);
     assert!(stage.gateway.exited().await.success());
     server.left(1).await;

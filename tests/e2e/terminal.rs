@@ -112,11 +112,7 @@ async fn first_interrupt_cancels_the_run() {
     let run = newest_run(&stage).await;
     assert_eq!(run["status"], "cancelled");
     let expected = format!("[run {} cancelled in ", run["run_id"].as_str().unwrap());
-    assert!(
-        terminal.screen().contains(&expected),
-        "{}",
-        terminal.screen()
-    );
+    assert_contains!(terminal.screen(), &expected);
 }
 
 #[tokio::test]
@@ -155,18 +151,10 @@ async fn terminal_without_colors_gets_plain_text() {
     assert!(!dumb.screen().contains('\u{1b}'), "{:?}", dumb.screen());
     let mut plain = start("NO_COLOR", "1");
     plain.say("", " s]", 1).await;
-    assert!(
-        !plain.screen().contains("\u{1b}[2m"),
-        "{:?}",
-        plain.screen()
-    );
+    assert_lacks!(plain.screen(), "\u{1b}[2m");
     let mut colored = start("CLICOLOR", "1");
     colored.say("", " s]", 1).await;
-    assert!(
-        colored.screen().contains("\u{1b}[2m"),
-        "{:?}",
-        colored.screen()
-    );
+    assert_contains!(colored.screen(), "\u{1b}[2m");
     playground.stop().await;
 }
 

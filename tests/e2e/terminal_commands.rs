@@ -39,7 +39,7 @@ fn assert_printed(printed: &CommandOutput, expected: &str) {
 
 fn document(printed: &CommandOutput) -> Value {
     assert_eq!(printed.status.code(), Some(0), "{printed:?}");
-    serde_json::from_str(&printed.stdout).unwrap()
+    printed.json()
 }
 
 #[tokio::test]
@@ -68,21 +68,13 @@ async fn runs_are_listed_and_found_by_parts() {
     assert!(shown.stdout.ends_with("\nhello world\n"), "{shown:?}");
     let watched = command(&here, &["runs", "watch"]).await;
     assert_printed(&watched, "second\n");
-    assert!(
-        watched
-            .stderr
-            .starts_with(&format!("[run {} completed", ids[0])),
-        "{watched:?}"
-    );
+    assert_starts_with!(watched.stderr, &format!("[run {} completed", ids[0]));
     let cancelled = command(&here, &["runs", "cancel", ids[0]]).await;
     assert_printed(&cancelled, "has ended: completed");
 
     let ambiguous = command(&here, &["runs", "show", "0"]).await;
     assert_eq!(ambiguous.status.code(), Some(1));
-    assert!(
-        ambiguous.stderr.contains("2 runs match 0; give more"),
-        "{ambiguous:?}"
-    );
+    assert_contains!(ambiguous.stderr, "2 runs match 0; give more");
     assert!(
         ids.iter().all(|id| ambiguous.stderr.contains(id)),
         "{ambiguous:?}"
@@ -134,11 +126,7 @@ async fn conversations_are_listed_and_shown_in_order() {
     let last = command(&here, &["conversations", "show", "dev", "--limit", "1"]).await;
     assert!(last.stdout.starts_with("assistant  "), "{last:?}");
     let none = command(&here, &["conversations", "show", "nowhere"]).await;
-    assert!(
-        none.stderr
-            .contains("no message in the conversation nowhere"),
-        "{none:?}"
-    );
+    assert_contains!(none.stderr, "no message in the conversation nowhere");
     playground.stop().await;
 }
 
@@ -146,21 +134,13 @@ async fn conversations_are_listed_and_shown_in_order() {
 async fn failed_run_is_retried_and_followed() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.failed(1)));
-    let failed = on_stage(&stage, &["send", "hi"]).await;
-    assert_eq!(failed.status.code(), Some(1), "{failed:?}");
+    let failed = on_stage(&stage, &["send", "hi"]).await.exited(1);
     let runs = document(&on_stage(&stage, &["runs", "list", "--json"]).await);
     let id = runs["items"][0]["run_id"].as_str().unwrap();
-    assert!(
-        failed.stderr.starts_with(&format!("[run {id} failed in ")),
-        "{failed:?}"
-    );
+    assert_starts_with!(failed.stderr, &format!("[run {id} failed in "));
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
-    let retried = on_stage(&stage, &["runs", "retry", id]).await;
-    assert_eq!(retried.status.code(), Some(0), "{retried:?}");
-    assert!(
-        retried.stderr.contains("runs the event again"),
-        "{retried:?}"
-    );
+    let retried = on_stage(&stage, &["runs", "retry", id]).await.exited(0);
+    assert_contains!(retried.stderr, "runs the event again");
     assert!(retried.stderr.contains(" completed"), "{retried:?}");
     let shown = on_stage(&stage, &["runs", "show"]).await;
     let key = runs["items"][0]["posted_by"].as_str().unwrap();
@@ -242,10 +222,7 @@ async fn agents_are_switched_and_deleted_by_name() {
     );
     let declared = command(&here, &["agents", "disable", "hello"]).await;
     assert_eq!(declared.status.code(), Some(1));
-    assert!(
-        declared.stderr.contains("of the configuration file"),
-        "{declared:?}"
-    );
+    assert_contains!(declared.stderr, "of the configuration file");
     playground.stop().await;
 }
 
@@ -283,10 +260,7 @@ async fn interactions_are_listed_and_answered() {
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let wrong = ["interactions", "answer", "--action", "sell"];
     let wrong = on_stage(&stage, &wrong).await;
-    assert!(
-        wrong.stderr.contains("there is no action sell: 1 Book"),
-        "{wrong:?}"
-    );
+    assert_contains!(wrong.stderr, "there is no action sell: 1 Book");
     let answer = [
         "interactions",
         "answer",
@@ -295,8 +269,7 @@ async fn interactions_are_listed_and_answered() {
         "--value",
         "room=B",
     ];
-    let answered = on_stage(&stage, &answer).await;
-    assert_eq!(answered.status.code(), Some(0), "{answered:?}");
+    let answered = on_stage(&stage, &answer).await.exited(0);
     assert!(answered.stderr.contains("completed"), "{answered:?}");
     assert!(
         !answered.stderr.contains(&waiting_run_id),
@@ -338,10 +311,7 @@ async fn send_posts_events_types_and_attachments() {
     assert!(unknown.stderr.contains(hint), "{unknown:?}");
     let empty = on_stage(&stage, &["send", ""]).await;
     assert_eq!(empty.status.code(), Some(2));
-    assert!(
-        empty.stderr.starts_with("error: the message is empty"),
-        "{empty:?}"
-    );
+    assert_starts_with!(empty.stderr, "error: the message is empty");
 }
 
 #[tokio::test]
@@ -350,36 +320,22 @@ async fn backup_restores_runs_and_artifacts() {
     let here = directory.file("");
     let note = directory.write("note.md", "# A note\n");
     let send = ["--attach", note.to_str().unwrap(), "remember me"];
-    let sent = run(&mut sending(&here, &send)).await;
-    assert_eq!(sent.status.code(), Some(0), "{sent:?}");
+    run(&mut sending(&here, &send)).await.exited(0);
     let saved = document(&command(&here, &["backup", "saved.tar", "--json"]).await);
-    assert_eq!(
-        (&saved["runs"], &saved["artifacts"]),
-        (&json!(1), &json!(1)),
-        "{saved}"
-    );
+    assert_members!(saved, {"runs": 1, "artifacts": 1});
     let again = command(&here, &["backup", "saved.tar"]).await;
-    assert!(
-        again
-            .stderr
-            .contains("saved.tar exists: choose another name"),
-        "{again:?}"
-    );
+    assert_contains!(again.stderr, "saved.tar exists: choose another name");
     playground.stop().await;
 
     let restored = directory.file("other/runnel-data");
     std::fs::create_dir_all(&restored).unwrap();
     let mut extract = Command::new("tar");
     extract.arg("-xf").arg(directory.file("saved.tar"));
-    let extracted = run(extract.current_dir(&restored)).await;
-    assert!(extracted.status.success(), "{extracted:?}");
+    run(extract.current_dir(&restored)).await.exited(0);
     let key = "master.key";
     std::fs::copy(directory.file("runnel-data").join(key), restored.join(key)).unwrap();
     let playground = Playground::start(&restored).await;
     let runs = playground.client().get("/v1/runs").await.body;
-    assert_eq!(
-        runs["items"][0]["output"]["content"], "remember me",
-        "{runs}"
-    );
+    assert_members!(runs["items"][0]["output"], {"content": "remember me"});
     playground.stop().await;
 }

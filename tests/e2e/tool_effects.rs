@@ -11,8 +11,7 @@ use crate::support::{Engine, Postgres, Sqlite, until};
 use crate::tools::{stage_with, tools_at};
 
 async fn facts(run: &HeldRun, name: &str) -> Value {
-    let answer = run.get(&format!("/tools/{name}")).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = run.get(&format!("/tools/{name}")).await.expect(200);
     let tool = &answer.body["tool"];
     json!([tool["effect"], tool["idempotent"], tool["effect_source"]])
 }

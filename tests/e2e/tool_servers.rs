@@ -12,7 +12,7 @@ use crate::support::held::HeldRun;
 use crate::support::node::NodeProject;
 use crate::support::programs::runnel;
 use crate::support::tool_server::{ToolServer, listed};
-use crate::support::{Engine, Postgres, Sqlite, Stage, TempDirectory, run, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, TempDirectory, run, until};
 use crate::tools::stage_with;
 
 async fn call(run: &HeldRun, name: &str, parameters: &Value) -> ApiResponse {
@@ -43,6 +43,20 @@ async fn server_is(admin: &Client, what: &str, is: impl Fn(&Value) -> bool) -> V
     last
 }
 
+/// A gateway with this catalog, and a client of its administrator.
+async fn staged(catalog: String) -> (OwnStage, Client) {
+    let stage = stage_with(Sqlite, catalog).await.unwrap();
+    let admin = stage.admin.clone();
+    (stage, admin)
+}
+
+/// Lets the server list tools with these names, and waits until the gateway has them.
+async fn offer(server: &ToolServer, admin: &Client, names: &[&str]) -> Value {
+    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
+    server.list(json!(tools)).await;
+    server_is(admin, "the list", |server| server["tools"] == json!(names)).await
+}
+
 pub async fn ready(admin: &Client) -> Value {
     server_is(admin, "an MCP server to be ready", |server| {
         server["state"] == "ready"
@@ -63,10 +77,7 @@ async fn changed_tool_is_rejected_until_next_run(#[values(Sqlite, Postgres)] eng
     assert_eq!(ready(&admin).await["tools"], json!(["s_echo"]));
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let tool = run.run_request["context"]["resources"]["tools"][0].clone();
-    assert_eq!(
-        (&tool["source"], &tool["effect"]),
-        (&json!("mcp:stub"), &json!("write"))
-    );
+    assert_members!(tool, {"source": "mcp:stub", "effect": "write"});
     let answer = call(&run, "s_echo", &json!({"text": "hi"})).await;
     assert_eq!(answer.body, json!({"result": "{\"text\":\"hi\"}"}));
     let refused = call(&run, "s_echo", &json!({"text": 1})).await;
@@ -306,10 +317,7 @@ async fn tool_name_stays_with_server_until_unlisted() {
 #[tokio::test]
 async fn disconnects_server_that_reads_no_responses() {
     let server = ToolServer::start().await;
-    let stage = stage_with(Sqlite, server_at(&server.url, ""))
-        .await
-        .unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
     // The gateway has a stream open for server messages.
     server.list(json!([listed("echo", &json!({}))])).await;
     ready(&admin).await;
@@ -327,14 +335,9 @@ async fn disconnects_server_that_reads_no_responses() {
 #[tokio::test]
 async fn reports_server_faults_with_reason() {
     let server = ToolServer::start().await;
-    let stage = stage_with(Sqlite, server_at(&server.url, ""))
-        .await
-        .unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
     let names = ["slow", "drop", "redirect", "fail", "huge", "many", "wrong"];
-    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
-    server.list(json!(tools)).await;
-    server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    offer(&server, &admin, &names).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for (name, status, reason) in [
         ("slow", 504, "upstream_timeout"),
@@ -371,14 +374,9 @@ async fn reports_server_faults_with_reason() {
 #[tokio::test]
 async fn broken_call_does_not_affect_other_calls() {
     let server = ToolServer::start().await;
-    let stage = stage_with(Sqlite, server_at(&server.url, ""))
-        .await
-        .unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
     let names = ["slow", "drop"];
-    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
-    server.list(json!(tools)).await;
-    let before = server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    let before = offer(&server, &admin, &names).await;
     let mut apart = message("m-2");
     apart["conversation"]["conversation_id"] = json!("c-2");
     let one = HeldRun::start(&stage, &message("m-1")).await;
@@ -399,10 +397,7 @@ async fn broken_call_does_not_affect_other_calls() {
     );
     assert_eq!(slow.detail("reason"), "upstream_timeout", "{}", slow.body);
     let after = server_is(&admin, "the server", |_| true).await;
-    assert_eq!(
-        (&after["state"], &after["since"]),
-        (&before["state"], &before["since"])
-    );
+    assert_members!(after, {"state": before["state"], "since": before["since"]});
     for run in [one, other] {
         run.end(&stage).await;
     }
@@ -411,10 +406,7 @@ async fn broken_call_does_not_affect_other_calls() {
 #[tokio::test]
 async fn reopens_session_and_retries_rejected_calls() {
     let server = ToolServer::start().await;
-    let stage = stage_with(Sqlite, server_at(&server.url, ""))
-        .await
-        .unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
     ready(&admin).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let calls = || {
@@ -460,13 +452,9 @@ async fn reopens_session_and_retries_rejected_calls() {
 #[tokio::test]
 async fn errors_without_id_fail_their_call() {
     let server = ToolServer::start().await;
-    let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
-    let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "").replace("= 2.0", "= 50.0")).await;
     let names = ["no_id", "no_id_event", "fail", "garbled"];
-    let tools: Vec<_> = names.iter().map(|name| listed(name, &json!({}))).collect();
-    server.list(json!(tools)).await;
-    server_is(&admin, "the list", |server| server["tools"] == json!(names)).await;
+    offer(&server, &admin, &names).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     for name in ["no_id", "no_id_event"] {
         let refused = call(&run, name, &json!({})).await;
@@ -476,11 +464,7 @@ async fn errors_without_id_fail_their_call() {
             "{name}: {}",
             refused.body
         );
-        assert!(
-            refused.body.to_string().contains("who is it"),
-            "{}",
-            refused.body
-        );
+        assert_contains!(refused.body.to_string(), "who is it");
     }
     let refused = call(&run, "fail", &json!({})).await;
     assert_eq!(
@@ -504,14 +488,8 @@ async fn errors_without_id_fail_their_call() {
 #[tokio::test]
 async fn unknown_blocks_pass_beside_texts() {
     let server = ToolServer::start().await;
-    let catalog = server_at(&server.url, "");
-    let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.admin.clone();
-    server.list(json!([listed("card", &json!({}))])).await;
-    server_is(&admin, "the list", |server| {
-        server["tools"] == json!(["card"])
-    })
-    .await;
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
+    offer(&server, &admin, &["card"]).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let answer = call(&run, "card", &json!({})).await;
     let content = json!([{"type": "text", "text": "3 rows"}, {"type": "ui_card", "title": "x"}]);
@@ -523,10 +501,7 @@ async fn unknown_blocks_pass_beside_texts() {
 async fn omits_only_invalid_tools() {
     let server = ToolServer::start().await;
     server.repeat_cursor("again");
-    let stage = stage_with(Sqlite, server_at(&server.url, ""))
-        .await
-        .unwrap();
-    let admin = stage.admin.clone();
+    let (stage, admin) = staged(server_at(&server.url, "")).await;
     let schema = json!({"type": "object"});
     let long = "x".repeat(70);
     let tools = json!([
@@ -555,10 +530,7 @@ async fn omits_only_invalid_tools() {
         "listy: its `inputSchema` is a list",
         "tool 4: has no name",
     ] {
-        assert!(
-            received["left_out"].to_string().contains(reason),
-            "{received}"
-        );
+        assert_contains!(received["left_out"].to_string(), reason);
     }
     for note in [
         "hints: its `description`",
@@ -647,10 +619,7 @@ for line in sys.stdin:
     let input_log = std::fs::read_to_string(&input_log).unwrap();
     assert_eq!(input_log.lines().count(), 4, "{input_log}");
     let notes = servers(&admin).await[0]["notes"].to_string();
-    assert!(
-        notes.contains("lines on standard output were no messages"),
-        "{notes}"
-    );
+    assert_contains!(notes, "lines on standard output were no messages");
     let log = stage.gateway.log();
     assert_eq!(log.matches("not JSON-RPC messages").count(), 1);
     run.end(&stage).await;
@@ -659,14 +628,8 @@ for line in sys.stdin:
 #[tokio::test]
 async fn cancelled_run_notifies_server() {
     let server = ToolServer::start().await;
-    let catalog = server_at(&server.url, "").replace("= 2.0", "= 50.0");
-    let stage = stage_with(Sqlite, catalog).await.unwrap();
-    let admin = stage.admin.clone();
-    server.list(json!([listed("slow", &json!({}))])).await;
-    server_is(&admin, "the list", |server| {
-        server["tools"] == json!(["slow"])
-    })
-    .await;
+    let (stage, admin) = staged(server_at(&server.url, "").replace("= 2.0", "= 50.0")).await;
+    offer(&server, &admin, &["slow"]).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let nothing = json!({});
     let calling = call(&run, "slow", &nothing);
@@ -678,10 +641,7 @@ async fn cancelled_run_notifies_server() {
         called.body["id"].clone()
     };
     let (answer, id) = tokio::join!(calling, cancelling);
-    assert_eq!(
-        (answer.status, answer.error("code")),
-        (409, &json!("cancelled"))
-    );
+    answer.assert_error(409, "code", "cancelled");
     let states = server
         .wait_for_match("the cancel", |seen| {
             seen.body["method"] == "notifications/cancelled"
@@ -718,11 +678,7 @@ async fn everything_answers(stage: &Stage) {
     let response = call(&run, "e_echo", &json!({"message": "größer"})).await;
     assert_eq!(response.body, json!({"result": "Echo: größer"}));
     let sum = call(&run, "e_get-sum", &json!({"a": 2, "b": 40})).await;
-    assert!(
-        sum.body["result"].as_str().unwrap().contains("42"),
-        "{}",
-        sum.body
-    );
+    assert_contains!(sum.body["result"].as_str().unwrap(), "42");
     let refused = call(&run, "e_get-sum", &json!({"a": "two", "b": 40})).await;
     assert_eq!(
         refused.detail("pointer"),
@@ -827,12 +783,7 @@ async fn restarts_child_server_with_clean_environment() {
         !is_alive(&first[1])
     })
     .await;
-    assert!(
-        stage
-            .gateway
-            .log()
-            .contains("an MCP server is not available")
-    );
+    assert_contains!(stage.gateway.log(), "an MCP server is not available");
     run.end(&stage).await;
     stage.gateway.stop().await;
     let all = started();
@@ -858,7 +809,7 @@ async fn probes_servers_before_serving() {
         let mut command = tokio::process::Command::new(runnel());
         command.args(["check-config", "--probe", "--json", "--config"]);
         let printed = run(command.arg(file).env(STUB_API_KEY.0, STUB_API_KEY.1)).await;
-        let report: Value = serde_json::from_str(&printed.stdout).unwrap();
+        let report = printed.json();
         (printed.status.success(), report["mcp_servers"].clone())
     };
     let good = server_at(&server.url, "");

@@ -10,12 +10,12 @@ use serde_json::{Value, json};
 use tokio::process::Command;
 use uuid::Uuid;
 
-use crate::support::client::{ApiResponse, Client, message, send};
+use crate::support::client::{ApiResponse, message, send};
 use crate::support::gateway::{Agent, Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::programs::runnel;
-use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
-use crate::support::script::{Gate, ScriptStep, send as step, sse_head};
+use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
+use crate::support::script::{Gate, sse_around};
 use crate::support::tool_server::{TIMEOUT, ToolServer, listed};
 use crate::support::{
     CommandOutput, Engine, OwnStage, Postgres, Sqlite, TempDirectory, run, until, within,
@@ -106,10 +106,7 @@ tool_name = "get_current_time"
     let granted = run.get("/tools").await.body["tools"].clone();
     assert_eq!(granted, run.run_request["context"]["resources"]["tools"]);
     assert_eq!(granted[0]["tool_name"], "find");
-    assert_eq!(
-        (&granted[0]["source"], &granted[0]["effect"]),
-        (&json!("http"), &json!("read"))
-    );
+    assert_members!(granted[0], {"source": "http", "effect": "read"});
     let detail = run.get("/tools/find").await;
     assert_eq!(detail.body["tool"]["name"], "find", "{}", detail.body);
     assert_eq!(detail.body["tool"]["parameters"], granted[0]["parameters"]);
@@ -130,13 +127,11 @@ tool_name = "get_current_time"
         (json!({"id": "a", "n": 0}), "/parameters/n"),
         (json!({}), "/parameters"),
     ] {
-        let refused = call(&run, "find", &parameters).await;
-        assert_eq!(refused.status, 400, "{}", refused.body);
+        let refused = call(&run, "find", &parameters).await.expect(400);
         assert_eq!(refused.detail("pointer"), pointer, "{}", refused.body);
     }
     for name in ["secret", "absent"] {
-        let refused = call(&run, name, &json!({})).await;
-        assert_eq!(refused.status, 403, "{}", refused.body);
+        call(&run, name, &json!({})).await.expect(403);
         assert_eq!(run.get(&format!("/tools/{name}")).await.status, 403);
     }
     assert_eq!(server.seen("/").len(), 1, "what is refused is not sent");
@@ -191,10 +186,7 @@ async fn reports_tool_faults_with_reason() {
         assert!(!refused.body.to_string().contains(STUB_API_KEY.1), "{name}");
     }
     let long = call(&run, "long", &json!({})).await.body["result"].clone();
-    assert_eq!(
-        (&long["truncated"], &long["bytes"]),
-        (&json!(true), &json!(300 << 10))
-    );
+    assert_members!(long, {"truncated": true, "bytes": 300 << 10});
     let posted = call(&run, "echo", &json!({"a": [1]})).await;
     assert_eq!(posted.body["result"]["body"], json!({"a": [1]}));
     run.end(&stage).await;
@@ -230,10 +222,7 @@ async fn stores_large_results_as_artifacts(#[values(Sqlite, Postgres)] engine: E
     let stage = or_skip!(stage_with_artifacts(engine, catalog, WITH_ARTIFACTS, "").await);
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let long = call(&run, "long", &json!({})).await.body["result"].clone();
-    assert_eq!(
-        (&long["truncated"], &long["bytes"]),
-        (&json!(true), &json!(300 << 10))
-    );
+    assert_members!(long, {"truncated": true, "bytes": 300 << 10});
     assert_eq!(long["preview"].as_str().unwrap().len(), 16 << 10);
     let id = long["artifact_id"].as_str().unwrap().to_owned();
     let metadata = run.get(&format!("/artifacts/{id}")).await.body;
@@ -335,11 +324,7 @@ async fn allows_slashes_only_in_configured_path_parameters() {
     let stage = stage_with(Sqlite, catalog).await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let answer = call(&run, "file", &json!({"path": "src/main.rs"})).await;
-    assert_eq!(
-        answer.body["result"]["path"], "/files/src%2Fmain.rs",
-        "{}",
-        answer.body
-    );
+    assert_members!(answer.body["result"], {"path": "/files/src%2Fmain.rs"});
     for (parameters, pointer) in [
         (json!({"id": "a/../b"}), "/parameters/id"),
         (json!({"id": "a\\b"}), "/parameters/id"),
@@ -405,13 +390,7 @@ async fn slow_tools_leave_slots_for_other_endpoints() {
     .await;
     let gate = Gate::new();
     let hold = gate.clone();
-    second.answer_all(move |run| {
-        vec![
-            sse_head(),
-            ScriptStep::Hold(hold.clone()),
-            step(run.talk(1).concat()),
-        ]
-    });
+    second.answer_all(move |run| sse_around(&hold, "", run.talk(1).concat()));
     let mut held = Vec::new();
     for number in 0..3 {
         held.push(HeldRun::start(&stage, &in_a_conversation(number)).await);
@@ -431,20 +410,15 @@ async fn slow_tools_leave_slots_for_other_endpoints() {
     until("the share to be taken", async || calls("/mcp") >= 24).await;
     let mut event = message("m-second");
     event["event_type"] = json!("test.second");
-    stage.client.post(&event).await.run_id();
-    let run_request = second
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await
-        .json();
-    let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
-    let host = Client::new(&text("base_url"), &text("token"));
+    let run_id = stage.client.post(&event).await.run_id();
+    let host = second.run_request(&run_id).await.host();
     let body = json!({"parameters": {}});
-    let fast = within(
+    within(
         "a fast tool",
         host.call(Method::POST, "/tools/echo/call", &body),
     )
-    .await;
-    assert_eq!(fast.status, 200, "{}", fast.body);
+    .await
+    .expect(200);
     assert_eq!(calls("/mcp"), 24, "three quarters of 32");
     slow.shutdown().await;
     gate.cancel();
@@ -521,12 +495,9 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(sent("/refuse").len(), 1, "a repeated call has the same key");
     // Keys belong to one run.
     let next = HeldRun::start(&stage, &message("m-2")).await;
-    assert_eq!(
-        call_once(&next, "echo", "k-1", &json!({"a": 3}))
-            .await
-            .status,
-        200
-    );
+    call_once(&next, "echo", "k-1", &json!({"a": 3}))
+        .await
+        .expect(200);
     assert_eq!(sent("/echo").len(), 3);
     run.end(&stage).await;
     next.end(&stage).await;
@@ -581,10 +552,7 @@ async fn redacts_only_credentials_of_tool_queries() {
     assert_eq!(response.status, 200, "{}", response.body);
     let text = response.body.to_string();
     assert!(!text.contains("hunter2"), "{text}");
-    assert!(
-        text.contains("units=metric") && text.contains("metric ["),
-        "{text}"
-    );
+    assert_contains!(text, "units=metric", "metric [");
     let sent = server.seen("/echo");
     assert_eq!(sent[0].path, "/echo?appid=abc%2Dhunter2&units=metric");
     run.end(&stage).await;
@@ -644,10 +612,7 @@ async fn cancel_aborts_tool_call() {
         "{}",
         cancelled.body
     );
-    assert_eq!(
-        (answer.status, answer.error("code")),
-        (409, &json!("cancelled"))
-    );
+    answer.assert_error(409, "code", "cancelled");
     run.release();
 }
 

@@ -32,8 +32,7 @@ async fn owners_create_and_list_workspaces() {
     let again = owner
         .create("/v1/workspaces", &json!({"id": "team-a"}))
         .await;
-    assert_eq!(again.status, 409, "{}", again.body);
-    assert_eq!(again.detail("reason"), "workspace_exists");
+    again.assert_detail(409, "reason", "workspace_exists");
     let log = stage.gateway.log();
     assert!(
         log.contains("workspace team-a was made") && !log.contains(key),
@@ -62,28 +61,26 @@ async fn owners_create_and_list_workspaces() {
         .body;
     let items: Vec<_> = second["items"].as_array().unwrap().iter().collect();
     assert_eq!(items.len(), 1, "{second}");
-    assert_eq!(
-        (&items[0]["id"], &items[0]["name"]),
-        (&json!("team-a"), &json!("Team A"))
-    );
+    assert_members!(items[0], {"id": "team-a", "name": "Team A"});
 }
 
 #[tokio::test]
 async fn admins_cannot_create_or_revoke_owners() {
     let stage = OwnStage::new().await;
     let spec = json!({"name": "more", "role": "owner"});
-    let refused = stage.admin.create("/v1/api-keys", &spec).await;
-    assert_eq!(refused.status, 403, "{}", refused.body);
+    let refused = stage.admin.create("/v1/api-keys", &spec).await.expect(403);
     assert_eq!(refusal(&refused.body).1, "/role");
     let keys = stage.admin.get("/v1/api-keys").await.body;
     let mut keys = keys["items"].as_array().unwrap().iter();
     let owner = keys.find(|key| key["role"] == "owner").unwrap();
     let path = format!("/v1/api-keys/{}", owner["id"].as_str().unwrap());
     assert_eq!(stage.admin.delete(&path).await.status, 403);
-    assert_eq!(
-        stage.gateway.owner().get("/v1/workspaces").await.status,
-        200
-    );
+    stage
+        .gateway
+        .owner()
+        .get("/v1/workspaces")
+        .await
+        .expect(200);
 }
 
 /// Ids of events, conversations and agents are scoped to a workspace.
@@ -112,9 +109,8 @@ async fn command_creates_immediately_usable_workspaces() {
     let stage = OwnStage::new().await;
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     let made = ["workspace", "create", "team-a", "--json"];
-    let made = stage.gateway.command(&made).await;
-    assert!(made.status.success(), "{made:?}");
-    let made: Value = serde_json::from_str(&made.stdout).unwrap();
+    let made = stage.gateway.command(&made).await.exited(0);
+    let made = made.json();
     let admin = Client::new(&stage.client.url, made["api_key"]["key"].as_str().unwrap());
     let endpoint = json!({"name": "stub", "base_url": stage.runner.url, "secret": SECRET});
     let registered = admin.create("/v1/runner-endpoints", &endpoint).await;
@@ -165,10 +161,7 @@ async fn command_creates_immediately_usable_workspaces() {
         assert!(printed.stderr.contains(words), "{printed:?}");
     }
     let listed = stage.gateway.command(&["workspace", "list"]).await.stdout;
-    assert!(
-        listed.contains("default") && listed.contains("team-a"),
-        "{listed}"
-    );
+    assert_contains!(listed, "default", "team-a");
     assert_eq!(
         admin
             .request(Method::GET, "/v1/workspaces")

@@ -39,6 +39,35 @@ impl ApiResponse {
         &self.error("details")[member]
     }
 
+    /// The answer, which must have this status.
+    #[track_caller]
+    pub fn expect(self, status: u16) -> Self {
+        assert_eq!(self.status, status, "{}", self.body);
+        self
+    }
+
+    /// Checks the status and a member of the body.
+    #[track_caller]
+    pub fn assert_body(&self, status: u16, member: &str, value: impl Into<Value>) {
+        let found = (self.status, &self.body[member]);
+        assert_eq!(found, (status, &value.into()), "{}", self.body);
+    }
+
+    /// Checks the status and a member of the error.
+    #[track_caller]
+    pub fn assert_error(&self, status: u16, member: &str, value: &str) {
+        let found = (self.status, self.error(member));
+        assert_eq!(found, (status, &json!(value)), "{}", self.body);
+    }
+
+    /// Checks the status and a member of the error's details.
+    #[track_caller]
+    pub fn assert_detail(&self, status: u16, member: &str, value: &str) {
+        let found = (self.status, self.detail(member));
+        assert_eq!(found, (status, &json!(value)), "{}", self.body);
+    }
+
+    #[track_caller]
     pub fn run_id(&self) -> String {
         assert_eq!(self.status, 202, "{}", self.body);
         self.body["run_id"].as_str().unwrap().to_owned()
@@ -131,9 +160,10 @@ impl Client {
     }
 
     pub async fn run(&self, run_id: &str) -> Value {
-        let answer = self.get(&format!("/v1/runs/{run_id}")).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
-        answer.body
+        self.get(&format!("/v1/runs/{run_id}"))
+            .await
+            .expect(200)
+            .body
     }
 
     /// Waits until the run ends and returns it.

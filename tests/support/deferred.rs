@@ -55,8 +55,7 @@ impl Deferred {
     }
 
     pub async fn accepted(&self, results: &[Value], through: u64) {
-        let answer = self.append(results).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = self.append(results).await.expect(200);
         assert_eq!(answer.body, json!({"accepted_through": through}));
     }
 

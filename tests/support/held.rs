@@ -4,7 +4,7 @@ use reqwest::{Method, RequestBuilder};
 use serde_json::Value;
 
 use super::client::{ApiResponse, Client, send};
-use super::script::{Gate, ScriptStep, send as step, sse_head};
+use super::script::{Gate, sse_around};
 use super::stage::{Stage, VerifiedOutcome};
 
 pub struct HeldRun {
@@ -38,18 +38,16 @@ impl HeldRun {
         let hold = gate.clone();
         let event_id = event["event_id"].as_str().unwrap();
         stage.runner.answer(event_id, move |run| {
-            let body = run.talk(1).concat();
-            vec![sse_head(), ScriptStep::Hold(hold.clone()), step(body)]
+            sse_around(&hold, "", run.talk(1).concat())
         });
         let run_id = send(posting).await.unwrap().run_id();
-        let run_request = stage.runner.run_request(&run_id).await.json();
-        let text = |name: &str| run_request["host"][name].as_str().unwrap().to_owned();
-        let (base_url, token) = (text("base_url"), text("token"));
+        let run_request = stage.runner.run_request(&run_id).await;
+        let host = run_request.host();
         Self {
             run_id,
-            host: Client::new(&base_url, &token),
-            token,
-            run_request,
+            token: host.key.clone(),
+            host,
+            run_request: run_request.json(),
             gate,
         }
     }

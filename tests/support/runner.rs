@@ -12,6 +12,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
+use super::client::Client;
 use super::script::{Run, ScriptStep};
 use super::within;
 
@@ -56,6 +57,13 @@ impl RecordedRequest {
 
     pub fn is_run(&self) -> bool {
         self.method == "POST" && self.path == "/runs"
+    }
+
+    /// Host API client of a run request, with its address and token.
+    pub fn host(&self) -> Client {
+        let request = self.json();
+        let [url, token] = ["base_url", "token"].map(|name| request["host"][name].as_str());
+        Client::new(url.unwrap(), token.unwrap())
     }
 
     pub fn is_signed(&self) -> bool {
@@ -177,6 +185,13 @@ impl StubRunner {
             request.is_run() && request.header("runnel-run-id") == Some(run_id)
         };
         self.wait_for_request("the run", of_run).await
+    }
+
+    /// Waits for the cancel request of this run.
+    pub async fn cancel_request(&self, run_id: &str) -> RecordedRequest {
+        let path = format!("/runs/{run_id}/cancel");
+        self.wait_for_request("the cancel", |request| request.path == path)
+            .await
     }
 
     /// The context in the run request of this run.

@@ -111,6 +111,12 @@ pub fn sse_and_wait(body: impl AsRef<[u8]>) -> Vec<ScriptStep> {
     vec![sse_head(), send(body), ScriptStep::AwaitClose]
 }
 
+/// A stream that sends `first`, waits at `gate`, and then sends `rest`.
+pub fn sse_around(gate: &Gate, first: impl AsRef<[u8]>, rest: impl AsRef<[u8]>) -> Vec<ScriptStep> {
+    let hold = ScriptStep::Hold(gate.clone());
+    vec![sse_head(), send(first), hold, send(rest)]
+}
+
 /// A stream in chunked coding; each part is a separate chunk.
 pub fn sse_in_chunks<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<ScriptStep> {
     let mut body = Vec::new();

@@ -103,8 +103,7 @@ impl SharedGateway {
         assert_eq!(made.status, 201, "{}", made.body);
         let admin = self.client_with(&made.body["api_key"]);
         let spec = json!({"name": "e2e", "role": "client"});
-        let made = admin.create("/v1/api-keys", &spec).await;
-        assert_eq!(made.status, 201, "{}", made.body);
+        let made = admin.create("/v1/api-keys", &spec).await.expect(201);
         TestWorkspace {
             id,
             client: self.client_with(&made.body),

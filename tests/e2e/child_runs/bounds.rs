@@ -16,8 +16,7 @@ async fn fourth_level_starts_no_child(#[values(Sqlite, Postgres)] engine: Engine
     let first = parent.child(&stage, "k", &gate).await;
     let second = first.child(&stage, "k", &gate).await;
     let third = second.child(&stage, "k", &gate).await;
-    let refused = third.spawn("k", &json!({})).await;
-    assert_eq!(refused.status, 403, "{}", refused.body);
+    third.spawn("k", &json!({})).await.expect(403);
     assert_eq!(
         third.run_request["context"]["resources"].get("agents"),
         None
@@ -43,8 +42,7 @@ async fn seventeenth_child_is_refused(#[values(Sqlite, Postgres)] engine: Engine
         parent.spawn(&format!("k-{n}"), &json!({})).await.run_id();
     }
     let refused = parent.spawn("k-16", &json!({})).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "too_many_child_runs");
+    refused.assert_detail(409, "reason", "too_many_child_runs");
     let again = parent.spawn("k-3", &json!({})).await;
     assert_eq!(again.status, 202, "a key that was used is answered");
     parent.end(&stage).await;
@@ -102,8 +100,7 @@ async fn parent_budgets_limit_child_runs(
     })
     .await;
     let refused = child.host.create("/tools/look/call", &json!({})).await;
-    assert_eq!(refused.status, 429, "{}", refused.body);
-    assert_eq!(refused.detail("budget"), "few");
+    refused.assert_detail(429, "budget", "few");
     gate.cancel();
     parent.end(&stage).await;
 }

@@ -201,8 +201,7 @@ async fn reconcile(client: &Client, mut talk: ClientConversation) -> (ClientConv
 
 async fn runs_of(client: &Client, talk: &ClientConversation) -> Vec<Value> {
     let path = format!("/v1/runs?limit=100&conversation_id={}", talk.conversation);
-    let answer = client.get(&path).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = client.get(&path).await.expect(200);
     answer.body["items"].as_array().unwrap().clone()
 }
 

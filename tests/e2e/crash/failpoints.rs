@@ -13,7 +13,7 @@ use super::load::Load;
 use super::stage;
 use crate::support::programs::runnel;
 use crate::support::runner::{RUNNER_ID, RecordedRequest, StubRunner, manifest};
-use crate::support::script::{Gate, Run, ScriptStep, send, sse, sse_head};
+use crate::support::script::{Gate, Run, ScriptStep, sse, sse_around};
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, number, run, seed, until};
 
 /// Short, so that leases of a dead process expire soon.
@@ -156,28 +156,25 @@ async fn runs_end_despite_error_panic_or_delay(
     eprintln!("{engine:?} {action}: {:?}", book.figures);
 }
 
+/// A run that waits at the gate after its first event.
+async fn spared(stage: &Stage) -> (String, Gate) {
+    let gate = Gate::new();
+    let hold = gate.clone();
+    let script = move |run: &Run| sse_around(&hold, run.delta(1, "one"), run.completed(2));
+    let run_id = stage.start(script).await;
+    let mut watching = stage.client.follow(&run_id, 0).await;
+    assert_eq!(watching.event().await.unwrap().id, Some(1));
+    (run_id, gate)
+}
+
 #[tokio::test]
 async fn panicking_run_task_ends_only_its_run() {
     let mut stage = stage(Sqlite, "15.0").await.unwrap();
-    let gate = Gate::new();
-    let hold = gate.clone();
     stage.gateway.kill().await;
     // At the second run.
     let second = "run.task=1*off->1*return(panic)";
     assert!(stage.gateway.start_with_failpoints(second).await);
-    let spared = stage
-        .start(move |run| {
-            let end = run.completed(2);
-            vec![
-                sse_head(),
-                send(run.delta(1, "one")),
-                ScriptStep::Hold(hold.clone()),
-                send(end),
-            ]
-        })
-        .await;
-    let mut watching = stage.client.follow(&spared, 0).await;
-    assert_eq!(watching.event().await.unwrap().id, Some(1));
+    let (spared, gate) = spared(&stage).await;
     let broken = stage.play(|run| sse(run.talk(3).concat())).await;
     broken.assert("failed host.internal", &["run.failed"]);
     gate.cancel();
@@ -198,25 +195,11 @@ async fn busy_workers_orphan_no_run(#[values(Sqlite, Postgres)] engine: Engine) 
             .push(("TOKIO_WORKER_THREADS", "2".to_owned()));
     });
     let mut stage = or_skip!(staged.await);
-    let gate = Gate::new();
-    let hold = gate.clone();
     stage.gateway.kill().await;
     // Block both workers for four leases.
     let both = "run.task=1*off->2*return(block)";
     assert!(stage.gateway.start_with_failpoints(both).await);
-    let spared = stage
-        .start(move |run| {
-            let end = run.completed(2);
-            vec![
-                sse_head(),
-                send(run.delta(1, "one")),
-                ScriptStep::Hold(hold.clone()),
-                send(end),
-            ]
-        })
-        .await;
-    let mut watching = stage.client.follow(&spared, 0).await;
-    assert_eq!(watching.event().await.unwrap().id, Some(1));
+    let (spared, gate) = spared(&stage).await;
     // Both responses come after both events are accepted: a blocked worker may fail a post.
     let answer = Gate::new();
     let mut blocking = Vec::new();
@@ -246,12 +229,7 @@ async fn active_failpoints_are_logged_loudly() {
     assert!(!stage.gateway.log().contains("FAILPOINTS"));
     stage.gateway.kill().await;
     stage.gateway.start_with_failpoints("run.task=off").await;
-    assert!(
-        stage
-            .gateway
-            .log()
-            .contains("test build with active failpoints")
-    );
+    assert_contains!(stage.gateway.log(), "test build with active failpoints");
 }
 
 fn is_of(request: &RecordedRequest, run_id: &str) -> bool {

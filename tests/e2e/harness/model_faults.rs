@@ -67,10 +67,7 @@ async fn modes_gate_granted_tools(
     let run = house.post(&format!("call {tool}")).await;
     if let Some(answer) = answer {
         let question = house.question(&run).await;
-        assert!(
-            question.to_string().contains("call the tool post"),
-            "{question}"
-        );
+        assert_contains!(question.to_string(), "call the tool post");
         assert!(question.to_string().contains("hi"), "{question}");
         house.answer(&question, answer).await;
     }

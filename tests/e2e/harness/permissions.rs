@@ -27,11 +27,7 @@ async fn allowed_permission_covers_one_request() {
     house.answer(&question, "reject").await;
     let ended = house.ended(&run).await;
     assert!(!house.workspace().join("again.txt").exists());
-    assert!(
-        ended.logs().contains("was not given: refused"),
-        "{}",
-        ended.logs()
-    );
+    assert_contains!(ended.logs(), "was not given: refused");
 }
 
 #[tokio::test]
@@ -60,11 +56,7 @@ async fn command_beyond_the_question_cannot_be_allowed() {
     assert!(shown.contains("bytes are not shown"), "{shown}");
     house.answer(&question, "reject").await;
     let ended = house.ended(&run).await;
-    assert!(
-        ended.logs().contains("a question cannot show all of it"),
-        "{}",
-        ended.logs()
-    );
+    assert_contains!(ended.logs(), "a question cannot show all of it");
     assert!(!house.workspace().join("long.txt").exists());
 }
 
@@ -75,11 +67,7 @@ async fn expired_permission_differs_from_a_rejected_one() {
     let house = HarnessFixture::open(setup).await;
     let ended = house.ask("permit made.txt").await;
     assert_eq!(ended.ending(), "completed");
-    assert!(
-        ended.logs().contains("nobody answered in time"),
-        "{}",
-        ended.logs()
-    );
+    assert_contains!(ended.logs(), "nobody answered in time");
     assert!(!house.workspace().join("made.txt").exists());
 }
 
@@ -93,11 +81,7 @@ async fn surface_without_interactions_rejects_permissions_at_once() {
         .run_id();
     let ended = house.ended(&run).await;
     assert_eq!(ended.ending(), "completed");
-    assert!(
-        ended.logs().contains("this surface cannot ask"),
-        "{}",
-        ended.logs()
-    );
+    assert_contains!(ended.logs(), "this surface cannot ask");
     assert!(!house.workspace().join("made.txt").exists());
 }
 

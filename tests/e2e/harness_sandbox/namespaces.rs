@@ -10,7 +10,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 use uuid::Uuid;
 
-use super::{PATH, SandboxDirectories, assert_prints, has_python, option, outsider, text};
+use super::{PATH, SandboxDirectories, assert_prints, option, outsider, python, text};
 use crate::support::programs::runnel_harness;
 use crate::support::repository::repository_file;
 use crate::support::{skipped, until, within};
@@ -91,9 +91,7 @@ for name, call in calls.items():
 #[tokio::test]
 async fn sees_and_changes_no_file_outside() {
     let cell = or_skip!(directories().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let path = |name| cell.path(name).to_str().unwrap().to_owned();
     let (keys, library) = (path("keys"), path("library/guide"));
     let output = run(&cell, &["python3", "-c", CHANGES, &keys, &library]).await;
@@ -106,9 +104,7 @@ async fn sees_and_changes_no_file_outside() {
 #[tokio::test]
 async fn connects_to_no_unix_socket_outside() {
     let cell = or_skip!(directories().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let socket = cell.path("keys/socket");
     let _listener = tokio::net::UnixListener::bind(&socket).unwrap();
     let connect =
@@ -135,9 +131,7 @@ async fn python_outside(program: &str) -> (Child, String) {
 #[tokio::test]
 async fn opens_only_its_own_terminals() {
     let cell = or_skip!(directories().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let (_outside, terminal) = python_outside(
         "import os, sys; print(os.ttyname(os.openpty()[1]), flush=True); sys.stdin.read()",
     )
@@ -166,9 +160,7 @@ async fn sees_no_process_outside() {
 #[tokio::test]
 async fn shares_no_system_v_memory() {
     let cell = or_skip!(directories().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let [a, b, c, ..] = *Uuid::new_v4().as_bytes();
     let key = u32::from_be_bytes([0x10, a, b, c]);
     let outside = format!(
@@ -210,9 +202,7 @@ fn processes_with(mark: &str) -> usize {
 #[tokio::test]
 async fn leaves_no_process_that_forks_without_pause() {
     let cell = or_skip!(directories().await);
-    if !has_python().await {
-        return;
-    }
+    or_skip!(python().await);
     let mark = Uuid::new_v4().to_string();
     let line = format!("python3 -c '{FORKS}' {mark}; until test -e started; do :; done");
     let output = run(&cell, &["/bin/sh", "-c", &line]).await;

@@ -39,16 +39,10 @@ async fn searches_count_as_budget_calls(
     assert_eq!(by_mcp(&run).await["isError"], false);
 
     let refused = by_rest(&run).await;
-    assert_eq!(
-        (refused.status, refused.error("code")),
-        (429, &json!("rate_limited"))
-    );
+    refused.assert_error(429, "code", "rate_limited");
     let details = refused.error("details");
     assert_eq!(details["budget"], "few", "{details}");
-    assert_eq!(
-        (&details["limit"], &details["most"]),
-        (&json!("calls"), &json!(2))
-    );
+    assert_members!(details, {"limit": "calls", "most": 2});
     let refused = by_mcp(&run).await;
     assert_eq!(refused["isError"], true, "{refused}");
     let error = &refused["structuredContent"]["error"];
@@ -62,10 +56,7 @@ async fn searches_count_as_budget_calls(
     .await;
     let usage = stage.client.get(&path).await.body;
     let item = &usage["items"][0];
-    assert_eq!(
-        (&item["kind"], &item["resource"], &item["calls"]),
-        (&json!("knowledge"), &json!("handbook"), &json!(2))
-    );
+    assert_members!(item, {"kind": "knowledge", "resource": "handbook", "calls": 2});
     run.end(&stage).await;
 }
 
@@ -91,8 +82,7 @@ async fn vector_searches_use_budget_tokens(#[values(Sqlite, Postgres)] engine: E
     let search = async || run.call("/knowledge-bases/handbook/retrieve", &query).await;
     let path = format!("/v1/runs/{}/usage", run.run_id);
     for (calls, tokens) in [(1, 5), (2, 10)] {
-        let found = search().await;
-        assert_eq!(found.status, 200, "{}", found.body);
+        search().await.expect(200);
         until("the usage", async || {
             let total = &stage.client.get(&path).await.body["total"];
             total["calls"] == calls && total["prompt_tokens"] == tokens
@@ -100,10 +90,7 @@ async fn vector_searches_use_budget_tokens(#[values(Sqlite, Postgres)] engine: E
         .await;
     }
     let refused = search().await;
-    assert_eq!(
-        (refused.status, refused.error("code")),
-        (429, &json!("rate_limited"))
-    );
+    refused.assert_error(429, "code", "rate_limited");
     assert_eq!(refused.error("details")["limit"], "tokens");
     let usage = stage.client.get(&path).await.body;
     assert_eq!(usage["total"]["cost"], 0.01, "{usage}");

@@ -122,8 +122,7 @@ async fn translates_queries_for_remote_base() {
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let path = "/knowledge-bases/wiki/retrieve";
     let body = json!({"query_text": "good", "top_k": 2, "filters": {"lang": ["de", "en"]}});
-    let found = run.call(path, &body).await;
-    assert_eq!(found.status, 200, "{}", found.body);
+    let found = run.call(path, &body).await.expect(200);
     let results = found.body["results"].as_array().unwrap();
     let passages: Vec<_> = results
         .iter()
@@ -140,15 +139,8 @@ async fn translates_queries_for_remote_base() {
         json!({"path": "x/b.md", "name": "b.md", "source": "b.md"})
     );
     let (head, request) = far.requests.lock().unwrap()[0].clone();
-    assert!(
-        head.starts_with("POST /knowledge/retrieval HTTP/1.1"),
-        "{head}"
-    );
-    assert!(
-        head.to_lowercase()
-            .contains("authorization: bearer opens-sesame"),
-        "{head}"
-    );
+    assert_starts_with!(head, "POST /knowledge/retrieval HTTP/1.1");
+    assert_contains!(head.to_lowercase(), "authorization: bearer opens-sesame");
     assert_eq!(
         request,
         json!({
@@ -161,10 +153,7 @@ async fn translates_queries_for_remote_base() {
     );
     let admin = stage.admin.clone();
     let documents = admin.get("/v1/knowledge-bases/wiki/documents").await;
-    assert_eq!(
-        (documents.status, documents.detail("reason")),
-        (409, &json!("remote_base"))
-    );
+    documents.assert_detail(409, "reason", "remote_base");
     let tried = admin
         .call(
             Method::POST,
@@ -201,11 +190,7 @@ async fn reports_remote_base_faults_without_secrets() {
             "{query}: {}",
             answer.body
         );
-        assert!(
-            !answer.body.to_string().contains("opens-sesame"),
-            "{}",
-            answer.body
-        );
+        assert_lacks!(answer.body.to_string(), "opens-sesame");
     }
     let echoed = run.call(path, &json!({"query_text": "echo"})).await;
     let entry = &echoed.body["results"][0];
@@ -213,10 +198,7 @@ async fn reports_remote_base_faults_without_secrets() {
     assert!(!echoed.body.to_string().contains("opens-sesame"));
     let mixed = json!({"query_text": "good", "filters": {"a": [1, 2], "b": 1}});
     let refused = run.call(path, &mixed).await;
-    assert_eq!(
-        (refused.status, refused.detail("reason")),
-        (400, &json!("unsupported"))
-    );
+    refused.assert_detail(400, "reason", "unsupported");
     assert!(!stage.gateway.log().contains("opens-sesame"));
 
     // Cancelling the run aborts a hanging call, and the audit log records it.

@@ -64,20 +64,16 @@ async fn spent_budgets_and_long_prompts_have_openai_codes() {
     let (stage, run) = scripted(Sqlite).await.unwrap();
     for path in [CHAT, RESPONSES] {
         let long = run.call(path, &asks(path, "talker", "too long")).await;
-        assert_eq!(
-            (long.status, long.error("code")),
-            (400, &json!("context_length_exceeded"))
-        );
+        long.assert_error(400, "code", "context_length_exceeded");
         assert_eq!(long.error("type"), "invalid_request_error");
         assert_eq!(hint(&long), "false");
     }
     run.end(&stage).await;
     let budget = "[[budgets]]\nname = \"run-calls\"\nscope = \"run\"\ncalls = 1\n";
     let (stage, run) = scripted_with(Sqlite, budget).await.unwrap();
-    assert_eq!(
-        run.call(CHAT, &asks(CHAT, "talker", "hi")).await.status,
-        200
-    );
+    run.call(CHAT, &asks(CHAT, "talker", "hi"))
+        .await
+        .expect(200);
     for path in [CHAT, RESPONSES] {
         let spent = run.call(path, &asks(path, "talker", "hi")).await;
         assert_eq!(
@@ -99,12 +95,8 @@ async fn threads_are_refused_by_their_code() {
         body["thread"] = json!({"type": "create"});
         body["stream"] = json!(streams);
         let refused = run.call(MESSAGES, &body).await;
-        assert_eq!(refused.status, 400, "{}", refused.body);
-        assert_eq!(refused.error("type"), "invalid_request_error");
-        assert_eq!(
-            refused.error("details")["error_code"],
-            "thread_unsupported_request"
-        );
+        refused.assert_error(400, "type", "invalid_request_error");
+        assert_members!(refused.error("details"), {"error_code": "thread_unsupported_request"});
         let counted = run.call("/anthropic/v1/messages/count_tokens", &body).await;
         assert_eq!(counted.status, 200, "{}", counted.body);
     }
@@ -149,8 +141,7 @@ async fn refused_effort_levels_are_sent_once() {
         upstream.reply(UpstreamReply::Json(200, json!({"choices": [choice]})));
         let mut body = asks(MESSAGES, "remote", "hi");
         body["output_config"] = json!({"effort": "xhigh"});
-        let answer = run.call(MESSAGES, &body).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        run.call(MESSAGES, &body).await.expect(200);
     }
     let requests = upstream.requests();
     let levels: Vec<_> = requests

@@ -69,10 +69,7 @@ async fn passes_only_allowed_parameters_to_providers() {
     }
     let search = json!({"model": "remote", "tools": [{"type": "web_search"}]});
     let refused = run.call(CHAT, &with(chat_request("hello"), &search)).await;
-    assert_eq!(
-        (refused.status, refused.detail("pointer")),
-        (400, &json!("/tools/0/type"))
-    );
+    refused.assert_detail(400, "pointer", "/tools/0/type");
 
     let completion = json!({"choices": [{"message": {"role": "assistant", "content": "hi"}, "finish_reason": "stop"}]});
     upstream.reply(UpstreamReply::Json(200, completion));

@@ -20,8 +20,7 @@ async fn cached_tokens_cost_less_and_unpriced_calls_fail() {
     upstream.reply(UpstreamReply::Json(200, completion));
     let mut body = chat_request("hello");
     body["model"] = json!("free");
-    let answered = run.call(CHAT, &body).await;
-    assert_eq!(answered.status, 200, "{}", answered.body);
+    let answered = run.call(CHAT, &body).await.expect(200);
     let usage = &answered.body["usage"];
     assert_eq!(usage["prompt_tokens"], 41_200, "{usage}");
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 40_000);
@@ -44,8 +43,7 @@ async fn cached_tokens_cost_less_and_unpriced_calls_fail() {
     );
 
     body["model"] = json!("claude");
-    let refused = run.call(CHAT, &body).await;
-    assert_eq!(refused.status, 403, "{}", refused.body);
+    let refused = run.call(CHAT, &body).await.expect(403);
     assert_eq!(refused.error("details")["reason"], "unpriced");
     assert_eq!(refused.error("details")["budget"], "run-cost");
     assert_eq!(upstream.requests().len(), 1, "the provider gets no request");

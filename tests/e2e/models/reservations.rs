@@ -11,7 +11,7 @@ use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::deferred::Deferred;
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
-use crate::support::{Engine, Postgres, Sqlite, TempDirectory, until};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, TempDirectory, until};
 
 const BUDGETS: &str = "[[budgets]]\nname = \"month\"\nscope = \"workspace\"\nwindow = \"month\"\n\
     calls = 2\ntokens = 1000\n";
@@ -32,8 +32,7 @@ async fn invoke(host: &Client, text: &str) -> ApiResponse {
 /// Makes a completed call and an endless one. Returns the tokens of the first, and whether the second gets a
 /// response.
 async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandle<bool>) {
-    let spent = invoke(host, "hello").await;
-    assert_eq!(spent.status, 200, "{}", spent.body);
+    let spent = invoke(host, "hello").await.expect(200);
     let tokens = spent.body["usage"]["total_tokens"].as_u64().unwrap();
     until("the first call to be settled", async || {
         used(admin).await == (1, tokens)
@@ -51,6 +50,19 @@ async fn call_and_endless_call(host: &Client, admin: &Client) -> (u64, JoinHandl
 }
 
 /// Sets short leases.
+/// Kills the gateway during a call, and waits until the next start has released its reservation.
+async fn lose_a_call(stage: &mut OwnStage, host: &Client) {
+    let admin = stage.admin.clone();
+    let (tokens, slow) = call_and_endless_call(host, &admin).await;
+    stage.gateway.kill().await;
+    assert!(!slow.await.unwrap(), "the call was answered");
+    stage.gateway.restart().await;
+    until("the reservation to be released", async || {
+        used(&admin).await == (1, tokens)
+    })
+    .await;
+}
+
 fn with_short_leases(config: &mut Config) {
     config.runs = "lease_seconds = 4".into();
     config.rest += BUDGETS;
@@ -64,19 +76,9 @@ async fn run_end_releases_reservations_of_killed_gateway(
     let directory = TempDirectory::new();
     let staged = scripted_in(&directory, engine, |config| config.rest += BUDGETS);
     let (mut stage, run) = or_skip!(staged.await);
-    let admin = stage.admin.clone();
-    let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
-    stage.gateway.kill().await;
-    assert!(!slow.await.unwrap(), "the call was answered");
-    stage.gateway.restart().await;
-
-    until("the reservation to be released", async || {
-        used(&admin).await == (1, tokens)
-    })
-    .await;
+    lose_a_call(&mut stage, &run.host).await;
     let run = HeldRun::start(&stage, &message("m-2")).await;
-    let last = invoke(&run.host, "hello").await;
-    assert_eq!(last.status, 200, "{}", last.body);
+    invoke(&run.host, "hello").await.expect(200);
     let over = invoke(&run.host, "hello").await;
     assert_eq!(
         (over.status, over.error("details")["budget"].clone()),
@@ -93,16 +95,7 @@ async fn deferred_run_regains_reservations_of_killed_gateway(
     let directory = TempDirectory::new();
     let mut stage = or_skip!(stage_in(&directory, engine, with_short_leases).await);
     let run = Deferred::start(&stage, &message("m-1")).await;
-    let admin = stage.admin.clone();
-    let (tokens, slow) = call_and_endless_call(&run.host, &admin).await;
-    stage.gateway.kill().await;
-    assert!(!slow.await.unwrap(), "the call was answered");
-    stage.gateway.restart().await;
-
-    until("the reservation to be released", async || {
-        used(&admin).await == (1, tokens)
-    })
-    .await;
+    lose_a_call(&mut stage, &run.host).await;
     assert_eq!(stage.client.run(&run.run_id).await["status"], "running");
     assert_eq!(invoke(&run.host, "hello").await.status, 200);
     run.accepted(&[run.delta(1, "done"), run.completed(2)], 2)

@@ -105,12 +105,28 @@ impl DeviationStage {
         outcome
     }
 
-    /// Checks on both APIs that the response is complete with this text. `reply` makes the provider's response.
-    async fn check(&self, model: &str, reply: impl Fn() -> UpstreamReply, text: &str) {
-        for outcome in [
+    /// The outcomes on both APIs. `reply` makes the provider's response.
+    async fn both(&self, model: &str, reply: impl Fn() -> UpstreamReply) -> [ApiOutcome; 2] {
+        [
             self.native(model, reply()).await,
             self.openai(model, reply()).await,
-        ] {
+        ]
+    }
+
+    async fn both_of(&self, events: &[String]) -> [ApiOutcome; 2] {
+        let reply = || UpstreamReply::Events(events.to_vec());
+        self.both("remote", reply).await
+    }
+
+    /// Checks on both APIs that these events are a complete response with the text `hi`.
+    async fn accepts(&self, events: &[String]) {
+        let reply = || UpstreamReply::Events(events.to_vec());
+        self.check("remote", reply, "hi").await;
+    }
+
+    /// Checks on both APIs that the response is complete with this text. `reply` makes the provider's response.
+    async fn check(&self, model: &str, reply: impl Fn() -> UpstreamReply, text: &str) {
+        for outcome in self.both(model, reply).await {
             assert_eq!(outcome.failed, None, "{outcome:?}");
             assert_eq!(outcome.text, text, "{outcome:?}");
         }
@@ -189,15 +205,15 @@ async fn faults_after_complete_response_are_ignored() {
         let reply = || UpstreamReply::Events([complete.clone(), with(&[tail])].concat());
         asking.check("remote", reply, "hi").await;
     }
-    asking
-        .check("remote", || UpstreamReply::Cut(complete.clone()), "hi")
-        .await;
-    asking
-        .check("remote", || UpstreamReply::Hold(complete.clone()), "hi")
-        .await;
-    asking
-        .check("remote", || UpstreamReply::Beats(complete.clone()), "hi")
-        .await;
+    for reply in [
+        UpstreamReply::Cut,
+        UpstreamReply::Hold,
+        UpstreamReply::Beats,
+    ] {
+        asking
+            .check("remote", || reply(complete.clone()), "hi")
+            .await;
+    }
     let late = with(&[&hi(), END, "data: bye", usage]);
     let outcome = asking.native("remote", UpstreamReply::Events(late)).await;
     assert_eq!(outcome.usage["prompt_tokens"], 9, "{outcome:?}");
@@ -230,34 +246,18 @@ async fn faults_after_message_stop_are_ignored() {
         (json!(null), &[STOP]),
         (json!(""), &[STOP, error]),
     ] {
-        asking
-            .check(
-                "claude",
-                || UpstreamReply::Events(of_anthropic(&reason, tail)),
-                "hi",
-            )
-            .await;
+        let reply = || UpstreamReply::Events(of_anthropic(&reason, tail));
+        asking.check("claude", reply, "hi").await;
     }
     let held = || UpstreamReply::Hold(of_anthropic(&json!("end_turn"), &[]));
     asking.check("claude", held, "hi").await;
-    let cut = asking
-        .native(
-            "claude",
-            UpstreamReply::Events(of_anthropic(&json!(null), &[])),
-        )
-        .await;
+    let cut = UpstreamReply::Events(of_anthropic(&json!(null), &[]));
+    let cut = asking.native("claude", cut).await;
     assert_eq!(cut.code(), "runtime_error", "{cut:?}");
-    let counted = asking
-        .native(
-            "claude",
-            UpstreamReply::Events(of_anthropic(&json!("end_turn"), &[STOP])),
-        )
-        .await;
+    let counted = UpstreamReply::Events(of_anthropic(&json!("end_turn"), &[STOP]));
+    let counted = asking.native("claude", counted).await;
     let usage = &counted.usage;
-    assert_eq!(
-        (&usage["prompt_tokens"], &usage["completion_tokens"]),
-        (&json!(1200), &json!(7))
-    );
+    assert_members!(usage, {"prompt_tokens": 1200, "completion_tokens": 7});
     asking.end().await;
 }
 
@@ -271,24 +271,12 @@ async fn requires_finish_reason_or_done_marker() {
     };
     for reason in [json!(""), json!("null"), json!(null)] {
         let half = with(&[&of(reason.clone())]);
-        for outcome in [
-            asking
-                .native("remote", UpstreamReply::Events(half.clone()))
-                .await,
-            asking
-                .openai("remote", UpstreamReply::Events(half.clone()))
-                .await,
-        ] {
+        for outcome in asking.both_of(&half).await {
             let message = outcome.failed.unwrap().1;
-            assert!(
-                message.contains("the stream ended before the answer did"),
-                "{message}"
-            );
+            assert_contains!(message, "the stream ended before the answer did");
         }
         let marked = with(&[&of(reason), DONE]);
-        asking
-            .check("remote", || UpstreamReply::Events(marked.clone()), "hi")
-            .await;
+        asking.accepts(&marked).await;
     }
     asking.end().await;
 }
@@ -337,10 +325,7 @@ async fn accepts_completion_for_stream_and_vice_versa() {
             "event" => UpstreamReply::Events(vec![format!("data: {completion}")]),
             _ => UpstreamReply::Raw(completion.to_string().into_bytes()),
         };
-        for outcome in [
-            asking.native("remote", reply()).await,
-            asking.openai("remote", reply()).await,
-        ] {
+        for outcome in asking.both("remote", reply).await {
             assert_eq!(
                 (outcome.failed.as_ref(), outcome.text.as_str()),
                 (None, "hi"),
@@ -372,10 +357,7 @@ async fn accepts_completion_for_stream_and_vice_versa() {
         .ask("/models/remote/invoke", &chat_request("hi"), half)
         .await;
     assert_eq!(status, 502);
-    assert!(
-        text.contains("a stream of events instead of a document"),
-        "{text}"
-    );
+    assert_contains!(text, "a stream of events instead of a document");
     asking.end().await;
 }
 
@@ -390,13 +372,8 @@ async fn reads_events_without_blank_lines() {
     let crlf = lines.replace('\n', "\r\n");
     let last_bare = format!("{}\n\n{}\n\n{END}", hi(), chunk(&json!({"content": "!"})));
     for body in [lines, crlf, last_bare] {
-        asking
-            .check(
-                "remote",
-                || UpstreamReply::Raw(body.clone().into_bytes()),
-                "hi!",
-            )
-            .await;
+        let reply = || UpstreamReply::Raw(body.clone().into_bytes());
+        asking.check("remote", reply, "hi!").await;
     }
     asking.end().await;
 }
@@ -412,9 +389,7 @@ async fn data_heartbeats_do_not_end_streams() {
         "data: null",
     ] {
         let events = with(&[beat, &hi(), beat, END, beat, DONE]);
-        asking
-            .check("remote", || UpstreamReply::Events(events.clone()), "hi")
-            .await;
+        asking.accepts(&events).await;
     }
     asking.end().await;
 }
@@ -447,12 +422,8 @@ async fn invalid_utf8_does_not_end_streams() {
         asking
             .check("remote", || UpstreamReply::Raw(content.clone()), expected)
             .await;
-        let reasoning = asking
-            .openai(
-                "remote",
-                UpstreamReply::Raw(deltas("reasoning_content", texts)),
-            )
-            .await;
+        let reasoning = UpstreamReply::Raw(deltas("reasoning_content", texts));
+        let reasoning = asking.openai("remote", reasoning).await;
         assert_eq!(
             (reasoning.reasoning.as_str(), reasoning.failed),
             (expected, None)
@@ -468,14 +439,7 @@ async fn invalid_utf8_does_not_end_streams() {
         &call(r#"\ude00\u0000\"}"#),
         END,
     ]);
-    for outcome in [
-        asking
-            .native("remote", UpstreamReply::Events(events.clone()))
-            .await,
-        asking
-            .openai("remote", UpstreamReply::Events(events.clone()))
-            .await,
-    ] {
+    for outcome in asking.both_of(&events).await {
         assert_eq!(outcome.failed, None);
         assert_eq!(outcome.calls[0].2, "{\"q\":\"😀\u{FFFD}\"}");
     }
@@ -505,14 +469,7 @@ async fn separates_tool_calls_with_equal_ids() {
     };
     let objects = ["{\"q\":1}", "{\"q\":2}", "{\"q\":3}"];
     let events = [objects.map(delta).to_vec(), with(&[END])].concat();
-    for outcome in [
-        asking
-            .native("remote", UpstreamReply::Events(events.clone()))
-            .await,
-        asking
-            .openai("remote", UpstreamReply::Events(events.clone()))
-            .await,
-    ] {
+    for outcome in asking.both_of(&events).await {
         let arguments: Vec<_> = outcome.calls.iter().map(|call| call.2.as_str()).collect();
         assert_eq!(arguments, objects, "{outcome:?}");
         assert!(
@@ -570,14 +527,7 @@ async fn keeps_usage_from_any_position() {
         vec![hi(), in_choice, zeros.to_owned()],
         vec![hi(), END.to_owned(), named.to_owned(), zeros.to_owned()],
     ] {
-        for outcome in [
-            asking
-                .native("remote", UpstreamReply::Events(events.clone()))
-                .await,
-            asking
-                .openai("remote", UpstreamReply::Events(events.clone()))
-                .await,
-        ] {
+        for outcome in asking.both_of(&events).await {
             let usage = &outcome.usage;
             assert_eq!(
                 (&usage["prompt_tokens"], &usage["completion_tokens"]),
@@ -593,18 +543,12 @@ async fn keeps_usage_from_any_position() {
 async fn provider_health_shows_deviations() {
     let asking = DeviationStage::start().await;
     let events = with(&[&hi(), END, "data: bye", "data: [DONE]"]);
-    asking
-        .check("remote", || UpstreamReply::Events(events.clone()), "hi")
-        .await;
+    asking.accepts(&events).await;
     let admin = asking.stage.admin.clone();
     let providers = admin.get("/v1/model-providers").await.body;
     let items = providers["items"].as_array().unwrap();
     let provider = items.iter().find(|one| one["name"] == "openai").unwrap();
-    assert_eq!(
-        provider["deviations"],
-        json!({"failure_behind_answer": 2}),
-        "{provider}"
-    );
+    assert_members!(provider, {"deviations": json!({"failure_behind_answer": 2})});
     asking.end().await;
 }
 

@@ -9,7 +9,6 @@ use super::{TestBus, gated, stage_on};
 use crate::support::client::{Client, message};
 use crate::support::gateway::{Config, Replica};
 use crate::support::held::HeldRun;
-use crate::support::runner::RecordedRequest;
 use crate::support::script::{Gate, ScriptStep, send, sse_and_wait, sse_head};
 use crate::support::{OwnStage, number};
 
@@ -76,10 +75,7 @@ async fn early_runner_disconnect_after_cancel_counts_as_cancelled(
         }
     });
     let run_id = stage.client.post(&message("m-1")).await.run_id();
-    stage
-        .runner
-        .wait_for_request("the run", RecordedRequest::is_run)
-        .await;
+    stage.runner.run_request(&run_id).await;
     let mut expected = vec!["run.failed"];
     if has_answered {
         let mut here = stage.client.follow(&run_id, 0).await;
@@ -112,8 +108,7 @@ async fn cancel_through_another_replica_closes_runner_socket(
         let mut here = stage.client.follow(&run_id, 0).await;
         assert_eq!(here.event().await.unwrap().id, Some(1));
         let requested_at = Instant::now();
-        let answer = replica.client.cancel(&run_id).await;
-        assert_eq!(answer.status, 202, "{}", answer.body);
+        replica.client.cancel(&run_id).await.expect(202);
         stage.runner.closed(n).await;
         took.push(requested_at.elapsed());
         here.rest().await;
@@ -153,8 +148,7 @@ async fn pulls_follow_up_through_another_replica(
     let (here, other) = (host_of(&stage.client), host_of(&second.client));
     let one = json!({"mode": "one-at-a-time"});
     for (host, event_id) in [(&here, "m-2"), (&other, "m-3")] {
-        let answer = host.create("/steering/pull", &one).await;
-        assert_eq!(answer.status, 200, "{}", answer.body);
+        let answer = host.create("/steering/pull", &one).await.expect(200);
         let pulled = &answer.body["items"][0]["event"]["event_id"];
         assert_eq!(pulled, event_id, "{}", answer.body);
     }

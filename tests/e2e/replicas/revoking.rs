@@ -39,8 +39,7 @@ async fn revocation_takes_effect_on_every_replica(
     let admin = stage.admin.clone();
     let mut agent = json!({"name": "of-the-test", "event_types": ["test.event"], "runner_id": RUNNER_ID,
         "concurrency": "enqueue"});
-    let created = admin.create("/v1/agents", &agent).await;
-    assert_eq!(created.status, 201, "{}", created.body);
+    let created = admin.create("/v1/agents", &agent).await.expect(201);
     let path = format!("/v1/agents/{}", created.body["id"].as_str().unwrap());
     let run = HeldRun::start(&stage, &event("m-1")).await;
     let waiting = stage.client.post(&event("m-2")).await.run_id();
@@ -58,8 +57,7 @@ async fn revocation_takes_effect_on_every_replica(
     match withdrawal {
         Withdrawal::Disable => {
             agent["enabled"] = json!(false);
-            let changed = admin.call(Method::PUT, &path, &agent).await;
-            assert_eq!(changed.status, 200, "{}", changed.body);
+            admin.call(Method::PUT, &path, &agent).await.expect(200);
         }
         Withdrawal::Delete => assert_eq!(admin.delete(&path).await.status, 204),
     }

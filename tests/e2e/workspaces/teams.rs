@@ -90,8 +90,7 @@ impl Team {
             "state_policy": {"enabled": true, "scopes": ["conversation", "actor", "runner"]},
         });
         for agent in [main, bare, single] {
-            let made = admin.create("/v1/agents", &agent).await;
-            assert_eq!(made.status, 201, "{}", made.body);
+            admin.create("/v1/agents", &agent).await.expect(201);
         }
         Self { id, admin }
     }
@@ -186,11 +185,7 @@ async fn equal_ids_in_workspaces_start_independent_runs(
         let query = json!({"query_text": "vacation"});
         let found = run.call("/knowledge-bases/handbook/retrieve", &query).await;
         assert_eq!(found.status, 200, "{}", found.body);
-        assert!(
-            found.body.to_string().contains(&team.mark()),
-            "{}",
-            found.body
-        );
+        assert_contains!(found.body.to_string(), &team.mark());
     }
     for (team, other, run) in [(one, two, &first), (two, one, &second)] {
         for path in [
@@ -217,20 +212,12 @@ async fn equal_ids_in_workspaces_start_independent_runs(
         }
         let query = json!({"query_text": "vacation"});
         let found = run.call("/knowledge-bases/handbook/retrieve", &query).await;
-        assert!(
-            !found.body.to_string().contains(&other.mark()),
-            "{}",
-            found.body
-        );
+        assert_lacks!(found.body.to_string(), &other.mark());
         let search = run
             .call("/history/search", &json!({"query": "hello"}))
             .await;
         assert_eq!(search.status, 200, "{}", search.body);
-        assert!(
-            !search.body.to_string().contains(&other.mark()),
-            "{}",
-            search.body
-        );
+        assert_lacks!(search.body.to_string(), &other.mark());
     }
     for (team, run) in [(one, first), (two, second)] {
         run.release();
@@ -297,8 +284,7 @@ async fn run_tokens_grant_nothing_in_other_workspaces(#[values(Sqlite, Postgres)
         event["input"]["attachments"] = json!([{"url": url}]);
         let own = if team.id == one.id { &two } else { &one };
         let refused = own.admin.post(&event).await;
-        assert_eq!(refused.status, 400, "{}", refused.body);
-        assert_eq!(refused.detail("pointer"), "/input/attachments/0/url");
+        refused.assert_detail(400, "pointer", "/input/attachments/0/url");
     }
     for (team, run) in [(&one, first), (&two, second)] {
         run.release();
@@ -347,18 +333,13 @@ async fn agents_of_every_workspace_need_their_grants(#[values(Sqlite, Postgres)]
         let event_id = format!("m-{}", team.id);
         let run = HeldRun::start_as(&stage, &team.admin, &team.event(&event_id)).await;
         for _ in 0..3 {
-            let answer = run.call("/models/m/invoke", &ask).await;
-            assert_eq!(answer.status, 200, "{}", answer.body);
+            run.call("/models/m/invoke", &ask).await.expect(200);
         }
         let refused = run.call("/models/m/invoke", &ask).await;
-        assert_eq!(refused.status, 429, "{}", refused.body);
-        assert_eq!(refused.detail("budget"), "few");
+        refused.assert_detail(429, "budget", "few");
         let used = team.admin.get("/v1/budgets").await.body["items"][0]["used"].clone();
         assert_eq!(used.as_array().unwrap().len(), 1, "{used}");
-        assert_eq!(
-            (&used[0]["id"], &used[0]["calls"]),
-            (&json!(team.id), &json!(3))
-        );
+        assert_members!(used[0], {"id": team.id, "calls": 3});
         run.release();
         team.admin.finished(&run.run_id).await;
     }
@@ -379,14 +360,12 @@ async fn counts_live_runs_and_conversations_per_workspace(
     };
     let busy = HeldRun::start_as(&stage, &one.admin, &single("m-1")).await;
     let refused = one.admin.post(&single("m-2")).await;
-    assert_eq!(refused.status, 409, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "run_active");
+    refused.assert_detail(409, "reason", "run_active");
     let quiet = HeldRun::start_as(&stage, &two.admin, &single("m-1")).await;
 
     let second = HeldRun::start_as(&stage, &one.admin, &one.event("m-3")).await;
     let refused = one.admin.post(&one.event("m-4")).await;
-    assert_eq!(refused.status, 429, "{}", refused.body);
-    assert_eq!(refused.detail("reason"), "workspace_runs");
+    refused.assert_detail(429, "reason", "workspace_runs");
     let other = HeldRun::start_as(&stage, &two.admin, &two.event("m-3")).await;
     let refused = two.admin.post(&two.event("m-4")).await;
     assert_eq!(
@@ -430,9 +409,9 @@ async fn recovers_runs_of_every_workspace(#[values(Sqlite, Postgres)] engine: En
     }
     let [one, two] = &teams;
     for (team, run_id) in [(one, &left[1].0.run_id), (two, &left[0].1.run_id)] {
-        assert_eq!(
-            team.admin.get(&format!("/v1/runs/{run_id}")).await.status,
-            404
-        );
+        team.admin
+            .get(&format!("/v1/runs/{run_id}"))
+            .await
+            .expect(404);
     }
 }

@@ -30,8 +30,7 @@ async fn sends_chat_completions_with_limits_and_names() {
     body["metadata"] = json!({"user_id": "u"});
     body["tools"] = json!([{"name": "f", "description": "d", "input_schema": {"type": "object"}}]);
     body["tool_choice"] = json!({"type": "auto", "disable_parallel_tool_use": true});
-    let answer = run.call(MESSAGES, &body).await;
-    assert_eq!(answer.status, 200, "{}", answer.body);
+    let answer = run.call(MESSAGES, &body).await.expect(200);
     let usage = json!({"input_tokens": 5, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 4,
         "output_tokens": 2});
     assert_eq!(answer.body["usage"], usage);
@@ -77,12 +76,11 @@ async fn rejects_content_unsupported_by_provider() {
         json!({"type": "document", "source": {"type": "url", "url": "https://example.org/a.pdf"}});
     let mut body = asks("remote", "hello");
     body["messages"] = json!([{"role": "user", "content": [document]}]);
-    let refused = run.call(MESSAGES, &body).await;
-    assert_eq!(refused.status, 400, "{}", refused.body);
+    let refused = run.call(MESSAGES, &body).await.expect(400);
     let message = refused.error("message").as_str().unwrap();
-    assert!(
-        message.starts_with("/messages/0/content/0/source must contain the data"),
-        "{message}"
+    assert_starts_with!(
+        message,
+        "/messages/0/content/0/source must contain the data"
     );
     assert!(message.contains("provider of remote"), "{message}");
     assert!(upstream.requests().is_empty());

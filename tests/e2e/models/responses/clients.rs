@@ -158,14 +158,8 @@ fn of_messages() -> Vec<UpstreamReply> {
 /// The expected results of a client.
 fn check_client(got: &Value, client_run: &ClientRun) {
     assert_eq!(got["whole"], client_run.text);
-    assert_eq!(
-        (&got["pieces"], &got["last"]),
-        (&got["whole"], &got["whole"])
-    );
-    assert_eq!(
-        (&got["model"], &got["stored"]),
-        (&json!(client_run.model), &json!(false))
-    );
+    assert_members!(got, {"pieces": got["whole"], "last": got["whole"]});
+    assert_members!(got, {"model": client_run.model, "stored": false});
     assert_eq!(got["usage"], true);
     let types = got["types"].as_array().unwrap();
     assert_eq!(types[0], "response.created");

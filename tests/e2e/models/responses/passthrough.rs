@@ -34,8 +34,7 @@ async fn forwards_requests_to_responses_providers_unchanged() {
         "text": {"verbosity": "low"}, "prompt_cache_key": "k", "client_metadata": {"a": "b"}, "tools": [custom],
         "input": [reasoning, {"role": "user", "content": [{"type": "input_text", "text": "hello"}]}]}),
     );
-    let answered = run.call(RESPONSES, &request).await;
-    assert_eq!(answered.status, 200, "{}", answered.body);
+    let answered = run.call(RESPONSES, &request).await.expect(200);
     let mut expected = response("completed");
     (expected["model"], expected["store"]) = (json!("remote"), json!(false));
     assert_eq!(answered.body, expected);
@@ -48,10 +47,7 @@ async fn forwards_requests_to_responses_providers_unchanged() {
             "text": {"verbosity": "low"}, "prompt_cache_key": "k", "tools": [custom], "input": request["input"]})
     );
     let used = used(&stage, &run, 1).await;
-    assert_eq!(
-        (&used["prompt_tokens"], &used["completion_tokens"]),
-        (&json!(5), &json!(3))
-    );
+    assert_members!(used, {"prompt_tokens": 5, "completion_tokens": 3});
     run.end(&stage).await;
 }
 
@@ -105,17 +101,8 @@ async fn reports_provider_failures_once() {
     let refused = run
         .call(RESPONSES, &asks("remote", &json!({"stream": true})))
         .await;
-    assert_eq!(
-        (refused.status, refused.error("type")),
-        (400, &json!("invalid_request_error"))
-    );
-    assert!(
-        refused
-            .error("message")
-            .as_str()
-            .unwrap()
-            .contains("no such model")
-    );
+    refused.assert_error(400, "type", "invalid_request_error");
+    assert_contains!(refused.error("message").as_str().unwrap(), "no such model");
     run.end(&stage).await;
 }
 
