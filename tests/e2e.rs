@@ -177,6 +177,8 @@ mod retries;
 mod rights;
 #[path = "e2e/roles.rs"]
 mod roles;
+#[path = "e2e/run_documents.rs"]
+mod run_documents;
 #[path = "e2e/run_endings.rs"]
 mod run_endings;
 #[path = "e2e/run_filters.rs"]

@@ -469,6 +469,7 @@ fn store_lists_are_paged() {
     /// Short keys, and lists whose length their table limits.
     const SHORT: &[&str] = &[
         "list_state_keys",
+        "list_state_summaries",
         "list_blob_keys",
         "list_agent_skills",
         "list_signing_keys",

@@ -39,7 +39,7 @@ const SKIPPED: [(&str, usize); 10] = [
     // LangBot's database or plugins
     ("langbot", 17),
     // the token of a live run
-    ("run-token", 8),
+    ("run-token", 9),
     // a person at a terminal
     ("terminal", 4),
     // a second playground

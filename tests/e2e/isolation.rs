@@ -128,6 +128,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("renew_token", ResourceKind::Own, 200),
     ("list_state", ResourceKind::Entry, 403),
     ("get_state", ResourceKind::Entry, 403),
+    ("get_state_body", ResourceKind::Entry, 403),
     ("put_state", ResourceKind::Entry, 403),
     ("delete_state", ResourceKind::Entry, 403),
     ("page_history", ResourceKind::Own, 403),
@@ -274,7 +275,7 @@ pub fn request(
         (Some(id), _) => id.clone(),
         (None, "scope") => "conversation".to_owned(),
         (None, "area") => "plugin".to_owned(),
-        (None, "key") => "k".to_owned(),
+        (None, "key" | "body_id") => "k".to_owned(),
         (None, "model_id") => "m".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
@@ -310,7 +311,7 @@ pub fn request(
         "start_child_run" => {
             json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"})
         }
-        "put_state" => json!({"value": 1}),
+        "put_state" => json!({"value": 1, "bodies": {"k": 1}}),
         "search_history" => json!({"query": "hello"}),
         "invoke_model" | "stream_model" | "count_model_tokens" => {
             json!({"messages": [{"role": "user", "content": "hi"}]})

@@ -122,6 +122,12 @@ const ROWS: &[OperationRow] = &[
         [DENIED, DENIED, OK, DENIED],
         Some(NOT_FOUND),
     ),
+    row(
+        "get_state_body",
+        OK,
+        [DENIED, DENIED, OK, DENIED],
+        Some(NOT_FOUND),
+    ),
     row_open_after_cancel(
         "delete_state",
         NO_CONTENT,

@@ -16,10 +16,10 @@ use domain::normalize::{ResultLimits, StateUpdate};
 use http::Method;
 use protocol::context::AvailableApis;
 use protocol::history::TranscriptItem;
+use protocol::host_api::StatePut;
 use protocol::id::RunId;
 use protocol::resources::StateScope;
 use secrecy::{ExposeSecret, SecretString};
-use serde_json::Value;
 use tokio::sync::watch;
 use uuid::Uuid;
 
@@ -87,7 +87,8 @@ struct MockRunProgress {
     phase: MockRunPhase,
     /// Epoch seconds.
     cancel_requested_at: Option<i64>,
-    state: BTreeMap<(StateScope, String), (Value, i64)>,
+    /// Entries with their versions.
+    state: BTreeMap<(StateScope, String), (StatePut, i64)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -197,7 +198,7 @@ impl MockHost {
 
     /// Applies a state update of a result.
     pub(crate) fn set_state(&self, token: &SecretString, update: &StateUpdate) {
-        let value = serde_json::from_str(&update.value).unwrap_or_default();
+        let value: serde_json::Value = serde_json::from_str(&update.value).unwrap_or_default();
         self.with(token, |part| {
             let mut progress = part.progress();
             let key = (update.scope, update.key.clone());
@@ -207,7 +208,7 @@ impl MockHost {
                 .map_or(1, |(_, version)| version + 1);
             // An existing key may change even at the limit.
             if version > 1 || progress.state.len() < MAX_KEYS {
-                progress.state.insert(key, (value, version));
+                progress.state.insert(key, (StatePut::of(value), version));
             }
         });
     }

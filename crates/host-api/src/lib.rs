@@ -43,11 +43,8 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(runs::cancel_scope_run))
         .routes(routes!(run::renew_token))
         .routes(routes!(state::list_state))
-        .routes(routes!(
-            state::get_state,
-            state::put_state,
-            state::delete_state
-        ))
+        .merge(entry_routes())
+        .routes(routes!(state::document::get_state_body))
         .routes(routes!(history::page_history))
         .routes(routes!(history::search_history))
         .routes(routes!(events::page_own_events))
@@ -74,6 +71,16 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(artifacts::get_artifact_metadata))
         .routes(routes!(artifacts::read_artifact))
         .merge(model_routes())
+}
+
+fn entry_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            state::get_state,
+            state::put_state,
+            state::delete_state
+        ))
+        .layer(body_limit(state::document::WRITE_BYTES))
 }
 
 fn model_routes() -> OpenApiRouter<ApiState> {

@@ -1,5 +1,7 @@
 //! State stored by the gateway, within the scopes of the snapshot.
 
+pub(crate) mod document;
+
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
@@ -9,7 +11,11 @@ use protocol::error::ErrorBody;
 use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
 use protocol::resources::StateScope;
 use serde::Deserialize;
-use store::{STATE_KEYS, StateAccess, StateChange, StateWritten, StoreError};
+use serde_json::json;
+use store::{
+    DocumentParts, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateAccess, StateChange,
+    StateWritten,
+};
 
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::appended::appends_pending;
@@ -102,7 +108,19 @@ pub(crate) async fn list_state(
         .await?;
     let has_more = keys.len() as u64 > limit;
     keys.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
-    Ok(Json(StateKeys { keys, has_more }))
+    let documents = match (keys.first(), keys.last()) {
+        (Some(first), Some(last)) => {
+            let store = state.runs.store().state();
+            store.list_state_summaries(&access, first, last).await?
+        }
+        _ => Vec::new(),
+    };
+    let documents = documents.into_iter().map(document::document);
+    Ok(Json(StateKeys {
+        keys,
+        has_more,
+        documents: documents.collect::<Result<_, _>>()?,
+    }))
 }
 
 /// Retrieves a value and its version.
@@ -132,19 +150,20 @@ pub(crate) async fn get_state(
     after_appended(&caller, &state).await?;
     let entry = state.runs.store().state().find_state(&access, &key).await?;
     let entry = entry.ok_or_else(|| ApiError::not_found("state key", &key))?;
-    let value = serde_json::from_str(&entry.value).map_err(|_| StoreError::Corrupt {
-        column: "state_entries.value",
-        row: entry.key,
-    })?;
+    let summary = entry.summary.as_deref();
+    let summary = summary.map(|text| document::stored_json("state_entries.summary", &key, text));
     Ok(Json(StateValue {
-        value,
+        value: document::stored_json("state_entries.value", &key, &entry.value)?,
         version: entry.version,
+        summary: summary.transpose()?,
+        lease: entry.lease.map(document::lease),
     }))
 }
 
-/// Writes a value.
+/// Writes a value, with its bodies, and takes, renews or releases its lease.
 ///
-/// With `If-Match` the write applies to that version only.
+/// With `If-Match` the write applies to that version only. With `lease_seconds` and without `If-Match`, the key is new or
+/// this run has its lease. While another live run has the lease, the write fails.
 #[utoipa::path(put, path = "/host/v1/state/{scope}/{*key}", tag = "host", security(("run_token" = [])),
     params(("scope" = StateScope, Path, description = "The state scope"), ("key" = String, Path, description = "Percent-encoded"),
         ("If-Match" = Option<i64>, Header, description = "The expected version")),
@@ -153,7 +172,7 @@ pub(crate) async fn get_state(
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted, or the key is reserved", body = ErrorBody),
     (status = 404, description = "`If-Match` has a version, but the key does not exist", body = ErrorBody),
-    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 409, description = "The version does not match, or another run has the lease", body = ErrorBody),
     (status = 413, description = "The value is too large, or the scope or the run has too many keys", body = ErrorBody),
     (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(crate) async fn put_state(
@@ -161,10 +180,10 @@ pub(crate) async fn put_state(
     State(state): State<ApiState>,
     PathOf((scope, key)): PathOf<(String, String)>,
     headers: HeaderMap,
-    JsonBody(body): JsonBody<StatePut>,
+    JsonBody(mut body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
-    let value = body.value.to_string();
-    match change(&caller, &state, &scope, key.clone(), Some(value), &headers).await? {
+    let write = Some((body.value.to_string(), document::parts_of(&mut body)?));
+    match change(&caller, &state, &scope, key.clone(), write, &headers).await? {
         StateWritten::Version(version) => Ok(Json(StateVersion { version })),
         outcome => Err(refusal(&key, outcome)),
     }
@@ -181,7 +200,7 @@ pub(crate) async fn put_state(
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The scope was not granted", body = ErrorBody),
     (status = 404, description = "No such key", body = ErrorBody),
-    (status = 409, description = "The version does not match", body = ErrorBody),
+    (status = 409, description = "The version does not match, or another run has the lease", body = ErrorBody),
     (status = 503, description = "Earlier appended results of the run are still being processed", body = ErrorBody)))]
 pub(crate) async fn delete_state(
     caller: RunCaller,
@@ -200,14 +219,16 @@ async fn change(
     state: &ApiState,
     scope: &str,
     key: String,
-    value: Option<String>,
+    write: Option<(String, DocumentParts)>,
     headers: &HeaderMap,
 ) -> ApiResult<StateWritten> {
-    let action = if value.is_some() {
+    let action = if write.is_some() {
         "state_set"
     } else {
         "state_delete"
     };
+    let (value, document) = write.unzip();
+    let document = document.unwrap_or_default();
     let call = AuditedCall {
         action,
         resource: &resource(scope, &key),
@@ -228,7 +249,7 @@ async fn change(
     let max_bytes = state.runs.limits().results.state_value_bytes;
     if bytes > max_bytes {
         return Err(ApiError::too_large(format!(
-            "the value is larger than the {max_bytes} bytes of limits.state_value_bytes"
+            "the value is larger than the {max_bytes} bytes of limits.state_value_bytes; move parts of it to `bodies`"
         )));
     }
     // The order of writes must be that of the runner's calls.
@@ -240,10 +261,11 @@ async fn change(
             scope: parsed_scope,
             identity,
         },
+        audit: caller.audit_entry(state, call, None, bytes + document.body_bytes()),
         key,
         value,
+        document,
         if_match: if_match(headers)?,
-        audit: caller.audit_entry(state, call, None, bytes),
         at: state.runs.clock().now_ms(),
     };
     Ok(state.runs.store().write(change).await?)
@@ -258,6 +280,23 @@ fn refusal(key: &str, outcome: StateWritten) -> ApiError {
         StateWritten::ShareFull => ApiError::too_large(format!(
             "the run, or its agent, has made its share of the {STATE_KEYS} keys of the scope: a quarter is left to \
              others; write keys that are there, or delete some"
+        )),
+        StateWritten::Leased(lease) => ApiError::conflict(
+            "leased",
+            "another run has the lease of the key; write after its end or after `details.lease.expires_at`",
+        )
+        .with("lease", json!(document::lease(lease))),
+        StateWritten::NotLeased(version) => ApiError::conflict(
+            "not_leased",
+            "this run does not have the lease of the key; read it and take the lease with `If-Match`",
+        )
+        .with("version", json!(version)),
+        StateWritten::NoBody(index) => {
+            let message = "names no body of the key or of this write";
+            ApiError::invalid(format!("/body_ids/{index}"), message)
+        }
+        StateWritten::BodiesFull => ApiError::too_large(format!(
+            "a key has at most {STATE_BODIES} bodies, and all bodies of a scope {STATE_BODY_BYTES} bytes; delete some"
         )),
         // As for a token of a run that has ended.
         StateWritten::RunEnded => ApiError::unauthenticated(),

@@ -1,11 +1,14 @@
 //! Requests and responses of the host API, the routes that runners call.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::context::{
     ActorContext, AgentEventContext, AgentInput, ConversationContext, SubjectContext,
 };
+use crate::id::RunId;
 use crate::message::Message;
 use crate::result::AgentRunResult;
 use crate::{JsonObject, lenient};
@@ -24,14 +27,57 @@ pub struct StateValue {
     pub value: Value,
     /// Increases with every write of this key.
     pub version: i64,
+    /// Absent if the last write had none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Value>,
+    /// Absent without a valid lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<StateLease>,
 }
 
-/// Body of `PUT /host/v1/state/{scope}/{key}`: any JSON, at most 256 KiB.
+/// Exclusive right of a run to write a key. It ends with the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateLease {
+    pub run_id: RunId,
+    /// Epoch milliseconds.
+    pub expires_at: i64,
+}
+
+/// Body of `PUT /host/v1/state/{scope}/{key}`: the new version of a value, with its bodies in one transaction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct StatePut {
+    /// Any JSON, at most 256 KiB.
     pub value: Value,
+    /// Any JSON for the list of keys, at most 2 KiB.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub summary: Option<Value>,
+    /// Takes or renews the lease for this time. Absent: the key has no lease after the write.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86_400))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease_seconds: Option<u32>,
+    /// Larger values by id, added or replaced. A key has at most 4,096.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub bodies: BTreeMap<String, Value>,
+    /// Ids of all bodies that the new version references, in addition to `bodies`; every other body is deleted.
+    /// Absent: all stay.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub body_ids: Option<Vec<String>>,
+}
+
+impl StatePut {
+    /// A value without summary, lease and new bodies.
+    pub fn of(value: impl Into<Value>) -> Self {
+        Self {
+            value: value.into(),
+            summary: None,
+            lease_seconds: None,
+            bodies: BTreeMap::new(),
+            body_ids: None,
+        }
+    }
 }
 
 /// Response of `PUT /host/v1/state/{scope}/{key}`.
@@ -47,6 +93,21 @@ pub struct StateVersion {
 pub struct StateKeys {
     pub keys: Vec<String>,
     pub has_more: bool,
+    /// Those of the keys that have a summary.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub documents: Vec<StateDocument>,
+}
+
+/// A key with a summary, without its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct StateDocument {
+    pub key: String,
+    pub version: i64,
+    pub summary: Value,
+    /// Absent without a valid lease.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lease: Option<StateLease>,
 }
 
 /// Response of `GET /host/v1/storage/{area}`: keys in byte order.

@@ -13,6 +13,7 @@ use crate::generations::delete_generations;
 use crate::model::registry::AgentRecord;
 use crate::mutation::Mutation;
 use crate::sql::{SqlRow, locked};
+use crate::state::delete_bodies_of_agent;
 use crate::storage::{AreaAccess, area_lock, discard_area};
 
 mod reads;
@@ -113,6 +114,7 @@ impl Mutation for SaveAgent {
                     delete_skills(tx, &row).await?;
                     delete_generations(tx, &row).await?;
                     discard_area(tx, &AreaAccess::of_agent(workspace, *id)).await?;
+                    delete_bodies_of_agent(tx, &row).await?;
                     Ok(SavedAgent::Done)
                 }
                 Err(refused) => Ok(refused),

@@ -1,5 +1,7 @@
 //! Host-owned state. Runners access only the scopes frozen in their snapshot.
 
+mod document;
+
 use std::collections::HashSet;
 
 use domain::normalize::StateUpdate;
@@ -23,6 +25,9 @@ use crate::shares::{KeyLimit, check_key_limits};
 use crate::sql::{PLAN_FENCE, Sql, locked, returned};
 use secrets::digest::sha256_hex;
 
+pub(crate) use document::delete_bodies_of_agent;
+pub use document::{DocumentParts, STATE_BODIES, STATE_BODY_BYTES, StateLease, StateSummary};
+
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;
 
@@ -40,6 +45,10 @@ pub struct StateRecord {
     /// JSON text.
     pub value: String,
     pub version: i64,
+    /// JSON text for lists.
+    pub summary: Option<String>,
+    /// Only an unexpired lease of a live run.
+    pub lease: Option<StateLease>,
 }
 
 /// A bounded part of a scope.
@@ -59,6 +68,7 @@ pub struct StateChange {
     pub key: String,
     /// JSON text; `None` deletes.
     pub value: Option<String>,
+    pub document: DocumentParts,
     /// Expected current version, if given.
     pub if_match: Option<i64>,
     pub audit: AuditEntry,
@@ -78,12 +88,33 @@ pub enum StateWritten {
     Full,
     /// The run, or its agent, has used its share of the scope's keys.
     ShareFull,
+    /// Another live run has the lease.
+    Leased(StateLease),
+    /// The write renews a lease that the run does not have. The current version.
+    NotLeased(i64),
+    /// `body_ids` at this index names no body.
+    NoBody(usize),
+    /// The entry has the maximum number of bodies, or the scope that of their bytes.
+    BodiesFull,
     /// The run has ended.
     RunEnded,
 }
 
+/// Reason to refuse a state update of a result.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+pub(crate) enum UpdateRefusal {
+    #[error(transparent)]
+    Full(#[from] KeyLimit),
+    #[error("another run has the lease of the key")]
+    Leased,
+}
+
 impl Mutation for StateChange {
     type Output = StateWritten;
+
+    fn weight(&self) -> usize {
+        self.document.body_bytes()
+    }
 
     fn order(&self) -> Uuid {
         self.run_id.0
@@ -100,12 +131,8 @@ impl Mutation for StateChange {
         // The audit row also proves an earlier commit, see `is_committed`, so refusals are audited, too.
         crate::audit::insert(tx, [&self.audit]).await?;
         let current = find_locked(tx, &self.access, &self.key).await?;
-        match (self.if_match, &current) {
-            (Some(_), None) => return Ok(StateWritten::Absent),
-            (Some(wanted), Some(found)) if wanted != found.version => {
-                return Ok(StateWritten::Mismatch(found.version));
-            }
-            _ => {}
+        if let Some(refused) = self.refusal(current.as_ref()) {
+            return Ok(refused);
         }
         let Some(value) = &self.value else {
             let Some(current) = current else {
@@ -113,6 +140,7 @@ impl Mutation for StateChange {
             };
             // Before the delete: a new entry of this key must not reuse a version that a client may still hold.
             record_deleted(tx, &self.access, current.version).await?;
+            document::delete_bodies(tx, self).await?;
             state_entries::Entity::delete_by_id(primary_key(&self.access, &self.key))
                 .exec(tx)
                 .await?;
@@ -124,7 +152,11 @@ impl Mutation for StateChange {
             key: self.key.clone(),
             value: value.clone(),
         };
-        let agent = match current {
+        let plan = match document::plan_bodies(tx, self).await? {
+            Ok(plan) => plan,
+            Err(refused) => return Ok(refused),
+        };
+        let agent = match &current {
             Some(_) => None,
             None => match check_key_limits(tx, &self.access, self.run_id).await? {
                 Ok(agent) => agent,
@@ -135,6 +167,10 @@ impl Mutation for StateChange {
         let first = first_version(tx, &self.access).await?;
         let workspace = &self.workspace;
         let version = upsert(tx, workspace, self.run_id, agent, &update, first, self.at).await?;
+        let had_parts = current.is_some_and(|one| one.summary.is_some() || one.lease.is_some());
+        if had_parts || self.document != DocumentParts::default() {
+            document::write_parts(tx, self, &plan).await?;
+        }
         Ok(StateWritten::Version(version))
     }
 
@@ -144,6 +180,25 @@ impl Mutation for StateChange {
         _output: &Self::Output,
     ) -> Result<bool, StoreError> {
         crate::audit::is_recorded(tx, &self.audit).await
+    }
+}
+
+impl StateChange {
+    /// Checks lease and version.
+    fn refusal(&self, current: Option<&StateRecord>) -> Option<StateWritten> {
+        let lease = current.and_then(|found| found.lease);
+        match (lease, self.if_match, current) {
+            (Some(lease), ..) if lease.run != self.run_id => Some(StateWritten::Leased(lease)),
+            (_, Some(_), None) => Some(StateWritten::Absent),
+            (_, Some(wanted), Some(found)) if wanted != found.version => {
+                Some(StateWritten::Mismatch(found.version))
+            }
+            // A late writer must not take a lost lease back without the current version.
+            (None, None, Some(found)) if self.document.lease.is_some() => {
+                Some(StateWritten::NotLeased(found.version))
+            }
+            _ => None,
+        }
     }
 }
 
@@ -164,23 +219,26 @@ pub(crate) async fn lock_live_run(
     Ok(held.rows_affected == 1)
 }
 
-/// Writes a state update from a runner's result, or returns the exceeded limit.
+/// Writes a state update from a runner's result, or returns the reason to refuse it.
 pub(crate) async fn apply_update(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run_id: RunId,
     update: &StateUpdate,
     at: i64,
-) -> Result<Result<(), KeyLimit>, StoreError> {
+) -> Result<Result<(), UpdateRefusal>, StoreError> {
     let access = StateAccess {
         scope: update.scope,
         identity: update.identity.clone(),
     };
     let agent = match find_locked(tx, &access, &update.key).await? {
+        Some(found) if found.lease.is_some_and(|lease| lease.run != run_id) => {
+            return Ok(Err(UpdateRefusal::Leased));
+        }
         Some(_) => None,
         None => match check_key_limits(tx, &access, run_id).await? {
             Ok(agent) => agent,
-            Err(full) => return Ok(Err(full)),
+            Err(full) => return Ok(Err(full.into())),
         },
     };
     let first = first_version(tx, &access).await?;
@@ -236,6 +294,7 @@ pub(crate) async fn upsert(
         updated_at: Set(at),
         created_run_id: Set(Some(run_id.to_string())),
         agent_id: Set(agent),
+        ..Default::default()
     };
     let newer = Expr::col((state_entries::Entity, state_entries::Column::Version)).add(1);
     let on_conflict = OnConflict::columns([
@@ -270,7 +329,7 @@ async fn find(
     let row = state_entries::Entity::find_by_id(primary_key(access, key))
         .one(conn)
         .await?;
-    Ok(row.map(to_record))
+    to_record(conn, row).await
 }
 
 /// Finds an entry and locks it until the commit.
@@ -280,15 +339,24 @@ pub(crate) async fn find_locked(
     key: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
     let query = state_entries::Entity::find_by_id(primary_key(access, key));
-    Ok(locked(tx, query).one(tx).await?.map(to_record))
+    let row = locked(tx, query).one(tx).await?;
+    to_record(tx, row).await
 }
 
-fn to_record(row: state_entries::Model) -> StateRecord {
-    StateRecord {
+async fn to_record(
+    conn: &impl Sql,
+    row: Option<state_entries::Model>,
+) -> Result<Option<StateRecord>, StoreError> {
+    let Some(row) = row else { return Ok(None) };
+    let leased_by = row.lease_run_id.as_deref();
+    let lease = document::valid_lease(conn, leased_by, row.lease_expires_at).await?;
+    Ok(Some(StateRecord {
         key: row.key,
         value: row.value,
         version: row.version,
-    }
+        summary: row.summary,
+        lease,
+    }))
 }
 
 impl StateRepository<'_> {
@@ -330,8 +398,8 @@ impl StateRepository<'_> {
         Ok(accesses)
     }
 
-    /// Entries of a scope in byte order of their keys: at most `limit`, with values of at most `bytes` in total.
-    /// Skips entries that do not fit; then the part is incomplete.
+    /// Entries of a scope without a summary in byte order of their keys: at most `limit`, with values of at most
+    /// `bytes` in total. Skips entries that do not fit; then the part is incomplete.
     pub async fn read_state(
         self,
         access: &StateAccess,
@@ -339,7 +407,7 @@ impl StateRepository<'_> {
         bytes: usize,
     ) -> Result<StatePart, StoreError> {
         let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
-                   WHERE scope = $1 AND scope_sha256 = $2 ORDER BY key LIMIT $3";
+                   WHERE scope = $1 AND scope_sha256 = $2 AND summary IS NULL ORDER BY key LIMIT $3";
         // One more than the limit shows that entries are missing.
         let max_rows = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
         let mut values = scope_of(access);

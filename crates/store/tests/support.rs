@@ -14,10 +14,10 @@ use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
-    Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, EndpointRecord,
-    FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd, RunFilter, RunWindow,
-    SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange, Store, StoreError,
-    UserMessage,
+    Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, DocumentParts,
+    EndpointRecord, FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd, RunFilter,
+    RunWindow, SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange, Store,
+    StoreError, UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -467,6 +467,7 @@ impl StoreFixture {
             },
             key: key.to_owned(),
             value: value.map(str::to_owned),
+            document: DocumentParts::default(),
             if_match,
             audit: audit(Uuid::now_v7()),
             at: 4_000,

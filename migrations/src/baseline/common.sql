@@ -218,8 +218,17 @@ CREATE INDEX transcript_unindexed ON transcript_items (conversation_key, seq) WH
 CREATE TABLE state_entries (
     scope TEXT NOT NULL, scope_sha256 TEXT NOT NULL, key TEXT NOT NULL, workspace_id TEXT NOT NULL,
     value TEXT NOT NULL, version BIGINT NOT NULL, run_id TEXT NOT NULL, updated_at BIGINT NOT NULL,
-    created_run_id TEXT, agent_id TEXT,
+    created_run_id TEXT, agent_id TEXT, summary TEXT, lease_run_id TEXT, lease_expires_at BIGINT,
     PRIMARY KEY (scope, scope_sha256, key));
+
+-- Larger values of an entry, each written with a version of it.
+CREATE TABLE state_bodies (
+    scope TEXT NOT NULL, scope_sha256 TEXT NOT NULL, key TEXT NOT NULL, body_id TEXT NOT NULL,
+    bytes BIGINT NOT NULL, agent_id TEXT, value TEXT NOT NULL,
+    PRIMARY KEY (scope, scope_sha256, key, body_id));
+-- Covering index: each write of bodies sums those of a scope.
+CREATE INDEX state_bodies_usage ON state_bodies (scope, scope_sha256, bytes);
+CREATE INDEX state_bodies_agent ON state_bodies (agent_id);
 
 -- Highest deleted version of each scope. New entries start above it, so a reader of an old version cannot overwrite
 -- them. One row for each scope: a row for each deleted key would grow without a bound.

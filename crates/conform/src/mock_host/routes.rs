@@ -25,7 +25,7 @@ use super::resources::{
     list_knowledge_bases, list_models, list_openai_models, list_tools, pull_steering,
     retrieve_knowledge, stream_model,
 };
-use super::state::{delete_state, get_state, is_of_event, list_state, put_state};
+use super::state::{delete_state, get_state, get_state_body, is_of_event, list_state, put_state};
 use super::{
     CallOutcome, MAX_PATH, MAX_TOKENS, MockHost, MockRunPhase, MockRunState, RecordedCall,
 };
@@ -69,6 +69,10 @@ pub(super) fn router(mock_host: MockHost) -> Router {
         .route(
             "/state/{scope}/{*key}",
             get(get_state).put(put_state).delete(delete_state),
+        )
+        .route(
+            "/state-bodies/{scope}/{body_id}/{*key}",
+            get(get_state_body),
         );
     Router::new()
         .nest("/host/v1", routes)

@@ -5,8 +5,11 @@ use axum::extract::State;
 use domain::authorization::{Decision, Layer, NotGranted};
 use domain::state::{StateKeyFault, check_key};
 use http::{HeaderMap, StatusCode};
-use protocol::host_api::{StateKeys, StatePut, StateValue, StateVersion};
+use protocol::host_api::{
+    StateDocument, StateKeys, StateLease, StatePut, StateValue, StateVersion,
+};
 use protocol::resources::StateScope;
+use serde_json::Value;
 
 use super::routes::MockRunCaller;
 use super::{MAX_KEYS, MockHost, MockRunState};
@@ -71,7 +74,20 @@ pub(super) async fn list_state(
         .collect();
     let has_more = keys.len() > limit;
     keys.truncate(limit);
-    Ok(Json(StateKeys { keys, has_more }))
+    let documents = keys.iter().filter_map(|key| {
+        let (entry, version) = progress.state.get(&(scope, key.clone()))?;
+        Some(StateDocument {
+            key: key.clone(),
+            version: *version,
+            summary: entry.summary.clone()?,
+            lease: part.lease(entry),
+        })
+    });
+    Ok(Json(StateKeys {
+        documents: documents.collect(),
+        keys,
+        has_more,
+    }))
 }
 
 pub(super) async fn get_state(
@@ -83,8 +99,36 @@ pub(super) async fn get_state(
     let scope = granted_scope(&part, &scope)?;
     part.after_appended().await?;
     let entry = part.progress().state.get(&(scope, key.clone())).cloned();
-    let (value, version) = entry.ok_or_else(|| ApiError::not_found("state key", &key))?;
-    Ok(Json(StateValue { value, version }))
+    let (entry, version) = entry.ok_or_else(|| ApiError::not_found("state key", &key))?;
+    Ok(Json(StateValue {
+        lease: part.lease(&entry),
+        value: entry.value,
+        version,
+        summary: entry.summary,
+    }))
+}
+
+pub(super) async fn get_state_body(
+    caller: MockRunCaller,
+    PathOf((scope, body_id, key)): PathOf<(String, String, String)>,
+) -> ApiResult<Json<Value>> {
+    let part = caller.not_cancelled()?;
+    let scope = granted_scope(&part, &scope)?;
+    let progress = part.progress();
+    let entry = progress.state.get(&(scope, key));
+    let body = entry.and_then(|(entry, _)| entry.bodies.get(&body_id).cloned());
+    body.map(Json)
+        .ok_or_else(|| ApiError::not_found("body", &body_id))
+}
+
+impl MockRunState {
+    /// Lease of an entry: no other run writes it.
+    fn lease(&self, entry: &StatePut) -> Option<StateLease> {
+        entry.lease_seconds.map(|_| StateLease {
+            run_id: self.run.snapshot.run_id,
+            expires_at: self.run.deadline_at,
+        })
+    }
 }
 
 pub(super) async fn put_state(
@@ -92,7 +136,7 @@ pub(super) async fn put_state(
     State(mock_host): State<MockHost>,
     PathOf((scope, key)): PathOf<(String, String)>,
     headers: HeaderMap,
-    JsonBody(body): JsonBody<StatePut>,
+    JsonBody(mut body): JsonBody<StatePut>,
 ) -> ApiResult<Json<StateVersion>> {
     if body.value.to_string().len() > mock_host.0.limits.state_value_bytes {
         return Err(ApiError::too_large(
@@ -113,8 +157,14 @@ pub(super) async fn put_state(
         let message = format!("a rehearsed run keeps at most {MAX_KEYS} keys");
         return Err(ApiError::too_large(message));
     }
+    let stored = entry.into_iter().flat_map(|(entry, _)| &entry.bodies);
+    for (id, stored) in stored {
+        if body.body_ids.as_ref().is_none_or(|ids| ids.contains(id)) {
+            body.bodies.entry(id.clone()).or_insert(stored.clone());
+        }
+    }
     let version = current + 1;
-    progress.state.insert((scope, key), (body.value, version));
+    progress.state.insert((scope, key), (body, version));
     Ok(Json(StateVersion { version }))
 }
 

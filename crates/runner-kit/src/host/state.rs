@@ -28,17 +28,7 @@ impl StateApi<'_> {
         key: &str,
         value: impl Into<Value>,
     ) -> Result<i64, HostError> {
-        let request = self
-            .0
-            .request(Method::PUT, &["state", scope.as_str(), key])
-            .await?;
-        let answer: StateVersion = self
-            .0
-            .answer(request.json(&StatePut {
-                value: value.into(),
-            }))
-            .await?;
-        Ok(answer.version)
+        self.write(scope, key, &StatePut::of(value), None).await
     }
 
     /// Writes a state entry at `version`; fails with `conflict` at another one.
@@ -49,18 +39,41 @@ impl StateApi<'_> {
         value: impl Into<Value>,
         version: i64,
     ) -> Result<i64, HostError> {
-        let request = self
-            .0
-            .request(Method::PUT, &["state", scope.as_str(), key])
-            .await?;
-        let request = request.header("if-match", version.to_string());
-        let answer: StateVersion = self
-            .0
-            .answer(request.json(&StatePut {
-                value: value.into(),
-            }))
-            .await?;
+        self.write(scope, key, &StatePut::of(value), Some(version))
+            .await
+    }
+
+    /// Writes a state entry with its bodies in one transaction, and takes, renews or releases its lease; returns the
+    /// new version. Fails with `conflict` at another `version`, while another live run has the lease, and for a lease
+    /// of an existing entry that this run does not have and takes without `version`.
+    pub async fn write(
+        self,
+        scope: StateScope,
+        key: &str,
+        entry: &StatePut,
+        version: Option<i64>,
+    ) -> Result<i64, HostError> {
+        let path = ["state", scope.as_str(), key];
+        let mut request = self.0.request(Method::PUT, &path).await?.json(entry);
+        if let Some(version) = version {
+            request = request.header("if-match", version.to_string());
+        }
+        let answer: StateVersion = self.0.answer(request).await?;
         Ok(answer.version)
+    }
+
+    /// A body of a state entry, or `None` when there is none.
+    pub async fn body(
+        self,
+        scope: StateScope,
+        key: &str,
+        body_id: &str,
+    ) -> Result<Option<Value>, HostError> {
+        let path = ["state-bodies", scope.as_str(), body_id, key];
+        match self.0.get(&path).await {
+            Err(error) if error.is_not_found() => Ok(None),
+            answer => answer.map(Some),
+        }
     }
 
     /// Removes a state entry; false when there was none.

@@ -72,6 +72,18 @@ async fn sends_state_calls_with_token() {
     );
     assert_eq!(last_call(&fake).headers["if-match"], "4");
 
+    let leased = json!({"value": 1, "lease_seconds": 60, "bodies": {"b": 2}, "body_ids": ["a"]});
+    let entry = serde_json::from_value(leased.clone()).unwrap();
+    fake.answer(200, json!({"version": 6}));
+    let written = host.state().write(CONVERSATION, "k", &entry, Some(5)).await;
+    assert_eq!(written.unwrap(), 6);
+    assert_eq!(last_call(&fake).body, leased);
+    assert_eq!(last_call(&fake).headers["if-match"], "5");
+    fake.answer(200, json!([2]));
+    let body = host.state().body(CONVERSATION, "k/1", "b").await.unwrap();
+    assert_eq!(body, Some(json!([2])));
+    check(&fake, "GET /state-bodies/conversation/b/k%2F1").await;
+
     fake.answer(204, json!(null));
     assert!(host.state().delete(CONVERSATION, "k").await.unwrap());
     check(&fake, "DELETE /state/conversation/k").await;

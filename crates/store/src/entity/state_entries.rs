@@ -20,6 +20,11 @@ pub struct Model {
     /// The run that created the key, and its agent. `None`: written by an older gateway, counts for no share.
     pub created_run_id: Option<String>,
     pub agent_id: Option<String>,
+    /// JSON text for lists.
+    pub summary: Option<String>,
+    /// The exclusive writer. The lease ends with its run.
+    pub lease_run_id: Option<String>,
+    pub lease_expires_at: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]
