@@ -139,7 +139,7 @@ fn agent(name: &str, events: &str, more: &str, tools: &str) -> String {
         "[[agents]]\nname = \"{name}\"\nevent_types = [\"{events}\"]\nscope = {{ kind = \"global\" }}\n\
          runner_id = \"plugin:runnel/protocol-agent/default\"\nconcurrency = \"enqueue\"\n\
          state_policy = {{ enabled = true, scopes = [\"conversation\"] }}\ndelivery_policy = {{ interactions = true }}\n\
-         [agents.resource_policy]\nmodels = [\"played\"]\nhistory = [\"page\"]\nstorage = [\"binding\"]\n{tools}\n{more}\
+         [agents.resource_policy]\nmodels = [\"played\"]\nhistory = [\"page\"]\n{tools}\n{more}\
          [agents.config]\nmodel = {{ primary = \"played\", fallbacks = [] }}\nprotocol-enabled = true\n\
          effects = {{ post = {{ effects = [\"publish\"] }} }}\n"
     )

@@ -314,14 +314,14 @@ impl Graph {
         self.aggregate()
     }
 
-    /// The same without nodes, values and transitions, for the stored form.
-    // Bodies hold the rest; transitions were reported as notes before.
-    pub(crate) fn without_nodes(&self) -> Self {
+    /// The same without values and transitions, for the stored form.
+    // Bodies hold the values; transitions were reported as notes before.
+    pub(crate) fn without_values(&self) -> Self {
         Self {
             id: self.id.clone(),
             generation: self.generation,
             info: self.info.clone(),
-            nodes: Vec::new(),
+            nodes: self.nodes.iter().map(Node::without_values).collect(),
             constants: BTreeMap::new(),
             settings: self.settings.clone(),
             begun: self.begun,

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::action::{Action, Class, Executor, ExecutorKind};
+use crate::action::{Action, Class, ExecutorKind};
 use crate::code::Code;
 use crate::ids::ActionId;
 use crate::policy::Visibility;
@@ -264,12 +264,10 @@ impl Node {
         }
     }
 
-    /// The same without action, item, input and output, for the stored form.
+    /// The same without item, input and output, which have bodies in the stored form.
     pub(crate) fn without_values(&self) -> Self {
-        // Actions and values are stored in bodies; only the id stays to find them.
-        let action = Action::new(self.action.id.as_str(), Executor::default());
         Self {
-            action,
+            action: self.action.clone(),
             parent: self.parent.clone(),
             item: None,
             input: None,

@@ -5,6 +5,4 @@ mod store;
 
 pub use result::{ActionRecord, Metrics, NextStep, ResultRecord, result_record};
 pub(crate) use store::instance;
-pub use store::{
-    GraphOwner, RecordBody, RestoreError, StoredGraph, StoredNode, StoredOutput, restore, store,
-};
+pub use store::{RecordBody, RestoreError, StoredGraph, restore, store};

@@ -209,13 +209,10 @@ async fn open<H: GraphAgentHost>(
     writer: ResultWriter,
     cancel: CancellationToken,
 ) -> Result<(ProtocolSession<H>, crate::records::LoadedRecords), Halt> {
-    // The attempt number lets a restarted run take over graphs of its earlier attempt.
     let record = own_record(&env).await?;
-    let attempt = record.as_ref().map_or(1, |run| run.dispatch_attempts);
-    let attempt = u32::try_from(attempt).unwrap_or(1).max(1);
     let is_child =
         is_child_event(&env.context) || record.is_some_and(|run| run.parent_run_id.is_some());
-    let me = RunIdentity::of(&env.context, attempt);
+    let me = RunIdentity::of(&env.context);
     let now = env.clock.now();
     let (records, mut loaded) = GraphRecords::load(env.host.clone(), me, now).await?;
     let digests = std::mem::take(&mut loaded.digests);

@@ -7,7 +7,7 @@ use protocol::manifest::{
 };
 use protocol::resources::{
     AgentOperation, ArtifactOperation, HistoryOperation, InteractionOperation, KnowledgeOperation,
-    ModelOperation, StateScope, StorageArea, ToolOperation,
+    ModelOperation, StateScope, ToolOperation,
 };
 
 /// Default runner id; the command line can replace it.
@@ -51,7 +51,6 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             tools: ToolOperation::ALL.to_vec(),
             knowledge_bases: KnowledgeOperation::ALL.to_vec(),
             history: vec![HistoryOperation::Page],
-            storage: vec![StorageArea::Binding],
             interactions: InteractionOperation::ALL.to_vec(),
             agents: AgentOperation::ALL.to_vec(),
             // Tool results that exceed a response are stored as artifacts and read back.

@@ -1,20 +1,18 @@
 //! Persistence: graphs survive the run that declared them, and no effect happens twice (specification, durability).
 //!
-//! A graph has a small head in the conversation's state, written by compare-and-swap on its version, and bodies in the
-//! agent's storage, written before the head that names them. The head names the run that drives the graph. Another run
-//! takes it over with the next epoch once that run has ended. The take-over depends on no clock.
+//! A graph is a run document in the conversation's state: a small head, and bodies that the gateway writes in the same
+//! transaction. Its lease belongs to the run that drives the graph and ends with that run. Another run then takes it
+//! over.
 //!
-//! | record | holds | bound |
+//! | document | holds | bound |
 //! |---|---|---|
-//! | state `apd.index` | open graphs, the last 50 closed ones, the graph of each declaration | 60 KiB |
-//! | state `apd.g.{id}` | the head of an open graph | 200 KiB |
-//! | state `apd.turns` | turns of earlier runs | 60 KiB |
-//! | state `apd.allow` | approvals for the conversation | 32 entries |
-//! | state `apd.in.{hash}` | an answer that arrived while another run drove the graph | 64 KiB |
-//! | storage `apd/…/{graph}/…` | declaration, inputs, outputs, observations, closed records | 256 MiB, 30 days |
+//! | `apd.g.{id}` | a graph: 16 open ones, and 50 closed ones for 30 days | 2 KiB |
+//! | its bodies | head, declaration, inputs, outputs, observations, closed record | 16 MiB each |
+//! | `apd.turns` | turns of earlier runs | 60 KiB |
+//! | `apd.allow` | approvals for the conversation | 32 entries |
+//! | `apd.in.{hash}` | an answer that arrived while another run drove the graph | 64 KiB |
 
 mod allowances;
-mod bodies;
 mod closed;
 mod digests;
 mod document;
@@ -22,7 +20,6 @@ mod error;
 mod head;
 mod host;
 mod inbox;
-mod index;
 mod load;
 mod reconcile;
 mod save;
@@ -50,56 +47,40 @@ pub use save::DrivenGraphs;
 
 use allowances::Allowances;
 use digests::DigestList;
-use document::StateDocument;
+use document::SharedDocument;
 
 /// Identity under which records are written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunIdentity {
     /// Id of the run in the gateway.
     pub run: String,
-    /// Attempt of the run. A later attempt takes over graphs of an earlier one.
-    pub attempt: u32,
-    /// Conversation and thread; without them, nothing is stored.
-    pub conversation: Option<String>,
     /// Id of the event that started the run.
     pub event: String,
+    /// The event has a conversation; without one, nothing is stored.
+    pub has_conversation: bool,
     /// Access to the conversation's state.
     pub has_state: bool,
-    /// Access to the agent's storage and to the status of runs.
-    pub has_storage: bool,
+    /// Access to the status of runs.
+    pub has_runs: bool,
 }
 
 impl RunIdentity {
     /// Identity of the run with this context.
-    pub fn of(context: &AgentRunContext, attempt: u32) -> Self {
+    pub fn of(context: &AgentRunContext) -> Self {
         let conversation = context.conversation.as_ref();
-        let thread = conversation.and_then(|one| one.thread_id.as_deref());
-        let conversation = conversation.and_then(|one| one.conversation_id.as_deref());
-        // Threads of one conversation have separate records.
-        let named = conversation.map(|id| match thread {
-            Some(thread) => format!("{id}\n{thread}"),
-            None => id.to_owned(),
-        });
         let apis = &context.context.available_apis;
-        let has_area = context.resources.storage.binding_storage;
         Self {
             run: context.run_id.clone(),
-            attempt,
-            conversation: named,
             event: context.event.event_id.clone(),
+            has_conversation: conversation.is_some_and(|one| one.conversation_id.is_some()),
             has_state: apis.state,
-            has_storage: apis.storage && apis.run_get && has_area,
+            has_runs: apis.run_get,
         }
-    }
-
-    /// Conversation, or an empty text.
-    fn conversation(&self) -> String {
-        self.conversation.clone().unwrap_or_default()
     }
 
     /// Fails without access to the conversation's state.
     fn needs_state(&self) -> Result<(), RecordsError> {
-        let is_open = self.has_state && self.conversation.is_some();
+        let is_open = self.has_state && self.has_conversation;
         is_open.then_some(()).ok_or(RecordsError::Refused(
             "nothing is kept: the event has no conversation, or the agent has no access to its state",
         ))
@@ -113,14 +94,14 @@ pub struct GraphRecords<H> {
     me: RunIdentity,
     /// Reason that graphs are not stored.
     refused: Option<&'static str>,
-    digests: StateDocument<DigestList>,
+    digests: SharedDocument<DigestList>,
     /// Open graphs that other runs drive.
     others: BTreeMap<GraphId, KnownGraph>,
     now: Millis,
-    allowances: StateDocument<Allowances>,
+    allowances: SharedDocument<Allowances>,
     /// Graphs that this run drives.
     pub driven: DrivenGraphs<H>,
-    /// The index of graphs, and closed ones.
+    /// Graphs of the conversation, and records of closed ones.
     pub archive: GraphArchive<H>,
 }
 
@@ -204,14 +185,13 @@ impl<H: RecordsHost> GraphRecords<H> {
         };
         let add = |list: &mut DigestList| Ok(list.add(&digest));
         self.digests.change(&self.host, add).await?;
-        // One bounded step of garbage collection for each run.
         if self.can_persist() {
             self.archive.sweep().await;
         }
         Ok(())
     }
 
-    fn needs_storage(&self) -> Result<(), RecordsError> {
+    fn needs_documents(&self) -> Result<(), RecordsError> {
         self.refused
             .map_or(Ok(()), |why| Err(RecordsError::Refused(why)))
     }

@@ -46,12 +46,11 @@ pub(crate) fn context(input: &str, config: &Value) -> AgentRunContext {
         "tools": [tool("look", Some("read")), tool("note", Some("write")), tool("send", Some("irreversible")), tool("mystery", None)],
         "knowledge_bases": [{"kb_id": "docs", "operations": ["retrieve"]}],
         "agents": [{"agent_id": "a-1", "display_name": "writer", "description": "Writes texts.", "operations": ["call"]}],
-        "storage": {"binding_storage": true},
     }))
     .unwrap();
     context.context = serde_json::from_value(json!({
         "conversation_id": "c-7",
-        "available_apis": {"history_page": true, "state": true, "storage": true, "steering_pull": true, "run_get": true,
+        "available_apis": {"history_page": true, "state": true, "steering_pull": true, "run_get": true,
             "child_runs": true},
     }))
     .unwrap();

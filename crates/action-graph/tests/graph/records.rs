@@ -12,7 +12,7 @@ use action_graph::json::pretty;
 use action_graph::node::ActionOutput;
 use action_graph::policy::Visibility;
 use action_graph::project::{apply, patch, project};
-use action_graph::record::{GraphOwner, Metrics, RestoreError, restore, result_record, store};
+use action_graph::record::{Metrics, RestoreError, restore, result_record, store};
 use action_graph::report::render_report;
 use action_graph::schedule::{ActionOutcome, GraphEvent, Why, step};
 use action_graph::workflow::{Workflow, WorkflowNode, from_workflow, workflow_status};
@@ -22,14 +22,6 @@ use crate::support::{
     a_then_b, act, block, budget, done, envelope, failed, fenced, finish, golden, graph_of, ok,
     play, read, read_action, read_call, reads, unsatisfying, world,
 };
-
-fn owner() -> GraphOwner {
-    GraphOwner {
-        run: "run_1".to_owned(),
-        attempt: 1,
-        epoch: 1,
-    }
-}
 
 fn review() -> Graph {
     let actions = json!([
@@ -122,7 +114,7 @@ fn result_record_has_every_field() {
 #[test]
 fn stored_graphs_restore_completely() {
     let mut graph = review();
-    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (head, blobs) = store(&graph, None);
     let text = serde_json::to_string(&head).expect("JSON");
     assert!(!text.contains("Two issues.\",") || text.len() < 40_000);
     let bodies: BTreeMap<_, _> = blobs
@@ -130,8 +122,7 @@ fn stored_graphs_restore_completely() {
         .map(|blob| (blob.key, blob.content))
         .collect();
     let head = serde_json::from_str(&text).expect("it is read");
-    let restored =
-        restore(head, "conv", &mut |key| bodies.get(key).cloned()).expect("it is restored");
+    let restored = restore(head, &mut |key| bodies.get(key).cloned()).expect("it is restored");
     graph.transitions.clear();
     assert_eq!(restored, graph);
 }
@@ -146,39 +137,31 @@ fn null_items_survive_a_restart() {
     world.known.event = json!({"list": [null, 1]});
     let mut graph = graph_of(&world, &block(json!([each])));
     step(&mut graph, GraphEvent::Begin, 0);
-    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (head, blobs) = store(&graph, None);
     let bodies: BTreeMap<_, _> = blobs
         .into_iter()
         .map(|blob| (blob.key, blob.content))
         .collect();
-    let restored =
-        restore(head, "conv", &mut |key| bodies.get(key).cloned()).expect("it is restored");
+    let restored = restore(head, &mut |key| bodies.get(key).cloned()).expect("it is restored");
     assert_eq!(restored.nodes, graph.nodes);
     assert_eq!(restored.declared().count(), 1);
 }
 
 #[test]
-fn foreign_damaged_and_later_records_are_refused() {
+fn damaged_and_later_records_are_refused() {
     let graph = review();
-    let (head, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (head, blobs) = store(&graph, None);
     let bodies: BTreeMap<_, _> = blobs
         .into_iter()
         .map(|blob| (blob.key, blob.content))
         .collect();
     let mut load = |key: &str| bodies.get(key).cloned();
-    assert_eq!(
-        restore(head.clone(), "other", &mut load),
-        Err(RestoreError::Foreign)
-    );
     let mut later = head.clone();
     later.version = 2;
-    assert_eq!(
-        restore(later, "conv", &mut load),
-        Err(RestoreError::Version(2))
-    );
-    let lost = restore(head.clone(), "conv", &mut |_| None);
+    assert_eq!(restore(later, &mut load), Err(RestoreError::Version(2)));
+    let lost = restore(head.clone(), &mut |_| None);
     assert!(matches!(lost, Err(RestoreError::Body(_))));
-    let corrupt = restore(head, "conv", &mut |key| {
+    let corrupt = restore(head, &mut |key| {
         if key.starts_with("find.1") {
             Some(json!({"value": 1, "bytes": 1}))
         } else {
@@ -191,8 +174,8 @@ fn foreign_damaged_and_later_records_are_refused() {
 #[test]
 fn bodies_keep_their_keys() {
     let graph = review();
-    let (_, first) = store(&graph, "conv", owner(), None).expect("it fits");
-    let (_, second) = store(&graph, "conv", owner(), None).expect("it fits");
+    let (_, first) = store(&graph, None);
+    let (_, second) = store(&graph, None);
     assert_eq!(first, second);
     let mut keys: Vec<_> = first.iter().map(|blob| &blob.key).collect();
     keys.sort();
@@ -203,12 +186,12 @@ fn bodies_keep_their_keys() {
 #[test]
 fn stored_outputs_have_no_body_again() {
     let graph = review();
-    let (head, first) = store(&graph, "conv", owner(), None).expect("it fits");
-    let (again, second) = store(&graph, "conv", owner(), Some(&head)).expect("it fits");
+    let (head, first) = store(&graph, None);
+    let (again, second) = store(&graph, Some(&head));
     assert_eq!(again, head);
     let outputs = |blobs: &[action_graph::record::RecordBody]| {
         let keys = blobs.iter().map(|blob| blob.key.as_str());
-        keys.filter(|key| head.outputs.values().any(|one| one.key == **key))
+        keys.filter(|key| head.outputs.values().any(|one| *one == **key))
             .map(str::to_owned)
             .collect::<Vec<_>>()
     };
@@ -234,34 +217,11 @@ fn repeated_actions_keep_outputs_apart() {
     };
     step(&mut graph, finished(1), 1);
     assert_eq!(graph.node(&id()).map(|node| node.attempt), Some(2));
-    let (head, _) = store(&graph, "conv", owner(), None).expect("it fits");
-    assert!(head.outputs[&id()].key.starts_with("a.1."));
+    let (head, _) = store(&graph, None);
+    assert!(head.outputs[&id()].starts_with("a.1."));
     step(&mut graph, finished(2), 2);
-    let (head, _) = store(&graph, "conv", owner(), Some(&head)).expect("it fits");
-    assert!(head.outputs[&id()].key.starts_with("a.2."));
-}
-
-#[test]
-fn the_largest_graph_fits_its_head() {
-    let plain = (0..62).map(|at| read_action(&format!("find_something_{at}"), json!({})));
-    let each = (0..2).map(|at| {
-        read_action(
-            &format!("each_of_them_{at}"),
-            json!({"executor": {"type": "tool", "target": "list"}, "input": {"of": {"$ref": "item"}},
-                "for_each": {"items": "input:event#/list", "max": 64}}),
-        )
-    });
-    let actions: Vec<_> = plain.chain(each).collect();
-    let mut world = world();
-    world.known.event = json!({"list": (0..64).collect::<Vec<_>>()});
-    let output = fenced(&envelope(json!(actions), json!({})), "");
-    let mut graph = graph_of(&world, &output);
-    play(&mut graph, &|_| {
-        ok(json!("a long line of a result ".repeat(200)))
-    });
-    assert_eq!(graph.nodes.len(), 192);
-    let (head, _) = store(&graph, "conv", owner(), None).expect("it fits");
-    assert!(head.outputs.len() == 192, "all have ended");
+    let (head, _) = store(&graph, Some(&head));
+    assert!(head.outputs[&id()].starts_with("a.2."));
 }
 
 #[test]
@@ -286,13 +246,6 @@ fn journals_rebuild_the_same_graph() {
     assert_eq!(replayed(read), live);
     let seqs: Vec<_> = live.transitions.iter().map(|one| one.seq).collect();
     assert_eq!(seqs, [1, 2, 3, 4]);
-}
-
-#[test]
-fn owners_change_by_epoch_alone() {
-    let (mut head, _) = store(&review(), "conv", owner(), None).expect("it fits");
-    head.take_over("run_2", 1);
-    assert_eq!((head.owner.run.as_str(), head.owner.epoch), ("run_2", 2));
 }
 
 #[test]
@@ -445,7 +398,7 @@ fn store_full_false_keeps_the_summary_alone() {
         );
         let mut graph = graph_of(&world(), &block(json!([action])));
         play(&mut graph, &|_| ok(json!("word\n".repeat(2_000))));
-        let (_, blobs) = store(&graph, "conv", owner(), None).expect("it fits");
+        let (_, blobs) = store(&graph, None);
         let output = blobs
             .iter()
             .find(|blob| blob.key.starts_with("a.1."))

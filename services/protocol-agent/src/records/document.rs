@@ -1,108 +1,74 @@
-//! Entry of the conversation's state that several runs change: compare-and-swap on its version, with retries.
+//! Document of the conversation that several runs change: compare-and-swap on its version, with retries.
 
+use protocol::host_api::StatePut;
+use runner_kit::HostError;
+use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
-/// Format version of stored records.
+/// Format version of stored records, in the summary of each document.
 pub(super) const VERSION: u16 = 1;
 /// Maximum consecutive conflicts of one change.
 const ROUNDS: usize = 8;
 
-/// Envelope that names the conversation of a record. In another conversation, the record counts as absent.
-#[derive(Serialize, Deserialize)]
-pub(super) struct RecordEnvelope<T> {
-    pub(super) version: u16,
-    pub(super) conversation: String,
-    pub(super) content: T,
+/// Format version in the summary of a document; 0 if it is none of ours.
+pub(super) fn version_of(summary: Option<&Value>) -> u16 {
+    let version = summary.and_then(|summary| summary.get("version"));
+    let version = version.and_then(Value::as_u64).unwrap_or_default();
+    u16::try_from(version).unwrap_or(u16::MAX)
 }
 
-/// Record under a key.
-pub(super) enum StoredRecord<T> {
-    Absent,
-    Here(T),
-    /// Written by a later version of the runner.
-    Later(u16),
-}
-
-/// Reads a record. Damaged records, and those of another conversation, count as absent.
-pub(super) fn read<T: DeserializeOwned>(value: Value, conversation: &str) -> StoredRecord<T> {
-    let version = value.get("version").and_then(Value::as_u64);
-    let owner = value.get("conversation").and_then(Value::as_str);
-    if owner != Some(conversation) {
-        return StoredRecord::Absent;
-    }
-    match version.map(u16::try_from) {
-        Some(Ok(VERSION)) => match serde_json::from_value::<RecordEnvelope<T>>(value) {
-            Ok(named) => StoredRecord::Here(named.content),
-            Err(error) => {
-                tracing::warn!(error = %error, "a stored record is damaged and counts as absent");
-                StoredRecord::Absent
-            }
-        },
-        Some(Ok(later)) => StoredRecord::Later(later),
-        _ => StoredRecord::Absent,
+/// Document without lease and bodies.
+pub(super) fn plain(value: &impl Serialize) -> StatePut {
+    StatePut {
+        summary: Some(json!({"version": VERSION})),
+        ..StatePut::of(json!(value))
     }
 }
 
-/// Wraps a record in its envelope.
-pub(super) fn named(conversation: &str, content: &impl Serialize) -> Value {
-    let named = RecordEnvelope {
-        version: VERSION,
-        conversation: conversation.to_owned(),
-        content,
-    };
-    serde_json::to_value(named).unwrap_or_default()
-}
-
-/// Last read or written version of an entry.
+/// Last read or written version of a document.
 #[derive(Debug)]
-pub(super) struct StateDocument<T> {
+pub(super) struct SharedDocument<T> {
     key: &'static str,
-    conversation: String,
     pub(super) value: T,
     version: Option<i64>,
 }
 
-impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
-    /// Entry with the default value, without a stored version.
+impl<T: Serialize + DeserializeOwned + Clone + Default> SharedDocument<T> {
+    /// Document with the default value, without a stored version.
     pub(super) fn absent(key: &'static str) -> Self {
         Self {
             key,
-            conversation: String::new(),
             value: T::default(),
             version: None,
         }
     }
 
-    /// Reads the entry, or the default value if it is absent.
+    /// Reads the document, or the default value if it is absent. A damaged one counts as absent.
     pub(super) async fn read(
         host: &impl RecordsHost,
         key: &'static str,
-        conversation: &str,
     ) -> Result<Self, RecordsError> {
         let mut document = Self::absent(key);
-        conversation.clone_into(&mut document.conversation);
-        document.reload(host).await?;
-        Ok(document)
-    }
-
-    async fn reload(&mut self, host: &impl RecordsHost) -> Result<(), RecordsError> {
-        let entry = with_retries(|| host.state_get(self.key)).await?;
-        self.version = entry.as_ref().map(|entry| entry.version);
-        self.value = match entry.map(|entry| read(entry.value, &self.conversation)) {
-            Some(StoredRecord::Here(value)) => value,
-            Some(StoredRecord::Later(_)) => {
-                return Err(RecordsError::Refused(
-                    "a later version of the runner keeps this conversation: upgrade the runner",
-                ));
-            }
-            Some(StoredRecord::Absent) | None => T::default(),
+        let Some(stored) = with_retries(|| host.document(key)).await? else {
+            return Ok(document);
         };
-        Ok(())
+        document.version = Some(stored.version);
+        if version_of(stored.summary.as_ref()) > VERSION {
+            return Err(RecordsError::Refused(
+                "a later version of the runner keeps this conversation: upgrade the runner",
+            ));
+        }
+        match serde_json::from_value(stored.value) {
+            Ok(value) => document.value = value,
+            Err(error) => {
+                tracing::warn!(error = %error, "a stored record is damaged and counts as absent");
+            }
+        }
+        Ok(document)
     }
 
     /// Applies a change to the current value. After a conflict, `change` runs again on the new value. It returns false
@@ -113,8 +79,8 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
         mut change: impl FnMut(&mut T) -> Result<bool, RecordsError>,
     ) -> Result<(), RecordsError> {
         if self.version.is_none() {
-            // The write of a new entry is unconditional, so read again: another run may have written it by now.
-            self.reload(host).await?;
+            // The write of a new document is unconditional, so read again: another run may have written it by now.
+            *self = Self::read(host, self.key).await?;
         }
         let mut rounds = ROUNDS;
         loop {
@@ -122,9 +88,9 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
             if !change(&mut next)? {
                 return Ok(());
             }
-            let value = named(&self.conversation, &next);
+            let document = plain(&next);
             let version = self.version;
-            match with_retries(|| host.state_put(self.key, value.clone(), version)).await {
+            match with_retries(|| host.put_document(self.key, &document, version)).await {
                 Ok(version) => {
                     self.value = next;
                     self.version = Some(version);
@@ -132,7 +98,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
                 }
                 Err(error) if is_version_conflict(&error) && rounds > 0 => {
                     rounds -= 1;
-                    self.reload(host).await?;
+                    *self = Self::read(host, self.key).await?;
                 }
                 Err(error) => return Err(error.into()),
             }
@@ -141,7 +107,7 @@ impl<T: Serialize + DeserializeOwned + Clone + Default> StateDocument<T> {
 }
 
 /// True if a conditional write failed because its version is outdated.
-pub(super) fn is_version_conflict(error: &runner_kit::HostError) -> bool {
-    // `not_found`: another run has removed the entry.
+pub(super) fn is_version_conflict(error: &HostError) -> bool {
+    // `not_found`: another run has removed the document.
     error.is_conflict() || error.is_not_found()
 }

@@ -1,7 +1,6 @@
 //! Errors of records: lost leases, gateway failures, and reached bounds.
 
 use action_graph::ids::GraphId;
-use action_graph::record::RestoreError;
 use runner_kit::HostError;
 
 /// Failure to read or write records.
@@ -36,9 +35,6 @@ pub enum RecordsError {
     /// This run may not store records.
     #[error("{0}")]
     Refused(&'static str),
-    /// A stored record is damaged, or of a later version.
-    #[error(transparent)]
-    Restore(#[from] RestoreError),
 }
 
 impl From<HostError> for RecordsError {

@@ -1,120 +1,78 @@
-//! Host API of the records: state of the conversation, storage of the agent, and status of runs.
+//! Host API of the records: documents of the conversation, and status of runs.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::host_api::{StateKeys, StateValue, StorageKeys};
+use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _, stream};
+use protocol::host_api::{StateDocument, StatePut, StateValue};
 use protocol::id::RunId;
-use protocol::resources::{StateScope, StorageArea};
+use protocol::resources::StateScope;
 use protocol::run::RunStatus;
-use runner_kit::host::{Blob, Host, HostError, StorageKeyQuery};
+use runner_kit::host::{Host, HostError};
 use serde_json::Value;
 
 /// Result of a host call.
 pub type HostResult<T> = Result<T, HostError>;
 
-/// Storage area of the bodies, shared by all conversations of the agent.
-const AREA: StorageArea = StorageArea::Binding;
+const SCOPE: StateScope = StateScope::Conversation;
 /// Maximum calls of [`with_retries`], including the first.
 const TRIES: u32 = 4;
 /// Backoff before the first retry; it doubles.
 const PAUSE: Duration = Duration::from_millis(150);
+/// Concurrent reads of bodies.
+const AT_ONCE: usize = 4;
 
 /// Host API calls of the records. Errors are those of [`Host`].
 pub trait RecordsHost: Clone + Send + Sync + 'static {
-    /// Value of the conversation's state with its version.
-    fn state_get(&self, key: &str) -> impl Future<Output = HostResult<Option<StateValue>>> + Send;
+    /// Documents of the conversation whose key begins with `apd.`, without values; at most 100.
+    fn documents(&self) -> impl Future<Output = HostResult<Vec<StateDocument>>> + Send;
 
-    /// Writes a value of the conversation's state and returns its new version. With `version`, only if it is the stored
-    /// one; without, unconditionally.
-    fn state_put(
+    /// A document of the conversation.
+    fn document(&self, key: &str) -> impl Future<Output = HostResult<Option<StateValue>>> + Send;
+
+    /// Body of a document; `None` if it is absent.
+    fn body(&self, key: &str, id: &str) -> impl Future<Output = HostResult<Option<Value>>> + Send;
+
+    /// Writes a document with its bodies in one transaction and returns its new version. With `version`, only over
+    /// that one; without, a lease is only taken if the document is new or this run has it.
+    fn put_document(
         &self,
         key: &str,
-        value: Value,
+        document: &StatePut,
         version: Option<i64>,
     ) -> impl Future<Output = HostResult<i64>> + Send;
 
-    /// Removes a value of the conversation's state; false if it was absent.
-    fn state_delete(&self, key: &str) -> impl Future<Output = HostResult<bool>> + Send;
-
-    /// Keys of the conversation's state with this prefix, at most `limit`.
-    fn state_list(
-        &self,
-        prefix: &str,
-        limit: u32,
-    ) -> impl Future<Output = HostResult<StateKeys>> + Send;
-
-    /// Body in the agent's storage; `None` if it is absent.
-    fn blob_get(&self, key: &str) -> impl Future<Output = HostResult<Option<Vec<u8>>>> + Send;
-
-    /// Writes a body of at most 10 MiB.
-    fn blob_put(&self, key: &str, bytes: Vec<u8>) -> impl Future<Output = HostResult<()>> + Send;
-
-    /// Removes a body; false if it was absent.
-    fn blob_delete(&self, key: &str) -> impl Future<Output = HostResult<bool>> + Send;
-
-    /// Keys of bodies with this prefix, at most 100, after a cursor.
-    fn blob_list(
-        &self,
-        prefix: &str,
-        after: Option<String>,
-    ) -> impl Future<Output = HostResult<StorageKeys>> + Send;
+    /// Removes a document with its bodies; false if it was absent.
+    fn delete_document(&self, key: &str) -> impl Future<Output = HostResult<bool>> + Send;
 
     /// Status of a run of this conversation; `None` if it was removed.
     fn run_status(&self, id: &str) -> impl Future<Output = HostResult<Option<RunStatus>>> + Send;
 }
 
 impl RecordsHost for Host {
-    async fn state_get(&self, key: &str) -> HostResult<Option<StateValue>> {
-        self.state().get(StateScope::Conversation, key).await
+    async fn documents(&self) -> HostResult<Vec<StateDocument>> {
+        Ok(self.state().list(SCOPE, "apd.", 100).await?.documents)
     }
 
-    async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
-        let scope = StateScope::Conversation;
-        match version {
-            Some(version) => {
-                self.state()
-                    .put_if_version(scope, key, value, version)
-                    .await
-            }
-            None => self.state().put(scope, key, value).await,
-        }
+    async fn document(&self, key: &str) -> HostResult<Option<StateValue>> {
+        self.state().get(SCOPE, key).await
     }
 
-    async fn state_delete(&self, key: &str) -> HostResult<bool> {
-        self.state().delete(StateScope::Conversation, key).await
+    async fn body(&self, key: &str, id: &str) -> HostResult<Option<Value>> {
+        self.state().body(SCOPE, key, id).await
     }
 
-    async fn state_list(&self, prefix: &str, limit: u32) -> HostResult<StateKeys> {
-        self.state()
-            .list(StateScope::Conversation, prefix, limit)
-            .await
+    async fn put_document(
+        &self,
+        key: &str,
+        document: &StatePut,
+        version: Option<i64>,
+    ) -> HostResult<i64> {
+        self.state().write(SCOPE, key, document, version).await
     }
 
-    async fn blob_get(&self, key: &str) -> HostResult<Option<Vec<u8>>> {
-        let blob = self.storage().get(AREA, key).await?;
-        Ok(blob.map(|blob| blob.bytes))
-    }
-
-    async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> HostResult<()> {
-        let content_type = "application/octet-stream".to_owned();
-        let blob = Blob {
-            content_type,
-            bytes,
-        };
-        self.storage().put(AREA, key, blob).await
-    }
-
-    async fn blob_delete(&self, key: &str) -> HostResult<bool> {
-        self.storage().delete(AREA, key).await
-    }
-
-    async fn blob_list(&self, prefix: &str, after: Option<String>) -> HostResult<StorageKeys> {
-        let query = StorageKeyQuery {
-            prefix: prefix.to_owned(),
-            after_cursor: after,
-            limit: Some(100),
-        };
-        self.storage().list(AREA, &query).await
+    async fn delete_document(&self, key: &str) -> HostResult<bool> {
+        self.state().delete(SCOPE, key).await
     }
 
     async fn run_status(&self, id: &str) -> HostResult<Option<RunStatus>> {
@@ -125,6 +83,31 @@ impl RecordsHost for Host {
         let run = self.runs().get(id).await?;
         Ok(run.map(|run| run.status))
     }
+}
+
+/// Reads bodies of a document by name. Absent ones are omitted.
+pub(super) async fn read_bodies(
+    host: &impl RecordsHost,
+    key: &str,
+    names: impl IntoIterator<Item = String>,
+) -> HostResult<BTreeMap<String, Value>> {
+    let read = |name: String| async move {
+        let id = body_id(&name);
+        let content = with_retries(|| host.body(key, &id)).await?;
+        HostResult::Ok(content.map(|content| (name, content)))
+    };
+    // Boxed and collected: the compiler cannot prove that a lazy iterator of borrowing futures is `Send`.
+    let reads: Vec<_> = names.into_iter().map(|name| read(name).boxed()).collect();
+    let found = stream::iter(reads).buffer_unordered(AT_ONCE);
+    found
+        .try_filter_map(|found| async { Ok(found) })
+        .try_collect()
+        .await
+}
+
+/// Id of a body. Ids of instances contain brackets, which ids of bodies may not.
+pub(super) fn body_id(name: &str) -> String {
+    name.replace('[', ":").replace(']', "")
 }
 
 /// Retries a call with exponential backoff while it fails with a retryable error, at most [`TRIES`] calls.

@@ -2,11 +2,12 @@
 
 use action_graph::graph::Millis;
 use protocol::JsonObject;
+use protocol::host_api::StateDocument;
 use secrets::digest::sha256_hex;
 use serde::{Deserialize, Serialize};
 
 use crate::records::GraphRecords;
-use crate::records::document::{StoredRecord, named, read};
+use crate::records::document::plain;
 use crate::records::error::RecordsError;
 use crate::records::host::{RecordsHost, with_retries};
 
@@ -34,8 +35,8 @@ impl<H: RecordsHost> GraphRecords<H> {
     /// Stores an answer for the next run, because a live run drives the graph.
     pub async fn leave_answer(&self, submission: &Submission) -> Result<(), RecordsError> {
         self.me.needs_state()?;
-        let value = named(&self.me.conversation(), submission);
-        if value.to_string().len() > BYTES {
+        let document = plain(submission);
+        if document.value.to_string().len() > BYTES {
             return Err(RecordsError::Full {
                 what: "an answer",
                 bound: BYTES,
@@ -43,7 +44,7 @@ impl<H: RecordsHost> GraphRecords<H> {
         }
         let key = key(&submission.interaction);
         // Unconditional: a repeated answer to the same question replaces the first one.
-        with_retries(|| self.host.state_put(&key, value.clone(), None)).await?;
+        with_retries(|| self.host.put_document(&key, &document, None)).await?;
         Ok(())
     }
 
@@ -51,33 +52,32 @@ impl<H: RecordsHost> GraphRecords<H> {
     pub async fn forget_answer(&self, interaction: &str) -> Result<(), RecordsError> {
         self.me.needs_state()?;
         let key = key(interaction);
-        with_retries(|| self.host.state_delete(&key)).await?;
+        with_retries(|| self.host.delete_document(&key)).await?;
         Ok(())
     }
 
-    /// Reads the answers under these keys. Removes expired ones.
+    /// Reads the answers among these documents. Removes expired ones.
     pub(super) async fn read_inbox(
         &self,
-        keys: &[String],
+        entries: &[StateDocument],
     ) -> Result<Vec<Submission>, RecordsError> {
         let mut found = Vec::new();
-        for key in keys.iter().filter(|key| key.starts_with(INBOX)) {
-            let Some(entry) = with_retries(|| self.host.state_get(key)).await? else {
-                continue;
-            };
-            match read::<Submission>(entry.value, &self.me.conversation()) {
-                StoredRecord::Here(one) if self.now.saturating_sub(one.at) > RETENTION => {
-                    with_retries(|| self.host.state_delete(key)).await?;
+        for entry in entries.iter().filter(|entry| entry.key.starts_with(INBOX)) {
+            let stored = with_retries(|| self.host.document(&entry.key)).await?;
+            let answer = stored.map(|stored| serde_json::from_value::<Submission>(stored.value));
+            match answer {
+                Some(Ok(one)) if self.now.saturating_sub(one.at) > RETENTION => {
+                    with_retries(|| self.host.delete_document(&entry.key)).await?;
                 }
-                StoredRecord::Here(one) => found.push(one),
-                StoredRecord::Absent | StoredRecord::Later(_) => {}
+                Some(Ok(one)) => found.push(one),
+                Some(Err(_)) | None => {}
             }
         }
         Ok(found)
     }
 }
 
-/// State key of an answer. The hash bounds the length of the key.
+/// Key of an answer. The hash bounds its length.
 fn key(interaction: &str) -> String {
     format!("{INBOX}{}", &sha256_hex(interaction)[..32])
 }

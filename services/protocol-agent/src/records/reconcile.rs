@@ -1,11 +1,11 @@
 //! Recovery of attempts without a stored end (rule 16), decided only from stored facts.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use action_graph::code::Code;
 use action_graph::graph::{Graph, Millis};
 use action_graph::ids::ActionId;
-use action_graph::node::{ActionOutput, Node, NodeState, Sent, Wait};
+use action_graph::node::{Node, NodeState, Sent, Wait};
 use action_graph::schedule::{
     ActionOutcome, ApprovalRequest, Denial, GraphEvent, RecoveredAttempt,
 };
@@ -15,8 +15,6 @@ use crate::records::head::PendingQuestion;
 
 /// Stored facts about a graph at its take-over.
 pub(super) struct RecoveryFacts<'a> {
-    /// Outputs of running attempts whose bodies are stored.
-    pub(super) outputs: BTreeMap<(ActionId, u32), ActionOutput>,
     /// Questions in the head.
     pub(super) asks: &'a [PendingQuestion],
     /// Runs that completed, so that their questions were sent.
@@ -42,7 +40,7 @@ pub struct RecoveryFindings {
 
 impl RecoveryFindings {
     /// Derives the findings for each action of a graph at its take-over.
-    pub(super) fn of(graph: &Graph, facts: &mut RecoveryFacts<'_>) -> Self {
+    pub(super) fn of(graph: &Graph, facts: &RecoveryFacts<'_>) -> Self {
         let mut found = Self::default();
         for node in &graph.nodes {
             found.add(node, facts);
@@ -50,17 +48,10 @@ impl RecoveryFindings {
         found
     }
 
-    fn add(&mut self, node: &Node, facts: &mut RecoveryFacts<'_>) {
+    fn add(&mut self, node: &Node, facts: &RecoveryFacts<'_>) {
         let (id, attempt) = (node.action.id.clone(), node.attempt);
         match node.state {
-            NodeState::Running => {
-                // Outputs are stored before the head: a stored one proves the end of the attempt.
-                let found = match facts.outputs.remove(&(id.clone(), attempt)) {
-                    Some(output) => RecoveredAttempt::Ended(ActionOutcome::done(output)),
-                    None => RecoveredAttempt::Nothing,
-                };
-                self.recovered(node, found);
-            }
+            NodeState::Running => self.recovered(node, RecoveredAttempt::Nothing),
             NodeState::Waiting(Wait::Child) => match &node.child {
                 Some(run) => self.children.push((id, attempt, run.clone())),
                 None => self.recovered(node, RecoveredAttempt::Unknown),

@@ -1,42 +1,96 @@
-//! Storage of a graph at its opening and while it runs: bodies first, then the head by compare-and-swap on its version.
+//! Storage of a graph at its opening and while it runs: each write is one transaction with its new bodies.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use action_graph::declaration::DeclarationSource;
 use action_graph::diagnostic::Diagnostic;
-use action_graph::graph::{Graph, Millis};
+use action_graph::graph::{Graph, GraphStatus, Millis};
 use action_graph::ids::GraphId;
-use action_graph::record::{GraphOwner, RecordBody};
+use action_graph::record::RecordBody;
 use action_graph::result::observe::mark_delivered;
 use action_graph::transcript::TranscriptTurn;
+use protocol::host_api::StatePut;
 use secrets::digest::sha256_hex;
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::failpoint::reach;
-use crate::records::bodies::Bodies;
-use crate::records::document::{StoredRecord, is_version_conflict, named, read};
+use crate::records::closed::GraphEntry;
+use crate::records::document::{VERSION, is_version_conflict};
 use crate::records::error::RecordsError;
-use crate::records::head::{GraphHead, HEAD_BYTES, HeadChange, Observation, PendingQuestion};
-use crate::records::host::{RecordsHost, with_retries};
-use crate::records::index::{Index, OpenEntry};
+use crate::records::head::{GraphHead, HEAD, HeadChange, Observation, PendingQuestion};
+use crate::records::host::{RecordsHost, body_id, read_bodies, with_retries};
 use crate::records::{GraphRecords, OpenOutcome, RunIdentity};
 
-/// Maximum bytes of all bodies of a graph.
-const GRAPH_BYTES: u64 = 256 << 20;
-/// Maximum consecutive conflicts of one write of a head.
-const ROUNDS: usize = 4;
+/// Maximum bytes of the bodies of one write. The gateway's limit of a request is 20 MiB.
+const WRITE_BYTES: usize = 16 << 20;
+/// Maximum open graphs of a conversation. The agent's own limits may be lower.
+const OPEN: usize = 16;
+/// Maximum lease, in seconds. It ends with the run.
+const LEASE: u32 = 86_400;
+/// Maximum characters of a title.
+const TITLE: usize = 80;
+/// Maximum runs in a summary, which has at most 2 KiB.
+const RUNS: usize = 24;
 
 /// Name of the body with the model's output.
-const SOURCE: &str = "source";
+pub(super) const SOURCE: &str = "source";
 /// Maximum bytes of the model's output that are stored for inspection.
 const RAW: usize = 64 << 10;
 
-/// Key prefix of heads.
-pub(super) const HEADS: &str = "apd.g.";
+/// Key prefix of graphs.
+pub(super) const GRAPHS: &str = "apd.g.";
 
-/// State key of a graph's head.
-pub(super) fn head_key(graph: &GraphId) -> String {
-    format!("{HEADS}{graph}")
+/// Key of a graph's document.
+pub(super) fn key_of(graph: &GraphId) -> String {
+    format!("{GRAPHS}{graph}")
+}
+
+/// Summary of a graph's document, for the list of documents.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct GraphSummary {
+    version: u16,
+    /// Number of the declaration in the run that opened the graph.
+    pub(super) ordinal: u32,
+    pub(super) opened: Millis,
+    title: String,
+    /// The last [`RUNS`] runs that drove the graph; the first one opened it.
+    pub(super) runs: Vec<String>,
+    /// Absent while the graph is open.
+    pub(super) closed: Option<GraphClosing>,
+}
+
+/// End of a graph.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct GraphClosing {
+    pub(super) status: GraphStatus,
+    pub(super) at: Millis,
+}
+
+impl GraphSummary {
+    /// Document of a graph with the lease of this run.
+    pub(super) fn document(&self) -> StatePut {
+        StatePut {
+            summary: Some(json!(self)),
+            lease_seconds: Some(LEASE),
+            ..StatePut::of(Value::Null)
+        }
+    }
+
+    /// Run that drives the graph.
+    pub(super) fn owner(&self) -> &str {
+        self.runs.last().map_or("", String::as_str)
+    }
+
+    /// Sets another run as the owner of the graph.
+    pub(super) fn take_over(&mut self, run: &str) {
+        if self.owner() != run {
+            if self.runs.len() == RUNS {
+                // The first run opened the graph.
+                self.runs.remove(1);
+            }
+            self.runs.push(run.to_owned());
+        }
+    }
 }
 
 /// Graphs that this run drives.
@@ -44,7 +98,6 @@ pub(super) fn head_key(graph: &GraphId) -> String {
 pub struct DrivenGraphs<H> {
     pub(super) host: H,
     pub(super) me: RunIdentity,
-    pub(super) bodies: Bodies<H>,
     pub(super) held: BTreeMap<GraphId, DrivenGraph>,
 }
 
@@ -52,8 +105,7 @@ pub struct DrivenGraphs<H> {
 #[derive(Debug)]
 pub(super) struct DrivenGraph {
     pub(super) head: GraphHead,
-    /// Version of the stored head; absent before the first write.
-    pub(super) version: Option<i64>,
+    pub(super) summary: GraphSummary,
     /// Names of stored bodies.
     pub(super) written: BTreeSet<String>,
 }
@@ -67,7 +119,10 @@ impl<H: RecordsHost> DrivenGraphs<H> {
     /// Runs that drove a graph, for its record.
     pub fn runs(&self, graph: &GraphId) -> Vec<String> {
         let held = self.held.get(graph);
-        held.map_or_else(|| vec![self.me.run.clone()], |held| held.head.runs.clone())
+        held.map_or_else(
+            || vec![self.me.run.clone()],
+            |held| held.summary.runs.clone(),
+        )
     }
 
     /// Graph and question of a submission; `None` if no open graph waits for it.
@@ -85,7 +140,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         let Some(held) = self.held.get(&graph.id) else {
             return Ok(());
         };
-        let change = held.head.next(graph)?;
+        let change = GraphHead::of(graph, Some(&held.head));
         self.write(&graph.id, change).await
     }
 
@@ -99,7 +154,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
             return Ok(());
         };
         let run = self.me.run.clone();
-        let mut change = held.head.next(graph)?;
+        let mut change = GraphHead::of(graph, Some(&held.head));
         change.head.ask(PendingQuestion { run, ..ask });
         self.write(&graph.id, change).await
     }
@@ -125,7 +180,7 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         let content = serde_json::to_value(&turn).unwrap_or_default();
         let hash = sha256_hex(content.to_string());
         let key = format!("observation.{}.{}", graph.seq, &hash[..16]);
-        let mut change = held.head.next(graph)?;
+        let mut change = GraphHead::of(graph, Some(&held.head));
         change.head.observe(Observation {
             seq: graph.seq,
             generation: graph.generation,
@@ -134,7 +189,6 @@ impl<H: RecordsHost> DrivenGraphs<H> {
         });
         change.bodies.push(RecordBody { key, content });
         self.write(&graph.id, change).await?;
-        reach("observe.stored").await;
         Ok(turn)
     }
 
@@ -146,127 +200,99 @@ impl<H: RecordsHost> DrivenGraphs<H> {
     ) -> Result<Option<TranscriptTurn>, RecordsError> {
         let mut made = head.observations.iter().rev();
         let made = made.find(|one| (one.seq, one.generation) == (graph.seq, graph.generation));
-        let Some(made) = made else { return Ok(None) };
-        let body = self.bodies.read(&graph.id, &made.body).await?;
+        let names = made.map(|made| made.body.clone());
+        let mut bodies = read_bodies(&self.host, &key_of(&graph.id), names).await?;
+        let body = bodies.pop_first().map(|(_, body)| body);
         Ok(body.and_then(|body| serde_json::from_value(body).ok()))
     }
 
-    /// Writes the bodies of a change, then its head.
-    pub(super) async fn write(
+    /// Writes a change with its bodies.
+    async fn write(&mut self, id: &GraphId, change: HeadChange) -> Result<(), RecordsError> {
+        let Some(held) = self.held.get(id) else {
+            return Ok(());
+        };
+        let HeadChange { head, mut bodies } = change;
+        bodies.push(head.body());
+        let document = held.summary.document();
+        self.put(id, bodies, &document, document.clone()).await?;
+        if let Some(held) = self.held.get_mut(id) {
+            held.head = head;
+        }
+        Ok(())
+    }
+
+    /// Writes bodies that are not stored yet and, with the last of them, `document`. `stored`: the document until then.
+    pub(super) async fn put(
         &mut self,
         id: &GraphId,
-        change: HeadChange,
+        bodies: Vec<RecordBody>,
+        stored: &StatePut,
+        document: StatePut,
     ) -> Result<(), RecordsError> {
-        let mut head = self.write_bodies(id, change).await?;
-        reach("save.bodies").await;
-        let size = serde_json::to_vec(&head).map_or(0, |bytes| bytes.len());
-        if size > HEAD_BYTES {
-            return Err(RecordsError::Full {
-                what: "the head of the graph",
-                bound: HEAD_BYTES,
-            });
-        }
-        for _ in 0..ROUNDS {
-            let Some(held) = self.held.get_mut(id) else {
-                break;
+        let names: Vec<_> = bodies.iter().map(|body| body.key.clone()).collect();
+        let mut batches = batches(bodies, self.held.get(id))?;
+        let last = batches.pop().unwrap_or_default();
+        let mut writes: Vec<_> = batches.into_iter().map(|bodies| (stored, bodies)).collect();
+        writes.push((&document, last));
+        for (document, bodies) in writes {
+            let document = StatePut {
+                bodies,
+                ..document.clone()
             };
-            let value = named(&head.stored.conversation, &head);
-            let (key, version) = (head_key(id), held.version);
-            match with_retries(|| self.host.state_put(&key, value.clone(), version)).await {
-                Ok(version) => {
-                    held.version = Some(version);
-                    held.written.extend(head.names());
-                    held.head = head;
-                    reach("save.head").await;
-                    return Ok(());
-                }
-                // A retried write conflicts with itself if only the response of the first one was lost.
+            let key = key_of(id);
+            // Without a version: the lease excludes other writers, and a write with a lost response is repeatable.
+            match with_retries(|| self.host.put_document(&key, &document, None)).await {
+                Ok(_) => {}
                 Err(error) if is_version_conflict(&error) => {
-                    head = self.resolve_conflict(id, head).await?;
+                    self.held.remove(id);
+                    let lease = error.details.get("lease").and_then(|one| one.get("run_id"));
+                    let run = lease.and_then(Value::as_str).unwrap_or_default().to_owned();
+                    let graph = id.clone();
+                    return Err(RecordsError::LeaseLost { graph, run });
                 }
                 Err(error) => return Err(error.into()),
             }
         }
-        Err(self.lost(id, String::new()))
-    }
-
-    /// Handles another stored version: our own write with a lost response, or a take-over by another run.
-    async fn resolve_conflict(
-        &mut self,
-        id: &GraphId,
-        head: GraphHead,
-    ) -> Result<GraphHead, RecordsError> {
-        let key = head_key(id);
-        let Some(entry) = with_retries(|| self.host.state_get(&key)).await? else {
-            return Err(self.lost(id, String::new()));
-        };
-        let stored: StoredRecord<GraphHead> = read(entry.value, &head.stored.conversation);
-        let StoredRecord::Here(stored) = stored else {
-            return Err(self.lost(id, String::new()));
-        };
-        let owner = &stored.stored.owner;
-        if *owner != head.stored.owner {
-            return Err(self.lost(id, owner.run.clone()));
-        }
         if let Some(held) = self.held.get_mut(id) {
-            held.version = Some(entry.version);
+            // The head has the same name in each version.
+            held.written
+                .extend(names.into_iter().filter(|name| name != HEAD));
         }
-        Ok(head)
-    }
-
-    fn lost(&mut self, id: &GraphId, run: String) -> RecordsError {
-        self.held.remove(id);
-        RecordsError::LeaseLost {
-            graph: id.clone(),
-            run,
-        }
-    }
-
-    /// Writes bodies that are not stored yet.
-    async fn write_bodies(
-        &mut self,
-        id: &GraphId,
-        change: HeadChange,
-    ) -> Result<GraphHead, RecordsError> {
-        let HeadChange { mut head, bodies } = change;
-        let Some(held) = self.held.get_mut(id) else {
-            return Ok(head);
-        };
-        let mut new: BTreeMap<&str, &Value> = BTreeMap::new();
-        for body in &bodies {
-            if !held.written.contains(&body.key) && !head.inline.contains_key(&body.key) {
-                new.insert(&body.key, &body.content);
-            }
-        }
-        let list: Vec<_> = new.into_iter().collect();
-        if head.bytes > GRAPH_BYTES {
-            return Err(RecordsError::Full {
-                what: "the bodies of the graph",
-                bound: usize::try_from(GRAPH_BYTES).unwrap_or(usize::MAX),
-            });
-        }
-        match self.bodies.write_all(id, &list).await {
-            Ok(bytes) => {
-                head.bytes += bytes;
-                held.written
-                    .extend(list.iter().map(|(key, _)| (*key).to_owned()));
-            }
-            // From a cancelled run, the gateway accepts only state: the bodies move into the head.
-            Err(error) if error.is_cancelled() => {
-                let bodies = list
-                    .iter()
-                    .map(|(key, content)| ((*key).to_owned(), (*content).clone()));
-                head.inline.extend(bodies);
-            }
-            Err(error) => return Err(error),
-        }
-        Ok(head)
+        Ok(())
     }
 }
 
+/// Groups bodies that are not stored yet into writes within the gateway's limit.
+fn batches(
+    bodies: Vec<RecordBody>,
+    held: Option<&DrivenGraph>,
+) -> Result<Vec<BTreeMap<String, Value>>, RecordsError> {
+    let (mut full, mut last, mut bytes) = (Vec::new(), BTreeMap::new(), 0);
+    for body in bodies {
+        if held.is_some_and(|held| held.written.contains(&body.key)) {
+            continue;
+        }
+        let size = body.content.to_string().len();
+        if size > WRITE_BYTES {
+            return Err(RecordsError::Full {
+                what: "a stored result",
+                bound: WRITE_BYTES,
+            });
+        }
+        if bytes + size > WRITE_BYTES {
+            full.push(std::mem::take(&mut last));
+            bytes = 0;
+        }
+        bytes += size;
+        last.insert(body_id(&body.key), body.content);
+    }
+    full.push(last);
+    Ok(full)
+}
+
 impl<H: RecordsHost> GraphRecords<H> {
-    /// Stores an accepted graph: the model's output, then the index, then its head. `ordinal`: number of the
-    /// declaration in this run; a repeated one returns its existing graph.
+    /// Stores an accepted graph with the model's output. `ordinal`: number of the declaration in this run; a repeated
+    /// one returns its existing graph.
     pub async fn open(
         &mut self,
         ordinal: u32,
@@ -276,56 +302,52 @@ impl<H: RecordsHost> GraphRecords<H> {
         diagnostics: &[Diagnostic],
         now: Millis,
     ) -> Result<OpenOutcome, RecordsError> {
-        self.needs_storage()?;
-        let id = &graph.id;
-        if let Some(made) = self.archive.index.value.made_by(&self.me.run, ordinal) {
+        self.needs_documents()?;
+        let run = &self.me.run;
+        if let Some(made) = self.archive.made_by(run, ordinal) {
             return Ok(OpenOutcome::Exists(made.clone()));
         }
+        if self.archive.open_graphs() >= OPEN {
+            return Err(RecordsError::Full {
+                what: "the list of open graphs",
+                bound: OPEN,
+            });
+        }
         let end = raw.floor_char_boundary(RAW);
-        let body = json!({
+        let content = json!({
             "raw": &raw[..end],
             "bytes": raw.len(),
             "source": source,
             "diagnostics": diagnostics,
             "accepted_sha256": graph.info.accepted_sha256,
         });
-        let mut bytes = self.driven.bodies.write_all(id, &[(SOURCE, &body)]).await?;
-        reach("open.raw").await;
-        let open = OpenEntry {
-            id: id.clone(),
-            run: self.me.run.clone(),
-            at: now,
+        let summary = GraphSummary {
+            version: VERSION,
+            ordinal,
+            opened: now,
+            title: graph.info.title.chars().take(TITLE).collect(),
+            runs: vec![run.clone()],
+            closed: None,
         };
-        // Index before head: the next run finds and removes an entry without a head, and its bodies.
-        let add = |index: &mut Index| index.open(open.clone(), ordinal);
-        self.archive.index.change(&self.host, add).await?;
-        reach("open.index").await;
-        let owner = GraphOwner {
-            run: self.me.run.clone(),
-            attempt: self.me.attempt,
-            epoch: 1,
-        };
-        let conversation = self.me.conversation();
-        let change = GraphHead::first(graph, &conversation, owner, SOURCE.to_owned(), now)?;
-        let bodies: Vec<_> = change
-            .bodies
-            .iter()
-            .map(|body| (body.key.as_str(), &body.content))
-            .collect();
-        bytes += self.driven.bodies.write_all(id, &bodies).await?;
-        let mut head = change.head;
-        head.bytes = bytes;
-        let value = named(&conversation, &head);
-        // Unconditional: the random id guarantees that the key is unused.
-        let key = head_key(id);
-        let version = with_retries(|| self.host.state_put(&key, value.clone(), None)).await?;
-        reach("open.head").await;
+        let HeadChange { head, mut bodies } = GraphHead::of(graph, None);
+        let key = SOURCE.to_owned();
+        bodies.push(RecordBody { key, content });
+        bodies.push(head.body());
+        let id = graph.id.clone();
+        let written = bodies.iter().map(|body| body.key.clone());
+        let written = written.filter(|name| name != HEAD).collect();
+        // The random id guarantees that the key is unused.
+        let document = summary.document();
+        self.driven
+            .put(&id, bodies, &document, document.clone())
+            .await?;
         let held = DrivenGraph {
-            written: head.names(),
             head,
-            version: Some(version),
+            summary: summary.clone(),
+            written,
         };
         self.driven.held.insert(id.clone(), held);
+        self.archive.entries.push(GraphEntry { id, summary });
         Ok(OpenOutcome::New)
     }
 }

@@ -1,4 +1,4 @@
-//! A gateway in memory: state with versions, storage, runs, and tools whose effects are counted. It outlives runs.
+//! A gateway in memory: run documents, runs, and tools whose effects are counted. It outlives runs.
 //!
 //! Each call passes the failpoints `host.before` and `host.after`, so that a test can kill a run around any of them.
 
@@ -7,26 +7,35 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
-use protocol::host_api::{StateKeys, StateValue, StorageKeys};
+use protocol::host_api::{StateDocument, StateLease, StatePut, StateValue};
+use protocol::id::RunId;
 use protocol::run::RunStatus;
 use runner_kit::HostError;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 use crate::failpoint::Kill;
 use crate::records::{HostResult, RecordsHost};
 
-/// Bytes of a value of state.
+/// Bytes of the value of a document.
 const STATE_BYTES: usize = 256 << 10;
-/// Bytes of a stored body.
-const BLOB_BYTES: usize = 10 << 20;
-/// Keys of one page.
-const PAGE: usize = 100;
+/// Bytes of one write.
+const WRITE_BYTES: usize = 20 << 20;
+
+/// A run document.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct MemoryDocument {
+    pub(crate) value: Value,
+    pub(crate) summary: Value,
+    pub(crate) version: i64,
+    leased_by: Option<String>,
+    pub(crate) bodies: BTreeMap<String, Value>,
+}
 
 /// State of the gateway.
 #[derive(Debug, Default)]
 pub(crate) struct GatewayWorld {
-    pub(crate) state: BTreeMap<String, (Value, i64)>,
-    pub(crate) blobs: BTreeMap<String, Vec<u8>>,
+    pub(crate) documents: BTreeMap<String, MemoryDocument>,
     pub(crate) runs: BTreeMap<String, RunStatus>,
     /// Calls of tools that acted: name and key.
     pub(crate) effects: Vec<(String, String)>,
@@ -44,12 +53,6 @@ pub(crate) struct GatewayWorld {
 }
 
 impl GatewayWorld {
-    /// Removes all scripted failures.
-    pub(crate) fn reset(&mut self) {
-        self.faults.clear();
-        self.lost = None;
-    }
-
     /// True if a call with this key acted.
     pub(crate) fn happened(&self, key: &str) -> bool {
         self.effects.iter().any(|(_, acted)| acted == key)
@@ -149,13 +152,6 @@ impl Memory {
         effects.filter(|(name, _)| name == tool).count()
     }
 
-    /// Number of calls of an operation by all runs.
-    pub(crate) fn count(&self, operation: &str) -> usize {
-        let world = self.world();
-        let calls = world.calls.iter();
-        calls.filter(|(_, name, _)| *name == operation).count()
-    }
-
     /// Calls a tool. A keyed tool acts once under a key, and gives the same answer again.
     pub(crate) async fn call_tool(
         &self,
@@ -245,88 +241,52 @@ impl InMemory for Memory {
 }
 
 impl<T: InMemory> RecordsHost for T {
-    async fn state_get(&self, key: &str) -> HostResult<Option<StateValue>> {
+    async fn documents(&self) -> HostResult<Vec<StateDocument>> {
+        call!(self, self.memory().list())
+    }
+
+    async fn document(&self, key: &str) -> HostResult<Option<StateValue>> {
         call!(
             self,
-            self.memory().admit("state_get", key).map(|world| {
-                let entry = world.state.get(key).cloned();
-                entry.map(|(value, version)| StateValue { value, version })
+            self.memory().admit("document", key).map(|world| {
+                let stored = world.documents.get(key)?;
+                Some(StateValue {
+                    value: stored.value.clone(),
+                    version: stored.version,
+                    summary: Some(stored.summary.clone()),
+                    lease: world.lease(stored),
+                })
             })
         )
     }
 
-    async fn state_put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
-        call!(self, self.memory().put(key, value, version))
+    async fn body(&self, key: &str, id: &str) -> HostResult<Option<Value>> {
+        call!(
+            self,
+            self.memory().admit("body", key).map(|world| world
+                .documents
+                .get(key)?
+                .bodies
+                .get(id)
+                .cloned())
+        )
     }
 
-    async fn state_delete(&self, key: &str) -> HostResult<bool> {
+    async fn put_document(
+        &self,
+        key: &str,
+        document: &StatePut,
+        version: Option<i64>,
+    ) -> HostResult<i64> {
+        call!(self, self.memory().put(key, document, version))
+    }
+
+    async fn delete_document(&self, key: &str) -> HostResult<bool> {
         call!(
             self,
             self.memory()
-                .admit("state_delete", key)
-                .map(|mut world| world.state.remove(key).is_some())
-        )
-    }
-
-    async fn state_list(&self, prefix: &str, limit: u32) -> HostResult<StateKeys> {
-        call!(
-            self,
-            self.memory().admit("state_list", prefix).map(|world| {
-                let keys = world.state.keys().filter(|key| key.starts_with(prefix));
-                let limit = usize::try_from(limit).unwrap().min(PAGE);
-                StateKeys {
-                    keys: keys.take(limit).cloned().collect(),
-                    has_more: false,
-                }
-            })
-        )
-    }
-
-    async fn blob_get(&self, key: &str) -> HostResult<Option<Vec<u8>>> {
-        call!(
-            self,
-            self.memory()
-                .admit("blob_get", key)
-                .map(|world| world.blobs.get(key).cloned())
-        )
-    }
-
-    async fn blob_put(&self, key: &str, bytes: Vec<u8>) -> HostResult<()> {
-        call!(
-            self,
-            self.memory().admit("blob_put", key).map(|mut world| {
-                let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
-                assert!(key.len() <= 255 && key.bytes().all(legal), "{key}");
-                assert!(bytes.len() <= BLOB_BYTES, "{key}");
-                world.blobs.insert(key.to_owned(), bytes);
-            })
-        )
-    }
-
-    async fn blob_delete(&self, key: &str) -> HostResult<bool> {
-        call!(
-            self,
-            self.memory()
-                .admit("blob_delete", key)
-                .map(|mut world| world.blobs.remove(key).is_some())
-        )
-    }
-
-    async fn blob_list(&self, prefix: &str, after: Option<String>) -> HostResult<StorageKeys> {
-        call!(
-            self,
-            self.memory().admit("blob_list", prefix).map(|world| {
-                let keys = world.blobs.keys().filter(|key| key.starts_with(prefix));
-                let keys = keys.filter(|key| after.as_ref().is_none_or(|after| *key > after));
-                let mut keys: Vec<_> = keys.take(PAGE + 1).cloned().collect();
-                let has_more = keys.len() > PAGE;
-                keys.truncate(PAGE);
-                StorageKeys {
-                    next_cursor: keys.last().filter(|_| has_more).cloned(),
-                    has_more,
-                    keys,
-                }
-            })
+                .admit("delete_document", key)
+                .map(|mut world| world.documents.remove(key).is_some())
         )
     }
 
@@ -340,24 +300,84 @@ impl<T: InMemory> RecordsHost for T {
     }
 }
 
+impl GatewayWorld {
+    /// Live run with the lease of a document.
+    fn holder<'a>(&self, stored: &'a MemoryDocument) -> Option<&'a str> {
+        let run = stored.leased_by.as_deref()?;
+        let status = self.runs.get(run)?;
+        (!status.is_terminal()).then_some(run)
+    }
+
+    /// Lease without the id of its run, which is no UUID in tests.
+    fn lease(&self, stored: &MemoryDocument) -> Option<StateLease> {
+        self.holder(stored).map(|_| StateLease {
+            run_id: RunId(Uuid::nil()),
+            expires_at: i64::MAX,
+        })
+    }
+}
+
 impl Memory {
-    fn put(&self, key: &str, value: Value, version: Option<i64>) -> HostResult<i64> {
-        let mut world = self.admit("state_put", key)?;
-        let bytes = json!(value).to_string().len();
-        if bytes > STATE_BYTES {
+    fn list(&self) -> HostResult<Vec<StateDocument>> {
+        let world = self.admit("documents", "")?;
+        let documents = world.documents.iter().map(|(key, stored)| StateDocument {
+            key: key.clone(),
+            version: stored.version,
+            summary: stored.summary.clone(),
+            lease: world.lease(stored),
+        });
+        Ok(documents.collect())
+    }
+
+    fn put(&self, key: &str, put: &StatePut, version: Option<i64>) -> HostResult<i64> {
+        let mut world = self.admit("put_document", key)?;
+        let bytes = json!(put).to_string().len();
+        if put.value.to_string().len() > STATE_BYTES || bytes > WRITE_BYTES {
             return Err(error("payload_too_large"));
         }
-        let current = world.state.get(key).map(|(_, version)| *version);
-        match (version, current) {
+        let legal = |byte: u8| byte.is_ascii_alphanumeric() || b"._:/-".contains(&byte);
+        for id in put.bodies.keys().map(String::as_str).chain([key]) {
+            assert!(id.len() <= 255 && id.bytes().all(legal), "{id}");
+        }
+        let stored = world.documents.get(key);
+        let holder = stored.and_then(|stored| world.holder(stored));
+        if holder.is_some_and(|run| run != self.run) {
+            let mut refused = error("conflict");
+            let lease = json!({"run_id": holder});
+            refused.details.insert("lease".to_owned(), lease);
+            return Err(refused);
+        }
+        match (version, stored) {
             (Some(_), None) => return Err(error("not_found")),
-            (Some(expected), Some(current)) if expected != current => {
+            (Some(expected), Some(stored)) if expected != stored.version => {
+                return Err(error("conflict"));
+            }
+            (None, Some(_)) if put.lease_seconds.is_some() && holder.is_none() => {
                 return Err(error("conflict"));
             }
             _ => {}
         }
+        let mut bodies = stored
+            .map(|stored| stored.bodies.clone())
+            .unwrap_or_default();
+        if let Some(ids) = &put.body_ids {
+            for id in ids {
+                let is_body = bodies.contains_key(id) || put.bodies.contains_key(id);
+                assert!(is_body, "{id} names no body");
+            }
+            bodies.retain(|id, _| ids.contains(id));
+        }
+        bodies.extend(put.bodies.clone());
         world.last_version += 1;
         let version = world.last_version;
-        world.state.insert(key.to_owned(), (value, version));
+        let document = MemoryDocument {
+            value: put.value.clone(),
+            summary: put.summary.clone().unwrap_or_default(),
+            version,
+            leased_by: put.lease_seconds.map(|_| self.run.clone()),
+            bodies,
+        };
+        world.documents.insert(key.to_owned(), document);
         Ok(version)
     }
 }

@@ -248,7 +248,7 @@ async fn small_windows_get_shorter_requests() {
 #[tokio::test]
 async fn rejected_records_start_no_effect() {
     let host = GraphTestHost::new();
-    host.memory.fail("blob_put", "runtime_error", 100);
+    host.memory.fail("put_document", "runtime_error", 100);
     host.says([act(
         "I note it.",
         &[call("n", "tool", "note", &json!({}), &[])],

@@ -158,13 +158,11 @@ async fn unanswered_approval_expires() {
     let host = GraphTestHost::new();
     let pending = asks(&host, &[send()]).await;
     // The clock of the next run is later than the question's end.
-    let mut state = host.memory.world().state.clone();
-    for (key, (value, _)) in &mut state {
+    for (key, document) in &mut host.memory.world().documents {
         if key.starts_with("apd.g.") {
-            expire(value);
+            expire(document.bodies.get_mut("head").unwrap());
         }
     }
-    host.memory.world().state = state;
     host.says([answer("No answer came.")]);
     let context = later(&pending.0, &new_run(), "e-2");
     let results = run(&host, context).await;

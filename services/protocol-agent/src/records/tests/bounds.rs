@@ -25,11 +25,11 @@ async fn sixteen_graphs_may_be_open() {
     let (graph, source) = graph_of("g_16", &declared(&[action("a", "look", json!({}))]));
     let opened = records.open(16, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(RecordsError::Full { bound: 16, .. })));
-    assert!(!host.world().state.contains_key("apd.g.g_16"));
+    assert!(!host.world().documents.contains_key("apd.g.g_16"));
 }
 
 #[tokio::test]
-async fn index_holds_fifty_closed_graphs() {
+async fn fifty_closed_graphs_stay() {
     let host = Memory::new("r1");
     let (mut records, _) = load(&host).await;
     for at in 0..53 {
@@ -39,12 +39,8 @@ async fn index_holds_fifty_closed_graphs() {
         let record = record(&graph, Vec::new(), NOW);
         records.close(&graph, &record).await.unwrap();
     }
-    let bytes = host.world().state["apd.index"].0.to_string().len();
-    assert!(bytes < 64 << 10, "{bytes}");
-    assert_eq!(records.archive.index.value.closed.len(), 50);
-    for _ in 0..3 {
-        records.finish(Vec::new(), NOW).await.unwrap();
-    }
+    records.finish(Vec::new(), NOW).await.unwrap();
+    assert_eq!(records.archive.entries.len(), 50);
     assert!(
         names(&host, "g_2").is_empty(),
         "bodies of forgotten graphs go"
@@ -64,7 +60,7 @@ async fn turns_keep_64_kib() {
         records.finish(turns, NOW).await.unwrap();
         run.end(RunStatus::Completed);
     }
-    let bytes = host.world().state["apd.turns"].0.to_string().len();
+    let bytes = host.world().documents["apd.turns"].value.to_string().len();
     assert!(bytes < 64 << 10, "{bytes}");
     let (_, loaded) = load(&host.begin("r99")).await;
     assert_eq!(loaded.digests.last().unwrap().run, "r19");
@@ -86,26 +82,31 @@ async fn approvals_for_the_conversation_are_bounded() {
 }
 
 #[tokio::test]
-async fn large_outputs_are_stored_in_parts() {
+async fn large_bodies_are_written_in_parts() {
     let first = Memory::new("r1");
     let (mut records, _) = load(&first).await;
-    let actions = [
-        action("a", "look", json!({})),
-        action("b", "look", json!({"depends_on": ["a"]})),
-    ];
+    let actions = ["a", "b", "c"].map(|id| action(id, "look", json!({})));
     let mut graph = begun(&mut records, "g_1", &actions).await;
-    let text = "\u{1}".repeat(1_500_000);
-    finish(&mut graph, "a", json!(text));
+    let text = "x".repeat(9_000_000);
+    for id in ["a", "b"] {
+        finish(&mut graph, id, json!(text));
+    }
     records.driven.save(&graph).await.unwrap();
-    assert!(names(&first, "g_1").iter().any(|name| name.contains(".p1")));
     let (_, loaded) = next_run(&first, RunStatus::Failed).await;
-    let output = loaded.mine[0]
-        .graph
-        .node(&"a".into())
-        .unwrap()
-        .output
-        .clone();
-    assert_eq!(output.unwrap().value, json!(text));
+    let node = |id: &str| loaded.mine[0].graph.node(&id.into()).unwrap();
+    for id in ["a", "b"] {
+        assert_eq!(node(id).output.as_ref().unwrap().value, json!(text));
+    }
+    finish(&mut graph, "c", json!("\u{1}".repeat(3_000_000)));
+    let (mut records, _) = next_run(&first, RunStatus::Failed).await;
+    let refused = records.driven.save(&graph).await;
+    assert!(matches!(
+        refused,
+        Err(RecordsError::Full {
+            what: "a stored result",
+            ..
+        })
+    ));
 }
 
 #[tokio::test]
@@ -113,11 +114,11 @@ async fn full_storage_starts_no_effect() {
     let host = Memory::new("r1");
     let (mut records, _) = load(&host).await;
     let (graph, source) = graph_of("g_1", &declared(&[action("a", "look", json!({}))]));
-    host.fail("blob_put", "payload_too_large", 1);
+    host.fail("put_document", "payload_too_large", 1);
     let opened = records.open(0, &graph, &source, "", &[], NOW).await;
     assert!(matches!(opened, Err(RecordsError::QuotaExceeded(_))));
     assert!(!records.driven.holds(&graph.id));
-    assert!(!host.world().state.contains_key("apd.index"));
+    assert!(host.world().documents.is_empty());
 }
 
 #[tokio::test(start_paused = true)]
@@ -126,9 +127,9 @@ async fn passing_failures_are_tried_again() {
     let (mut records, _) = load(&host).await;
     let mut graph = begun(&mut records, "g_1", &[action("a", "look", json!({}))]).await;
     finish(&mut graph, "a", json!(1));
-    host.fail("state_put", "callback.unreachable", 3);
+    host.fail("put_document", "callback.unreachable", 3);
     records.driven.save(&graph).await.unwrap();
-    host.fail("state_put", "callback.unreachable", 4);
+    host.fail("put_document", "callback.unreachable", 4);
     let failed = records.driven.save(&graph).await;
     assert!(matches!(failed, Err(RecordsError::Unavailable(_))));
 }

@@ -9,8 +9,8 @@ use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
 use super::support::{
-    CONVERSATION, NOW, action, begun, declared, finish, graph_of, load, load_at, me, names,
-    next_run, record, started, state,
+    NOW, action, begun, declared, finish, graph_of, load, load_at, me, names, next_run, record,
+    started, state,
 };
 use crate::records::{Adoption, GraphRecords, OpenOutcome, RecordsError, RunIdentity, pattern};
 use crate::testing::memory::Memory;
@@ -39,76 +39,20 @@ async fn graphs_outlive_their_run() {
     let resumed = loaded.mine.pop().unwrap();
     graph.transitions.clear();
     assert_eq!(resumed.graph, graph);
-    let owner = &records.driven.held[&graph.id].head.stored.owner;
-    assert_eq!((owner.run.as_str(), owner.epoch), ("r2", 2));
     assert_eq!(records.driven.runs(&graph.id), ["r1", "r2"]);
-}
-
-#[tokio::test]
-async fn bodies_are_written_before_heads() {
-    let (host, _, _) = started(&two()).await;
-    let world = host.world();
-    let writes: Vec<_> = world
-        .calls
-        .iter()
-        .filter(|(_, name, _)| name.ends_with("_put"))
-        .map(|(_, _, key)| key.rsplit('/').next().unwrap().split('.').next().unwrap())
-        .collect();
-    assert_eq!(writes, ["source", "apd", "declaration", "apd", "a", "apd"]);
-}
-
-#[tokio::test]
-async fn stored_bodies_are_not_written_again() {
-    let (host, mut records, mut graph) = started(&two()).await;
-    finish(&mut graph, "a", json!({"found": 3}));
-    records.driven.save(&graph).await.unwrap();
-    let before = host.count("blob_put");
-    records.driven.save(&graph).await.unwrap();
-    assert_eq!(host.count("blob_put"), before);
-}
-
-#[tokio::test]
-async fn other_conversations_find_nothing() {
-    let (first, mut records, _) = started(&two()).await;
-    records.finish(vec![answer("one")], NOW).await.unwrap();
-    first.end(RunStatus::Completed);
-    let second = first.begin("r2");
-    let other = RunIdentity {
-        conversation: Some("c-8".to_owned()),
-        ..me(&second)
-    };
-    let (records, loaded) = GraphRecords::load(second, other, NOW).await.unwrap();
-    assert!(loaded.mine.is_empty() && loaded.digests.is_empty() && loaded.lost.is_empty());
-    assert!(records.standing().is_empty());
-}
-
-#[tokio::test]
-async fn bodies_of_other_conversations_are_absent() {
-    let (first, _, _) = started(&two()).await;
-    first.end(RunStatus::Failed);
-    for bytes in first.world().blobs.values_mut() {
-        let text = String::from_utf8(bytes.clone()).unwrap();
-        let foreign = text.replacen(CONVERSATION, "c-8", 1);
-        *bytes = foreign.into_bytes();
-    }
-    let second = first.begin("r2");
-    let (_, loaded) = load(&second).await;
-    assert!(loaded.mine.is_empty());
-    assert!(loaded.lost[0].1.contains("is missing"));
 }
 
 #[tokio::test]
 async fn damaged_graphs_are_closed_and_named() {
     let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
-    first
-        .world()
-        .blobs
-        .retain(|key, _| !key.contains("declaration"));
+    for stored in first.world().documents.values_mut() {
+        stored.bodies.retain(|id, _| !id.contains("constants"));
+    }
     let second = first.begin("r2");
     let (mut records, loaded) = load(&second).await;
     assert_eq!(loaded.lost.len(), 1);
-    assert!(!second.world().state.contains_key("apd.g.g_1"));
+    assert!(names(&second, "g_1").is_empty());
     let facts = records.graph_facts("").await.unwrap();
     assert!(facts[0].expired && !facts[0].open);
 }
@@ -118,12 +62,17 @@ async fn later_versions_are_left_alone() {
     let (first, _, _) = started(&two()).await;
     first.end(RunStatus::Failed);
     let key = "apd.g.g_1";
-    first.world().state.get_mut(key).unwrap().0["version"] = json!(2);
+    let later = |key: &str| {
+        let mut world = first.world();
+        world.documents.get_mut(key).unwrap().summary["version"] = json!(2);
+    };
+    later(key);
     let second = first.begin("r2");
-    let (_, loaded) = load(&second).await;
+    let (mut records, loaded) = load(&second).await;
     assert!(loaded.lost[0].1.contains("upgrade the runner"));
-    assert_eq!(second.world().state[key].0["version"], 2);
-    first.world().state.get_mut("apd.index").unwrap().0["version"] = json!(2);
+    assert_eq!(second.world().documents[key].summary["version"], 2);
+    records.finish(vec![answer("one")], NOW).await.unwrap();
+    later("apd.turns");
     let third = first.begin("r3");
     let refused = GraphRecords::load(third.clone(), me(&third), NOW).await;
     assert!(matches!(refused, Err(RecordsError::Refused(why)) if why.contains("upgrade")));
@@ -137,7 +86,7 @@ async fn stores_nothing_without_access() {
     for (me, digests) in [
         (
             RunIdentity {
-                conversation: None,
+                has_conversation: false,
                 ..full.clone()
             },
             false,
@@ -151,7 +100,7 @@ async fn stores_nothing_without_access() {
         ),
         (
             RunIdentity {
-                has_storage: false,
+                has_runs: false,
                 ..full
             },
             true,
@@ -165,17 +114,13 @@ async fn stores_nothing_without_access() {
         let finished = records.finish(vec![answer("one")], NOW).await;
         assert_eq!(finished.is_ok(), digests);
     }
-    assert_eq!(host.count("blob_put"), 0);
+    assert_eq!(host.world().documents.len(), 1, "only turns");
 }
 
 #[tokio::test]
 async fn declarations_make_one_graph() {
     let (host, _, graph) = started(&two()).await;
-    let again = RunIdentity {
-        attempt: 2,
-        ..me(&host)
-    };
-    let (mut records, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
+    let (mut records, loaded) = load(&host).await;
     assert_eq!(loaded.mine.len(), 1);
     let (other, source) = graph_of("g_2", &declared(&two()));
     let opened = records
@@ -186,32 +131,6 @@ async fn declarations_make_one_graph() {
 }
 
 #[tokio::test]
-async fn unborn_graphs_may_be_declared_again() {
-    let host = Memory::new("r1");
-    let (mut records, _) = load(&host).await;
-    let (graph, source) = graph_of("g_1", &declared(&two()));
-    records
-        .open(0, &graph, &source, "", &[], NOW)
-        .await
-        .unwrap();
-    host.world().state.remove("apd.g.g_1");
-    let again = RunIdentity {
-        attempt: 2,
-        ..me(&host)
-    };
-    let (mut records, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
-    assert!(loaded.mine.is_empty());
-    let (other, source) = graph_of("g_2", &declared(&two()));
-    let opened = records
-        .open(0, &other, &source, "", &[], NOW)
-        .await
-        .unwrap();
-    assert_eq!(opened, OpenOutcome::New);
-    records.finish(Vec::new(), NOW).await.unwrap();
-    assert!(names(&host, "g_1").is_empty(), "its bodies are removed");
-}
-
-#[tokio::test]
 async fn closed_graphs_stay_referable() {
     let (first, mut records, mut graph) = started(&two()).await;
     finish(&mut graph, "a", json!({"text": "x".repeat(70_000)}));
@@ -219,7 +138,6 @@ async fn closed_graphs_stay_referable() {
     let closing = record(&graph, records.driven.runs(&graph.id), NOW);
     records.close(&graph, &closing).await.unwrap();
     records.close(&graph, &closing).await.unwrap();
-    assert!(!first.world().state.contains_key("apd.g.g_1"));
     first.end(RunStatus::Completed);
     let second = first.begin("r2");
     let (mut records, loaded) = load(&second).await;
@@ -310,7 +228,7 @@ async fn revoked_approvals_cover_resumed_graphs_no_more() {
 }
 
 #[tokio::test]
-async fn two_runs_change_one_index() {
+async fn two_runs_store_their_graphs() {
     let first = Memory::new("r1");
     let second = first.begin("r2");
     let (mut one, _) = load(&first).await;
@@ -323,16 +241,6 @@ async fn two_runs_change_one_index() {
     second.end(RunStatus::Failed);
     let (_, loaded) = load(&first.begin("r3")).await;
     assert_eq!((loaded.mine.len(), loaded.digests.len()), (2, 2));
-}
-
-#[tokio::test]
-async fn graphs_without_an_index_entry_are_found() {
-    let (first, _, _) = started(&two()).await;
-    first.end(RunStatus::Failed);
-    first.world().state.remove("apd.index");
-    let (records, loaded) = load(&first.begin("r2")).await;
-    assert_eq!(loaded.mine.len(), 1);
-    assert_eq!(records.archive.index.value.open.len(), 1);
 }
 
 #[tokio::test]

@@ -3,7 +3,6 @@
 use action_graph::Graph;
 use action_graph::action::Class;
 use action_graph::graph::StopReason;
-use action_graph::ids::GraphId;
 use action_graph::node::{NodeState, Sent, Wait};
 use action_graph::schedule::{
     ActionFailure, ActionOutcome, Command, GraphEvent, RecoveredAttempt, Suspension, step,
@@ -13,11 +12,10 @@ use protocol::run::RunStatus;
 use serde_json::{Value, json};
 
 use super::support::{
-    NOW, action, asks, begun, finish, load, load_at, me, names, next_run, started, state,
+    NOW, action, asks, begun, finish, load, load_at, names, next_run, started, state,
 };
 use crate::records::{
-    Adoption, GraphRecords, PendingQuestion, QuestionSubject, RecordsError, Resumed, RunIdentity,
-    Submission,
+    Adoption, PendingQuestion, QuestionSubject, RecordsError, Resumed, Submission,
 };
 use crate::testing::memory::Memory;
 
@@ -74,14 +72,6 @@ async fn live_runs_keep_their_graphs() {
 }
 
 #[tokio::test]
-async fn reserved_graphs_of_live_runs_are_busy() {
-    let (first, _, _) = started(&one("look")).await;
-    first.world().state.remove("apd.g.g_1");
-    let (_, loaded) = load(&first.begin("r2")).await;
-    assert_eq!(loaded.busy, [(GraphId("g_1".to_owned()), "r1".to_owned())]);
-}
-
-#[tokio::test]
 async fn stale_owners_lose_their_lease() {
     let (first, mut records, mut graph) = started(&one("look")).await;
     let (mut other, loaded) = next_run(&first, RunStatus::Failed).await;
@@ -94,35 +84,17 @@ async fn stale_owners_lose_their_lease() {
     let mut graph = loaded.mine.into_iter().next().unwrap().graph;
     finish(&mut graph, "a", json!("mine"));
     other.driven.save(&graph).await.unwrap();
-    let stored = &other.driven.held[&graph.id].head.stored;
-    assert_eq!((stored.owner.run.as_str(), stored.owner.epoch), ("r2", 2));
+    assert_eq!(other.driven.runs(&graph.id), ["r1", "r2"]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_lose_no_lease() {
     let (host, mut records, mut graph) = started(&one("look")).await;
     finish(&mut graph, "a", json!(1));
-    host.lose("state_put", 2);
+    host.lose("put_document", 2);
     records.driven.save(&graph).await.unwrap();
     records.driven.save(&graph).await.unwrap();
     assert!(records.driven.holds(&graph.id));
-}
-
-#[tokio::test]
-async fn later_attempts_take_over_their_own_run() {
-    let (host, _, _) = started(&one("look")).await;
-    let again = RunIdentity {
-        attempt: 2,
-        ..me(&host)
-    };
-    let (_, loaded) = GraphRecords::load(host.clone(), again, NOW).await.unwrap();
-    assert_eq!(loaded.mine.len(), 1);
-    let (_, loaded) = load(&host).await;
-    assert_eq!(
-        loaded.busy.len(),
-        1,
-        "an earlier attempt takes nothing back"
-    );
 }
 
 #[tokio::test]
@@ -156,24 +128,6 @@ async fn running_attempts_follow_their_class() {
         });
         let expected = (to == NodeState::Running).then_some((1, key));
         assert_eq!(again, expected, "{tool}: the same attempt and key");
-    }
-}
-
-#[tokio::test]
-async fn stored_outputs_end_their_attempts() {
-    for tool in ["look", "write", "notify"] {
-        let (first, mut records, mut graph) = started(&one(tool)).await;
-        let head = first.world().state["apd.g.g_1"].clone();
-        finish(&mut graph, "a", json!({"found": 3}));
-        records.driven.save(&graph).await.unwrap();
-        first.world().state.insert("apd.g.g_1".to_owned(), head);
-        let (_, loaded) = next_run(&first, RunStatus::Failed).await;
-        let resumed = &loaded.mine[0];
-        assert_eq!(state(&resumed.graph, "a"), NodeState::Running);
-        let ended = matches!(&resumed.found.events[..],
-            [GraphEvent::Recovered { found: RecoveredAttempt::Ended(ActionOutcome::Ok { output, satisfying: true }), attempt: 1, .. }]
-                if output.value == json!({"found": 3}));
-        assert!(ended, "{tool}: {:?}", resumed.found.events);
     }
 }
 
@@ -376,7 +330,7 @@ async fn unclaimed_answers_go_after_7_days() {
     records.leave_answer(&submission).await.unwrap();
     let (_, loaded) = load_at(&host, NOW + 8 * 24 * HOUR).await;
     assert!(loaded.inbox.is_empty());
-    assert!(host.world().state.is_empty());
+    assert!(host.world().documents.is_empty());
 }
 
 #[tokio::test]
@@ -452,19 +406,12 @@ async fn observations_of_runs_without_turns_are_given() {
 }
 
 #[tokio::test]
-async fn cancelled_runs_store_small_bodies_in_the_head() {
+async fn stored_outputs_survive_their_run() {
     let (first, mut records, mut graph) = started(&one("notify")).await;
     step(&mut graph, GraphEvent::Cancel, NOW);
     finish(&mut graph, "a", json!({"sent": true}));
-    first.fail("blob_put", "cancelled", 9);
     records.driven.save(&graph).await.unwrap();
-    let writes = first.count("blob_put");
-    records.driven.save(&graph).await.unwrap();
-    assert_eq!(first.count("blob_put"), writes);
-    first.end(RunStatus::Cancelled);
-    first.world().reset();
-    let second = first.begin("r2");
-    let (_, loaded) = load(&second).await;
+    let (_, loaded) = next_run(&first, RunStatus::Cancelled).await;
     let node = loaded.mine[0].graph.node(&"a".into()).unwrap().clone();
     assert_eq!(node.output.unwrap().value, json!({"sent": true}));
 }
@@ -487,7 +434,7 @@ async fn attempts_in_their_grace_are_not_repeated() {
 }
 
 #[tokio::test]
-async fn heads_hold_the_last_transitions() {
+async fn closed_graphs_hold_all_transitions() {
     let host = Memory::new("r1");
     let (mut records, _) = load(&host).await;
     let each = json!({"for_each": {"items": "input:event#/list", "max": 7}, "input": {"of": {"$ref": "item"}}});
@@ -498,23 +445,9 @@ async fn heads_hold_the_last_transitions() {
     }
     let record = super::support::record(&graph, Vec::new(), NOW);
     records.close(&graph, &record).await.unwrap();
-    let stored = names(&host, "g_1");
-    let segments: Vec<_> = stored
-        .iter()
-        .filter(|name| name.starts_with("transitions."))
-        .cloned()
-        .collect();
-    let mut seqs = Vec::new();
-    for name in segments {
-        let body = records
-            .driven
-            .bodies
-            .read(&graph.id, &name)
-            .await
-            .unwrap()
-            .unwrap();
-        let list = body.as_array().unwrap().clone();
-        seqs.extend(list.iter().map(|one| one["seq"].as_u64().unwrap()));
-    }
+    let world = host.world();
+    let closed = &world.documents["apd.g.g_1"].bodies["closed"];
+    let list = closed["transitions"].as_array().unwrap().iter();
+    let seqs: Vec<_> = list.map(|one| one["seq"].as_u64().unwrap()).collect();
     assert_eq!(seqs, (1..=graph.seq).collect::<Vec<_>>(), "dense from 1");
 }

@@ -25,17 +25,15 @@ use serde_json::{Value, json};
 use crate::records::{GraphRecords, LoadedRecords, OpenOutcome, PendingQuestion, RunIdentity};
 use crate::testing::memory::Memory;
 
-pub(super) const CONVERSATION: &str = "c-7";
 pub(super) const NOW: Millis = 1_800_000_000_000;
 
 pub(super) fn me(host: &Memory) -> RunIdentity {
     RunIdentity {
         run: host.run().to_owned(),
-        attempt: 1,
-        conversation: Some(CONVERSATION.to_owned()),
+        has_conversation: true,
         event: format!("e-{}", host.run()),
         has_state: true,
-        has_storage: true,
+        has_runs: true,
     }
 }
 
@@ -182,10 +180,10 @@ pub(super) fn record(graph: &Graph, runs: Vec<String>, now: Millis) -> ResultRec
     result_record(graph, Vec::new(), Metrics::default(), runs, budget, now)
 }
 
-/// Names of the bodies of a graph, without their conversation.
+/// Ids of the bodies of a graph.
 pub(super) fn names(host: &Memory, graph: &str) -> BTreeSet<String> {
     let world = host.world();
-    let mark = format!("/{graph}/");
-    let names = world.blobs.keys().filter_map(|key| key.split_once(&mark));
-    names.map(|(_, name)| name.to_owned()).collect()
+    let stored = world.documents.get(&format!("apd.g.{graph}"));
+    let bodies = stored.iter().flat_map(|stored| stored.bodies.keys());
+    bodies.cloned().collect()
 }

@@ -221,13 +221,9 @@ pub(super) async fn play(case: &CrashCase, mut kill: Option<Kill>) -> EndState {
 /// The heads of open graphs.
 pub(super) fn heads(host: &GraphTestHost) -> BTreeMap<String, Value> {
     let world = host.memory.world();
-    let heads = world
-        .state
-        .iter()
-        .filter(|(key, _)| key.starts_with("apd.g."));
-    heads
-        .map(|(key, (head, _))| (key.clone(), head.clone()))
-        .collect()
+    let open = world.documents.iter();
+    let open = open.filter_map(|(key, one)| Some((key.clone(), one.bodies.get("head")?.clone())));
+    open.collect()
 }
 
 /// True if the effect of a question happened, by the record of the tool.
@@ -235,9 +231,10 @@ fn happened(host: &GraphTestHost, interaction: &str) -> bool {
     let mut parts = interaction.split('.');
     let (graph, action) = (parts.next().unwrap(), parts.next().unwrap());
     let world = host.memory.world();
-    let head = &world.state[&format!("apd.g.{graph}")].0["content"]["stored"];
-    let nodes = head["nodes"].as_array().unwrap();
-    let node = nodes.iter().find(|node| node["id"] == action).unwrap();
+    let head = &world.documents[&format!("apd.g.{graph}")].bodies["head"];
+    let nodes = head["stored"]["graph"]["nodes"].as_array().unwrap();
+    let is_action = |node: &&Value| node["action"]["id"] == action;
+    let node = nodes.iter().find(is_action).unwrap();
     let last = node["attempts"].as_array().unwrap().last().unwrap();
     world.happened(last["key"].as_str().unwrap())
 }
@@ -252,7 +249,7 @@ fn end_children(host: &GraphTestHost) {
 /// The record of the one closed graph, without times, runs and ids.
 pub(super) async fn record(host: &GraphTestHost) -> Value {
     let reader = host.begin("reader");
-    let me = RunIdentity::of(&request("reader"), 1);
+    let me = RunIdentity::of(&request("reader"));
     let (mut records, loaded) = GraphRecords::load(reader, me, 0).await.unwrap();
     assert!(
         loaded.mine.is_empty() && loaded.lost.is_empty(),
@@ -324,8 +321,9 @@ fn blur(record: &mut Value) {
 pub(super) fn once(host: &GraphTestHost, what: &str) {
     let world = host.memory.world();
     let mut made: BTreeMap<String, usize> = BTreeMap::new();
-    for key in world.blobs.keys() {
-        if let Some((graph, rest)) = key.split_once("/observation.") {
+    for (graph, document) in &world.documents {
+        let ids = document.bodies.keys();
+        for rest in ids.filter_map(|id| id.strip_prefix("observation.")) {
             let point = rest.split('.').next().unwrap();
             *made.entry(format!("{graph} {point}")).or_default() += 1;
         }
