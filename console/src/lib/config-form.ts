@@ -1,0 +1,93 @@
+/** Form of an agent's `config`, from the `config_schema` of its runner. */
+
+import { record } from "../api/errors";
+
+export type ControlKind = "text" | "textarea" | "integer" | "number" | "boolean" | "select" | "json";
+
+export interface ConfigOption {
+  value: string;
+  label: string;
+}
+
+export interface ConfigItem {
+  name: string;
+  kind: ControlKind;
+  label: string;
+  description: string;
+  isRequired: boolean;
+  default: unknown;
+  options: ConfigOption[];
+}
+
+const KINDS: Record<string, ControlKind> = {
+  string: "text",
+  text: "textarea",
+  integer: "integer",
+  number: "number",
+  boolean: "boolean",
+  "llm-model-selector": "text",
+  "embedding-model-selector": "text",
+  "rerank-model-selector": "text",
+  "knowledge-base-selector": "text",
+};
+
+/** Items of a manifest's schema. Types without a control are edited as JSON. */
+export function configItems(manifest: unknown, language: string): ConfigItem[] {
+  const schema = record(manifest).config_schema;
+  if (!Array.isArray(schema)) return [];
+  return schema.map(record).flatMap((item) => {
+    if (typeof item.name !== "string") return [];
+    return [
+      {
+        name: item.name,
+        kind: kindOf(item),
+        label: localized(item.label, language) || item.name,
+        description: localized(item.description, language),
+        isRequired: item.required === true,
+        default: item.default ?? null,
+        options: optionsOf(item.options, language),
+      },
+    ];
+  });
+}
+
+function kindOf(item: Record<string, unknown>): ControlKind {
+  if (item.type === "select") return item.allow_custom === true ? "text" : "select";
+  return KINDS[`${item.type}`] ?? "json";
+}
+
+function optionsOf(options: unknown, language: string): ConfigOption[] {
+  if (!Array.isArray(options)) return [];
+  return options.map(record).map((option) => {
+    const value = `${option.name ?? option.value ?? ""}`;
+    return { value, label: localized(option.label, language) || value };
+  });
+}
+
+/** Text of an i18n object such as `{"en_US": …, "zh_Hans": …}`, or the text itself. */
+export function localized(value: unknown, language: string): string {
+  if (typeof value === "string") return value;
+  const texts = record(value);
+  const wanted = language === "zh" ? ["zh_Hans", "zh_CN", "zh"] : ["en_US", "en"];
+  const found = [...wanted, "en_US", ...Object.keys(texts)].map((key) => texts[key]);
+  return found.find((text): text is string => typeof text === "string" && text !== "") ?? "";
+}
+
+/** Value of a control's text, or a fault. Empty means: the default. */
+export function readControl(kind: ControlKind, text: string): { value: unknown } | { fault: string } {
+  if (text === "" && kind !== "text" && kind !== "textarea" && kind !== "select") return { value: undefined };
+  switch (kind) {
+    case "integer":
+      return /^-?\d+$/.test(text.trim()) ? { value: Number(text) } : { fault: "not an integer" };
+    case "number":
+      return Number.isFinite(Number(text)) ? { value: Number(text) } : { fault: "not a number" };
+    case "json":
+      try {
+        return { value: JSON.parse(text) as unknown };
+      } catch (error) {
+        return { fault: error instanceof Error ? error.message : `${error}` };
+      }
+    default:
+      return { value: text };
+  }
+}

@@ -1,0 +1,23 @@
+import { expect, test } from "vitest";
+import { diffLines, withContext } from "./diff";
+
+const marks = { same: " ", added: "+", removed: "-" };
+
+function diff(before: string, after: string): string {
+  return diffLines(before, after)
+    .map(({ kind, text }) => marks[kind] + text)
+    .join("|");
+}
+
+test("finds changed lines", () => {
+  expect(diff("a\nb\nc", "a\nx\nc\nd")).toBe(" a|-b|+x| c|+d");
+  expect(diff("a\nb", "b")).toBe("-a| b");
+  expect(diff("same", "same")).toBe(" same");
+  expect(diff("", "new")).toBe("+new");
+});
+
+test("shows changed lines with context", () => {
+  const lines = withContext(diffLines("1\n2\n3\n4\n5", "1\n2\n3\n4\nx"), 1);
+  expect(lines.map((line) => line.text)).toEqual(["4", "5", "x"]);
+  expect(withContext(diffLines("1", "1"), 3)).toEqual([]);
+});

@@ -1,0 +1,32 @@
+/** What the page offers to a key, by its role. The gateway decides; the page only hides what it would refuse. */
+
+export interface Rights {
+  /** Lists of the admin API. */
+  readsAdmin: boolean;
+  /** Posts events. */
+  posts: boolean;
+  /** Cancels and retries runs, and answers questions. */
+  acts: boolean;
+  /** Changes agents, endpoints, documents and keys. */
+  changes: boolean;
+}
+
+const NONE: Rights = { readsAdmin: false, posts: false, acts: false, changes: false };
+
+const BY_ROLE: Record<string, Rights> = {
+  owner: { readsAdmin: true, posts: true, acts: true, changes: true },
+  admin: { readsAdmin: true, posts: true, acts: true, changes: true },
+  operator: { ...NONE, readsAdmin: true, acts: true },
+  viewer: { ...NONE, readsAdmin: true },
+  client: { ...NONE, posts: true, acts: true },
+};
+
+/** A role of a later gateway offers nothing but views. */
+export function rightsOf(role: string): Rights {
+  return BY_ROLE[role] ?? { ...NONE, readsAdmin: true };
+}
+
+/** Role of the key `rnl_PREFIX_…` among the listed ones. */
+export function roleOf(key: string, listed: { prefix: string; role: string }[]): string | undefined {
+  return listed.find((each) => key.startsWith(`rnl_${each.prefix}_`))?.role;
+}

@@ -1,0 +1,119 @@
+import { useId, useState } from "react";
+import { type ConfigItem, readControl } from "../../lib/config-form";
+
+/** Text of a value in the control of its type. */
+function written(item: ConfigItem, value: unknown): string {
+  if (value === undefined || value === null) return "";
+  return typeof value === "string" && item.kind !== "json" ? value : JSON.stringify(value, null, 2);
+}
+
+type Config = Record<string, unknown>;
+
+interface ConfigProps {
+  items: ConfigItem[];
+  config: Config;
+  change: (config: Config) => void;
+  setFault: (name: string, fault: string | null) => void;
+}
+
+/** The fields of a runner's schema. Keys of the config that the schema lacks stay as they are. */
+export function ConfigFields({ items, config, change, setFault }: ConfigProps) {
+  const set = (name: string, value: unknown) => {
+    const { [name]: _, ...others } = config;
+    change(value === undefined ? others : { ...config, [name]: value });
+  };
+  return items.map((item) => (
+    <ConfigField
+      key={item.name}
+      item={item}
+      value={config[item.name]}
+      set={(value) => set(item.name, value)}
+      setFault={(fault) => setFault(item.name, fault)}
+    />
+  ));
+}
+
+interface FieldProps {
+  item: ConfigItem;
+  value: unknown;
+  set: (value: unknown) => void;
+  setFault: (fault: string | null) => void;
+}
+
+function ConfigField({ item, value, set, setFault }: FieldProps) {
+  const id = useId();
+  const [text, setText] = useState(() => written(item, value));
+  const [fault, setOwnFault] = useState<string | null>(null);
+  const edit = (next: string) => {
+    setText(next);
+    const read = readControl(item.kind, next);
+    const found = "fault" in read ? read.fault : null;
+    setOwnFault(found);
+    setFault(found);
+    if ("value" in read) set(read.value);
+  };
+  return (
+    <div className="field">
+      <label htmlFor={id}>
+        {item.label}
+        {item.isRequired && " *"} <code className="faint">{item.name}</code>
+      </label>
+      {item.description !== "" && <p className="reason">{item.description}</p>}
+      {item.kind === "boolean" ? (
+        <input
+          id={id}
+          type="checkbox"
+          checked={(value ?? item.default) === true}
+          onChange={(event) => set(event.target.checked)}
+        />
+      ) : (
+        <TextControl id={id} item={item} text={text} edit={edit} />
+      )}
+      {fault !== null && <p className="problem">{fault}</p>}
+    </div>
+  );
+}
+
+interface TextProps {
+  id: string;
+  item: ConfigItem;
+  text: string;
+  edit: (text: string) => void;
+}
+
+function TextControl({ id, item, text, edit }: TextProps) {
+  const placeholder = written(item, item.default);
+  switch (item.kind) {
+    case "select":
+      return (
+        <select id={id} value={text || placeholder} onChange={(event) => edit(event.target.value)}>
+          {item.options.map((option) => (
+            <option key={option.value} value={option.value}>
+              {option.label}
+            </option>
+          ))}
+        </select>
+      );
+    case "json":
+    case "textarea":
+      return (
+        <textarea
+          id={id}
+          rows={Math.min(16, Math.max(2, (text || placeholder).split("\n").length))}
+          placeholder={placeholder}
+          value={text}
+          spellCheck={false}
+          onChange={(event) => edit(event.target.value)}
+        />
+      );
+    default:
+      return (
+        <input
+          id={id}
+          placeholder={placeholder}
+          value={text}
+          onChange={(event) => edit(event.target.value)}
+        />
+      );
+  }
+}

@@ -1,0 +1,120 @@
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { api, dataOf } from "../../api/client";
+import { useLanguage, useText } from "../../i18n";
+import { configItems } from "../../lib/config-form";
+import { canonical } from "../../lib/format";
+import { Problem } from "../../ui/problem";
+import { ConfigFields } from "./config-fields";
+import { GeneralFields } from "./general-fields";
+import { JsonField } from "./json-field";
+import { type Agent, type AgentSpec, runnersQuery } from "./queries";
+import { DeleteAgent, SaveDialog } from "./save";
+
+/** Form of an agent. `stored` is null for a new one. */
+export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored: Agent | null }) {
+  const t = useText();
+  const language = useLanguage();
+  const [spec, setSpec] = useState(initial);
+  const [faults, setFaults] = useState<ReadonlySet<string>>(new Set());
+  const [isSaving, setSaving] = useState(false);
+  const runners = useQuery(runnersQuery());
+  const runner = runners.data?.items.find((each) => each.id === spec.runner_id);
+  const items = configItems(runner?.manifest, language);
+  const change = (fields: Partial<AgentSpec>) => setSpec((before) => ({ ...before, ...fields }));
+  const setFault = (name: string, fault: string | null) =>
+    setFaults((before) => {
+      const next = new Set(before);
+      if (fault === null) next.delete(name);
+      else next.add(name);
+      return next;
+    });
+  const { name, description, enabled, priority, event_types, runner_id, config, ...others } = spec;
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    setSaving(true);
+  };
+  return (
+    <form onSubmit={submit}>
+      <GeneralFields spec={spec} change={change} runners={runners.data?.items ?? []} />
+      <h2>{t("agents.config")}</h2>
+      {items.length > 0 ? (
+        <ConfigFields
+          items={items}
+          config={(config ?? {}) as Record<string, unknown>}
+          change={(next) => change({ config: next })}
+          setFault={setFault}
+        />
+      ) : (
+        <JsonField
+          label="config"
+          value={config ?? {}}
+          change={(next) => change({ config: next })}
+          setFault={setFault}
+        />
+      )}
+      <h2>{t("agents.policy")}</h2>
+      <JsonField
+        label={t("agents.policyFields")}
+        value={others}
+        change={(next) =>
+          setSpec({
+            name,
+            description,
+            enabled,
+            priority,
+            event_types,
+            runner_id,
+            config,
+            ...(next as object),
+          })
+        }
+        setFault={setFault}
+      />
+      <div className="actions">
+        <button type="submit" className="primary" disabled={faults.size > 0}>
+          {t("agents.review")}
+        </button>
+        {stored !== null && <DeleteAgent agent={stored} />}
+      </div>
+      {isSaving && <Save spec={spec} initial={initial} stored={stored} close={() => setSaving(false)} />}
+    </form>
+  );
+}
+
+interface SaveProps {
+  spec: AgentSpec;
+  initial: AgentSpec;
+  stored: Agent | null;
+  close: () => void;
+}
+
+function Save({ spec, initial, stored, close }: SaveProps) {
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const save = useMutation({
+    mutationFn: () => {
+      if (stored === null) return dataOf(api.POST("/v1/agents", { body: spec }));
+      // An edit of another version fails instead of undoing it.
+      const params = { path: { agent_id: stored.id }, header: { "If-Match": stored.version } };
+      return dataOf(api.PUT("/v1/agents/{agent_id}", { params, body: spec }));
+    },
+    onSuccess: async (agent) => {
+      await client.invalidateQueries({ queryKey: ["agents"] });
+      close();
+      await navigate({ to: "/agents/$agentId", params: { agentId: agent.id } });
+    },
+  });
+  return (
+    <SaveDialog
+      before={stored === null ? "" : canonical(initial)}
+      after={canonical(spec)}
+      isSaving={save.isPending}
+      save={() => save.mutate()}
+      close={close}
+    >
+      {save.error !== null && <Problem error={save.error} />}
+    </SaveDialog>
+  );
+}

@@ -1,0 +1,42 @@
+import { useId, useState } from "react";
+import { readControl } from "../../lib/config-form";
+
+function isObject(value: unknown): boolean {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+interface JsonFieldProps {
+  label: string;
+  value: unknown;
+  change: (value: Record<string, unknown>) => void;
+  setFault: (name: string, fault: string | null) => void;
+}
+
+/** An object as JSON. Invalid text changes nothing and blocks saving. */
+export function JsonField({ label, value, change, setFault }: JsonFieldProps) {
+  const id = useId();
+  const [text, setText] = useState(() => JSON.stringify(value, null, 2));
+  const [fault, setOwnFault] = useState<string | null>(null);
+  const edit = (next: string) => {
+    setText(next);
+    const read = readControl("json", next);
+    const found = "fault" in read ? read.fault : isObject(read.value) ? null : "not a JSON object";
+    setOwnFault(found);
+    setFault(label, found);
+    if (found === null && "value" in read) change(read.value as Record<string, unknown>);
+  };
+  return (
+    <div className="field">
+      <label htmlFor={id}>{label}</label>
+      <textarea
+        id={id}
+        rows={Math.min(20, text.split("\n").length + 1)}
+        value={text}
+        spellCheck={false}
+        aria-invalid={fault !== null}
+        onChange={(event) => edit(event.target.value)}
+      />
+      {fault !== null && <p className="problem">{fault}</p>}
+    </div>
+  );
+}

@@ -1,0 +1,27 @@
+import { queryOptions } from "@tanstack/react-query";
+import { api, dataOf, type Schema } from "../../api/client";
+import { PAGE } from "../../lib/pages";
+
+export type Agent = Schema<"Agent">;
+export type AgentSpec = Schema<"AgentSpec">;
+
+export function runnersQuery() {
+  return queryOptions({
+    queryKey: ["runners"],
+    queryFn: ({ signal }) => dataOf(api.GET("/v1/runners", { params: { query: { limit: PAGE } }, signal })),
+  });
+}
+
+export function agentQuery(agentId: string) {
+  const path = { agent_id: agentId };
+  return queryOptions({
+    queryKey: ["agents", "one", agentId],
+    queryFn: ({ signal }) => dataOf(api.GET("/v1/agents/{agent_id}", { params: { path }, signal })),
+  });
+}
+
+/** The editable part of an agent. */
+export function specOf(agent: Agent): AgentSpec {
+  const { id, origin, version, created_at, updated_at, refused, ...spec } = agent;
+  return spec;
+}

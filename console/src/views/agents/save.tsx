@@ -1,0 +1,81 @@
+import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useNavigate } from "@tanstack/react-router";
+import { type ReactNode, useState } from "react";
+import { api, dataOf } from "../../api/client";
+import { useText } from "../../i18n";
+import { Dialog } from "../../ui/dialog";
+import { DiffView } from "../../ui/diff";
+import { Problem } from "../../ui/problem";
+import { type Agent, agentQuery } from "./queries";
+
+interface SaveDialogProps {
+  before: string;
+  after: string;
+  isSaving: boolean;
+  save: () => void;
+  close: () => void;
+  children: ReactNode;
+}
+
+/** The change of an agent, before it is saved. */
+export function SaveDialog({ before, after, isSaving, save, close, children }: SaveDialogProps) {
+  const t = useText();
+  return (
+    <Dialog title={t("agents.saveTitle")} close={close}>
+      <DiffView before={before} after={after} />
+      {children}
+      <div className="actions">
+        <button type="button" className="primary" disabled={isSaving || before === after} onClick={save}>
+          {t("agents.save")}
+        </button>
+        <button type="button" onClick={close}>
+          {t("agents.back")}
+        </button>
+      </div>
+    </Dialog>
+  );
+}
+
+export function DeleteAgent({ agent }: { agent: Agent }) {
+  const t = useText();
+  const client = useQueryClient();
+  const navigate = useNavigate();
+  const [isAsking, setAsking] = useState(false);
+  const remove = useMutation({
+    mutationFn: () => {
+      const params = { path: { agent_id: agent.id }, header: { "If-Match": agent.version } };
+      return dataOf(api.DELETE("/v1/agents/{agent_id}", { params }));
+    },
+    onSuccess: async () => {
+      await navigate({ to: "/agents" });
+      client.removeQueries({ queryKey: agentQuery(agent.id).queryKey });
+      await client.invalidateQueries({ queryKey: ["agents"] });
+    },
+  });
+  return (
+    <>
+      <button type="button" className="danger" onClick={() => setAsking(true)}>
+        {t("agents.delete")}
+      </button>
+      {isAsking && (
+        <Dialog title={t("agents.deleteTitle", { name: agent.name })} close={() => setAsking(false)}>
+          <p>{t("agents.deleteEffect")}</p>
+          {remove.error !== null && <Problem error={remove.error} />}
+          <div className="actions">
+            <button
+              type="button"
+              className="danger"
+              disabled={remove.isPending}
+              onClick={() => remove.mutate()}
+            >
+              {t("agents.deleteConfirm")}
+            </button>
+            <button type="button" onClick={() => setAsking(false)}>
+              {t("agents.back")}
+            </button>
+          </div>
+        </Dialog>
+      )}
+    </>
+  );
+}

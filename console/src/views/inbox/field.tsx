@@ -1,0 +1,81 @@
+import { useId } from "react";
+import type { Schema } from "../../api/client";
+import { writeOut } from "../../lib/answer-form";
+
+interface FieldProps {
+  field: Schema<"InteractionField">;
+  value: unknown;
+  set: (value: unknown) => void;
+}
+
+export function QuestionField(props: FieldProps) {
+  const { field } = props;
+  const id = useId();
+  return (
+    <div className="field">
+      <label htmlFor={id}>
+        {writeOut(field.label)}
+        {field.required && " *"}
+      </label>
+      <Control {...props} id={id} />
+    </div>
+  );
+}
+
+function Control({ field, value, set, id }: FieldProps & { id: string }) {
+  const text = typeof value === "string" ? value : value == null ? "" : `${value}`;
+  const common = { id, required: field.required ?? false, placeholder: field.placeholder ?? undefined };
+  switch (field.type) {
+    case "textarea":
+      return <textarea {...common} rows={4} value={text} onChange={(event) => set(event.target.value)} />;
+    case "boolean":
+      return (
+        <input
+          id={id}
+          type="checkbox"
+          checked={value === true}
+          onChange={(event) => set(event.target.checked)}
+        />
+      );
+    case "number":
+      return (
+        <input
+          {...common}
+          type="number"
+          step="any"
+          value={text}
+          onChange={(event) => set(event.target.value)}
+        />
+      );
+    case "select":
+      return (
+        <select id={id} required={common.required} value={text} onChange={(event) => set(event.target.value)}>
+          <option value="" />
+          <Options field={field} />
+        </select>
+      );
+    case "multiselect":
+      return (
+        <select
+          id={id}
+          multiple
+          required={common.required}
+          value={Array.isArray(value) ? value.map(String) : []}
+          onChange={(event) => set([...event.target.selectedOptions].map((option) => option.value))}
+        >
+          <Options field={field} />
+        </select>
+      );
+    default:
+      // The value of a `file` is the id of an uploaded artifact.
+      return <input {...common} value={text} onChange={(event) => set(event.target.value)} />;
+  }
+}
+
+function Options({ field }: { field: Schema<"InteractionField"> }) {
+  return (field.options ?? []).map((option) => (
+    <option key={option.value} value={option.value}>
+      {writeOut(option.label)}
+    </option>
+  ));
+}

@@ -1,0 +1,124 @@
+import { useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
+import type { Run } from "../../api/client";
+import { record } from "../../api/errors";
+import { eventQuery, usageQuery } from "../../api/queries";
+import { useText } from "../../i18n";
+import { curl } from "../../lib/curl";
+import { count, duration, money } from "../../lib/format";
+import { Copy, type Fact, Facts } from "../../ui/parts";
+import { isLive, isPlainEnd, Status } from "../../ui/status";
+import { useNow, When } from "../../ui/when";
+import { RunActions } from "./actions";
+
+/** What happened, why, for whom, how long and at what cost. */
+export function RunHeader({ run }: { run: Run }) {
+  const t = useText();
+  return (
+    <header className="run-header">
+      <h1>
+        <Status status={run.status} /> {run.input_preview ?? run.agent_name ?? run.run_id}
+      </h1>
+      <Reason run={run} />
+      <RunFacts run={run} />
+      <div className="actions">
+        <RunActions run={run} />
+        <EditLink run={run} />
+        <Link
+          className="button quiet"
+          to="/compare"
+          search={{ a: run.retry_of ?? run.run_id, b: run.retry_of ? run.run_id : undefined }}
+        >
+          {t("run.compare")}
+        </Link>
+        <Copy text={run.run_id} label="run.copyId" />
+        <Copy text={curl("GET", `/v1/runs/${run.run_id}`)} label="copyCurl" />
+      </div>
+    </header>
+  );
+}
+
+/** Opens the run's message in the form. The API has the beginning of longer ones only. */
+function EditLink({ run }: { run: Run }) {
+  const t = useText();
+  const text = run.input_preview;
+  if (!text || text.endsWith("…") || run.parent_run_id) return null;
+  const search = {
+    text,
+    conversation_id: run.conversation_id ?? undefined,
+    bot_id: run.bot_id ?? undefined,
+    thread_id: run.thread_id ?? undefined,
+  };
+  return (
+    <Link className="button quiet" to="/try" search={search}>
+      {t("run.edit")}
+    </Link>
+  );
+}
+
+function Reason({ run }: { run: Run }) {
+  const { code, message } = record(run.error);
+  if (typeof code === "string" || typeof message === "string") {
+    return (
+      <p className="problem">
+        {typeof code === "string" && <code>{code}</code>} {typeof message === "string" && message}
+      </p>
+    );
+  }
+  return run.status_reason && !isPlainEnd(run) ? <p className="reason">{run.status_reason}</p> : null;
+}
+
+function RunFacts({ run }: { run: Run }) {
+  const t = useText();
+  const usage = useQuery(usageQuery(run)).data?.total;
+  const event = useQuery(eventQuery(run.event_id)).data;
+  const tokens = (usage?.prompt_tokens ?? 0) + (usage?.completion_tokens ?? 0);
+  const actor = event?.actor_name ?? event?.actor_id;
+  const facts: Fact[] = [
+    { label: t("run.agent"), value: run.agent_name ?? run.agent_id },
+    { label: t("run.runner"), value: run.runner_id },
+    { label: t("run.by"), value: actor ?? run.posted_by },
+    { label: t("run.event"), value: event && `${event.event_type} (${event.source})` },
+    { label: t("run.created"), value: <When at={run.created_at} /> },
+    { label: t("run.duration"), value: <Elapsed run={run} /> },
+    {
+      label: t("run.deadline"),
+      value: isLive(run.status) && run.deadline_at ? <When at={run.deadline_at} /> : null,
+    },
+    { label: t("run.attempts"), value: run.dispatch_attempts > 1 ? run.dispatch_attempts : null },
+    { label: t("run.calls"), value: usage && usage.calls > 0 ? count(usage.calls) : null },
+    { label: t("run.tokens"), value: tokens > 0 ? count(tokens) : null },
+    { label: t("run.cost"), value: usage && usage.cost > 0 ? money(usage.cost) : null },
+    { label: t("run.conversation"), value: run.conversation_id && <ConversationLink run={run} /> },
+    { label: t("run.parent"), value: run.parent_run_id && <RunLink runId={run.parent_run_id} /> },
+    { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
+  ];
+  return <Facts facts={facts} />;
+}
+
+function Elapsed({ run }: { run: Run }) {
+  const now = useNow();
+  if (run.duration_ms != null) return <>{duration(run.duration_ms)}</>;
+  if (!isLive(run.status)) return <>–</>;
+  return <>{duration(Math.max(0, now - (run.started_at ?? run.created_at)) * 1000)}</>;
+}
+
+function RunLink({ runId }: { runId: string }) {
+  return (
+    <Link to="/runs/$runId" params={{ runId }}>
+      {runId}
+    </Link>
+  );
+}
+
+function ConversationLink({ run }: { run: Run }) {
+  return (
+    <Link
+      to="/conversations/$conversationId"
+      params={{ conversationId: run.conversation_id ?? "" }}
+      search={{ bot_id: run.bot_id ?? undefined, thread_id: run.thread_id ?? undefined }}
+    >
+      {run.conversation_id}
+    </Link>
+  );
+}

@@ -1,0 +1,118 @@
+import { Link, useSearch } from "@tanstack/react-router";
+import { useRef } from "react";
+import type { Run } from "../../api/client";
+import { record } from "../../api/errors";
+import { useText } from "../../i18n";
+import { isFiltered, type RunFilters } from "../../lib/filters";
+import { duration, short } from "../../lib/format";
+import { useKeys } from "../../ui/keys";
+import { Empty, Loading } from "../../ui/parts";
+import { Problem } from "../../ui/problem";
+import { isPlainEnd, Status } from "../../ui/status";
+import { When } from "../../ui/when";
+import { FilterBar } from "./filter-bar";
+import { useRunList } from "./list";
+
+export function Runs() {
+  const t = useText();
+  const filters = useSearch({ from: "/runs" });
+  const list = useRunList(filters);
+  return (
+    <main>
+      <h1>{t("nav.runs")}</h1>
+      <FilterBar filters={filters} />
+      {list.error !== null && <Problem error={list.error} />}
+      {list.error !== null && list.updatedAt > 0 && (
+        <p className="faint">
+          {t("list.asOf")} <When at={Math.floor(list.updatedAt / 1000)} />
+        </p>
+      )}
+      {list.isLoading && <Loading what="nav.runs" />}
+      {!list.isLoading && list.runs.length === 0 && list.error === null && !list.hasMore && (
+        <NoRuns filters={filters} />
+      )}
+      {list.runs.length > 0 && <RunTable runs={list.runs} filters={filters} />}
+      <footer className="more">
+        <span className="faint">{t("runs.loaded", { n: list.runs.length })}</span>
+        {list.hasMore && (
+          <button type="button" onClick={list.loadMore} disabled={list.isLoadingMore}>
+            {t("list.more")}
+          </button>
+        )}
+      </footer>
+    </main>
+  );
+}
+
+function NoRuns({ filters }: { filters: RunFilters }) {
+  return isFiltered(filters) ? (
+    <Empty text="runs.noMatch" />
+  ) : (
+    <Empty text="runs.none" command='runnel send "Hello"' />
+  );
+}
+
+/** Moves the focus to the next or previous row. */
+function useRowKeys(rows: React.RefObject<HTMLTableSectionElement | null>): void {
+  const move = (by: number) => {
+    const links = [...(rows.current?.querySelectorAll<HTMLElement>("a.row") ?? [])];
+    const current = links.indexOf(document.activeElement as HTMLElement);
+    links[Math.max(0, Math.min(links.length - 1, current + by))]?.focus();
+  };
+  useKeys([
+    { key: "j", what: "keys.nextRow", run: () => move(1) },
+    { key: "k", what: "keys.previousRow", run: () => move(-1) },
+  ]);
+}
+
+function RunTable({ runs, filters }: { runs: Run[]; filters: RunFilters }) {
+  const t = useText();
+  const rows = useRef<HTMLTableSectionElement>(null);
+  useRowKeys(rows);
+  return (
+    <table className="list runs">
+      <thead>
+        <tr>
+          <th>{t("run.status")}</th>
+          <th>{t("run.input")}</th>
+          <th>{t("run.agent")}</th>
+          <th>{t("run.created")}</th>
+          <th className="number">{t("run.duration")}</th>
+        </tr>
+      </thead>
+      <tbody ref={rows}>
+        {runs.map((run) => (
+          <RunRow key={run.run_id} run={run} filters={filters} />
+        ))}
+      </tbody>
+    </table>
+  );
+}
+
+function reasonOf(run: Run): string {
+  const { message } = record(run.error);
+  if (typeof message === "string") return message;
+  return isPlainEnd(run) ? "" : (run.status_reason ?? "");
+}
+
+function RunRow({ run, filters }: { run: Run; filters: RunFilters }) {
+  const reason = reasonOf(run);
+  return (
+    <tr>
+      <td>
+        <Status status={run.status} />
+      </td>
+      <td className="wide">
+        <Link className="row" to="/runs/$runId" params={{ runId: run.run_id }} search={filters}>
+          {run.input_preview ?? short(run.run_id)}
+        </Link>
+        {reason && <p className="reason">{reason}</p>}
+      </td>
+      <td>{run.agent_name ?? short(run.agent_id)}</td>
+      <td>
+        <When at={run.created_at} />
+      </td>
+      <td className="number">{run.duration_ms == null ? "" : duration(run.duration_ms)}</td>
+    </tr>
+  );
+}

@@ -1,0 +1,155 @@
+import {
+  infiniteQueryOptions,
+  useInfiniteQuery,
+  useMutation,
+  useQuery,
+  useQueryClient,
+} from "@tanstack/react-query";
+import { useState } from "react";
+import { api, dataOf, type Schema } from "../../api/client";
+import { nextCursor } from "../../api/queries";
+import { useRights } from "../../api/rights";
+import { useText } from "../../i18n";
+import { Dialog } from "../../ui/dialog";
+import { Badge, Loading, Scroll } from "../../ui/parts";
+import { Problem } from "../../ui/problem";
+import { When } from "../../ui/when";
+import { CreateKey } from "./create-key";
+
+type ApiKey = Schema<"ApiKey">;
+
+function keysQuery() {
+  return infiniteQueryOptions({
+    queryKey: ["api-keys"],
+    queryFn: ({ pageParam, signal }) => {
+      const query = pageParam === undefined ? {} : { cursor: pageParam };
+      return dataOf(api.GET("/v1/api-keys", { params: { query }, signal }));
+    },
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: nextCursor,
+  });
+}
+
+const READY_MS = 10_000;
+
+/** State of the gateway, and its API keys. */
+export function System() {
+  const t = useText();
+  const rights = useRights();
+  const keys = useInfiniteQuery(keysQuery());
+  return (
+    <main>
+      <h1>{t("nav.system")}</h1>
+      <Ready />
+      <h2>{t("keysOfApi.title")}</h2>
+      {rights?.changes && <CreateKey />}
+      {keys.isPending && <Loading what="keysOfApi.title" />}
+      {keys.error !== null && <Problem error={keys.error} retry={() => void keys.refetch()} />}
+      <Scroll>
+        <table className="list">
+          <thead>
+            <tr>
+              <th>{t("agents.name")}</th>
+              <th>{t("keysOfApi.role")}</th>
+              <th>{t("keysOfApi.prefix")}</th>
+              <th>{t("run.created")}</th>
+              <th>{t("keysOfApi.used")}</th>
+              <th>{t("keysOfApi.expires")}</th>
+              <td />
+            </tr>
+          </thead>
+          <tbody>
+            {keys.data?.pages
+              .flatMap((page) => page.items)
+              .map((key) => (
+                <KeyRow key={key.id} apiKey={key} />
+              ))}
+          </tbody>
+        </table>
+      </Scroll>
+      {keys.hasNextPage && (
+        <button type="button" onClick={() => void keys.fetchNextPage()} disabled={keys.isFetchingNextPage}>
+          {t("list.more")}
+        </button>
+      )}
+    </main>
+  );
+}
+
+function Ready() {
+  const t = useText();
+  const ready = useQuery({
+    queryKey: ["ready"],
+    queryFn: ({ signal }) => dataOf(api.GET("/readyz", { signal })),
+    refetchInterval: READY_MS,
+  });
+  if (ready.error !== null) return <Problem error={ready.error} />;
+  return (
+    <p>
+      {t("system.ready")} <Badge tone={ready.isSuccess ? "good" : "wait"}>{ready.data?.status ?? "…"}</Badge>
+    </p>
+  );
+}
+
+function KeyRow({ apiKey }: { apiKey: ApiKey }) {
+  const rights = useRights();
+  const t = useText();
+  const [isAsking, setAsking] = useState(false);
+  return (
+    <tr>
+      <td className="wide">
+        {apiKey.name}
+        {apiKey.agents && apiKey.agents.length > 0 && <p className="reason">{apiKey.agents.join(", ")}</p>}
+      </td>
+      <td>{apiKey.role}</td>
+      <td>
+        <code>{apiKey.prefix}</code>
+      </td>
+      <td>
+        <When at={apiKey.created_at} />
+      </td>
+      <td>
+        <When at={apiKey.last_used_at} />
+      </td>
+      <td>
+        <When at={apiKey.expires_at} />
+      </td>
+      <td>
+        {apiKey.revoked_at != null && <Badge tone="off">{t("keysOfApi.revoked")}</Badge>}
+        {apiKey.revoked_at == null && rights?.changes && (
+          <button type="button" className="quiet" onClick={() => setAsking(true)}>
+            {t("keysOfApi.revoke")}
+          </button>
+        )}
+        {isAsking && <RevokeDialog apiKey={apiKey} close={() => setAsking(false)} />}
+      </td>
+    </tr>
+  );
+}
+
+function RevokeDialog({ apiKey, close }: { apiKey: ApiKey; close: () => void }) {
+  const t = useText();
+  const client = useQueryClient();
+  const path = { api_key_id: apiKey.id };
+  const revoke = useMutation({
+    mutationFn: () => dataOf(api.DELETE("/v1/api-keys/{api_key_id}", { params: { path } })),
+    onSuccess: async () => {
+      await client.invalidateQueries({ queryKey: ["api-keys"] });
+      close();
+    },
+  });
+  return (
+    <Dialog title={t("keysOfApi.revokeTitle", { name: apiKey.name })} close={close}>
+      <p>{t("keysOfApi.revokeEffect")}</p>
+      {revoke.error !== null && <Problem error={revoke.error} />}
+      <div className="actions">
+        <button type="button" className="danger" disabled={revoke.isPending} onClick={() => revoke.mutate()}>
+          {t("keysOfApi.revoke")}
+        </button>
+        <button type="button" onClick={close}>
+          {t("agents.back")}
+        </button>
+      </div>
+    </Dialog>
+  );
+}

@@ -1,0 +1,126 @@
+import { useMutation } from "@tanstack/react-query";
+import { Link, useSearch } from "@tanstack/react-router";
+import { type FormEvent, useState } from "react";
+import { api, dataOf, type Schema } from "../../api/client";
+import { newKey, usePost } from "../../api/post";
+import { useRights } from "../../api/rights";
+import { useText } from "../../i18n";
+import { composeEvent, EMPTY_FORM, type EventEnvelope, type EventForm, parseEvent } from "../../lib/compose";
+import { curl } from "../../lib/curl";
+import { pretty } from "../../lib/format";
+import { Copy } from "../../ui/parts";
+import { Problem } from "../../ui/problem";
+import { StreamedAnswer } from "../run/answer";
+import { Questions } from "../run/questions";
+import { DryRun } from "./dry-run";
+import { EventFields } from "./fields";
+
+type Accepted = Schema<"EventAccepted">;
+
+/** Composes an event, shows what it would do, sends it, and shows the answer. */
+export function Try() {
+  const t = useText();
+  const given = useSearch({ from: "/try" });
+  const [form, setForm] = useState({
+    ...EMPTY_FORM,
+    text: given.text ?? "",
+    conversationId: given.conversation_id ?? "",
+    botId: given.bot_id ?? "",
+    threadId: given.thread_id ?? "",
+  });
+  // The text of the event after an edit; null while the form writes it.
+  const [json, setJson] = useState<string | null>(null);
+  const parsed = json === null ? { event: composeEvent(form) } : parseEvent(json);
+  const event = "event" in parsed ? parsed.event : null;
+  return (
+    <main>
+      <h1>{t("nav.try")}</h1>
+      <div className="quick">
+        <button type="button" aria-pressed={json === null} onClick={() => setJson(null)}>
+          {t("try.form")}
+        </button>
+        <button
+          type="button"
+          aria-pressed={json !== null}
+          onClick={() => setJson(json ?? pretty(composeEvent(form)))}
+        >
+          JSON
+        </button>
+      </div>
+      {json === null ? (
+        <EventFields form={form} change={(fields: Partial<EventForm>) => setForm({ ...form, ...fields })} />
+      ) : (
+        <textarea
+          aria-label={t("try.json")}
+          rows={16}
+          value={json}
+          spellCheck={false}
+          onChange={(change) => setJson(change.target.value)}
+        />
+      )}
+      {"fault" in parsed && <p className="problem">{parsed.fault}</p>}
+      {event !== null && <Send event={event} />}
+    </main>
+  );
+}
+
+function Send({ event }: { event: EventEnvelope }) {
+  const t = useText();
+  const rights = useRights();
+  const [accepted, setAccepted] = useState<Accepted | null>(null);
+  const [key, setKey] = useState(newKey);
+  const post = usePost((next) => {
+    setAccepted(next);
+    setKey(newKey());
+  });
+  const dryRun = useMutation({
+    mutationFn: () => dataOf(api.POST("/v1/agents/dry-run", { body: event })),
+  });
+  const send = (submit: FormEvent) => {
+    submit.preventDefault();
+    setAccepted(null);
+    dryRun.reset();
+    post.mutate({ event, key });
+  };
+  return (
+    <>
+      <form className="actions" onSubmit={send}>
+        <button type="button" disabled={dryRun.isPending} onClick={() => dryRun.mutate()}>
+          {t("try.dryRun")}
+        </button>
+        <button type="submit" className="primary" hidden={!rights?.posts} disabled={post.isPending}>
+          {t("try.send")}
+        </button>
+        <Copy text={curl("POST", "/v1/events", event)} label="copyCurl" />
+      </form>
+      {post.error !== null && <Problem error={post.error} />}
+      {dryRun.error !== null && <Problem error={dryRun.error} />}
+      {dryRun.data !== undefined && <DryRun outcome={dryRun.data} />}
+      {accepted !== null && <Sent accepted={accepted} />}
+    </>
+  );
+}
+
+function Sent({ accepted }: { accepted: Accepted }) {
+  const t = useText();
+  const { run_id: runId } = accepted;
+  if (runId == null) {
+    return (
+      <p className="problem">
+        {accepted.reason && <code>{accepted.reason}</code>} {accepted.hint ?? t("try.noRun")}
+      </p>
+    );
+  }
+  return (
+    <section className="answer">
+      <h2>
+        {t("run.answer")}{" "}
+        <Link to="/runs/$runId" params={{ runId }}>
+          {t("try.openRun")}
+        </Link>
+      </h2>
+      <Questions run={{ run_id: runId, status: accepted.status ?? "running" }} />
+      <StreamedAnswer key={runId} runId={runId} lastSequence={accepted.last_sequence ?? 0} />
+    </section>
+  );
+}
