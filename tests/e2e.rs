@@ -51,6 +51,8 @@ mod conform;
 mod connector_peers;
 #[path = "e2e/connectors.rs"]
 mod connectors;
+#[path = "e2e/console.rs"]
+mod console;
 #[path = "e2e/context.rs"]
 mod context;
 #[path = "e2e/conversations.rs"]

@@ -980,12 +980,14 @@ fn files() -> Vec<File> {
 }
 
 fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
-    const EXCLUDED: [&str; 7] = [
+    const EXCLUDED: [&str; 9] = [
         ".git",
         ".venv",
         "__pycache__",
+        "dist",
         "node_modules",
         "runnel-data",
+        "schema.d.ts",
         "target",
         "third-party",
     ];

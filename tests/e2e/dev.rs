@@ -173,9 +173,10 @@ async fn printed_curl_command_works() {
 #[tokio::test]
 async fn greeting_lists_the_served_components() {
     let (playground, _directory) = start().await;
-    let lines: Vec<_> = playground.greeting.lines().take(11).collect();
+    let lines: Vec<_> = playground.greeting.lines().take(12).collect();
     let expected = [
         format!("runnel {}  {}", env!("CARGO_PKG_VERSION"), playground.url),
+        format!("console  {}/console/#key={}", playground.url, playground.key),
         format!("docs     {}/docs", playground.url),
         format!("key      {}", playground.key),
         format!(

@@ -29,7 +29,7 @@ const SKIPPED: [(&str, usize); 10] = [
     // a coding agent, installed and logged in
     ("agent", 4),
     // a release build, or the test suite itself
-    ("build", 11),
+    ("build", 12),
     // a Docker daemon
     ("docker", 8),
     // Homebrew

@@ -46,6 +46,8 @@ pub struct ApiOptions {
     pub host_allowlist: Option<HostAllowlist>,
     /// Origins of web pages that may call the routes of API keys.
     pub cors_origins: Vec<String>,
+    /// True: `/console` is served.
+    pub has_console: bool,
     /// True: `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }

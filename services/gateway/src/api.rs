@@ -6,15 +6,20 @@
 
 pub mod openapi;
 
+#[cfg_attr(not(feature = "console"), path = "api/without_console.rs")]
+mod console;
 mod cors;
 mod docs;
 mod health;
 mod middleware;
+mod static_files;
 
 use std::sync::Arc;
 
 pub use axum::Router;
 use axum::middleware::from_fn_with_state;
+use axum::response::Redirect;
+use axum::routing::get;
 
 use middleware::RequestMiddleware;
 use web::error::routing::{no_method, no_route};
@@ -26,7 +31,7 @@ pub fn router(state: ApiState) -> Router {
     let middleware = Arc::new(RequestMiddleware::before(&document, &state));
     let cors = (!state.cors_origins.is_empty()).then(|| cors::cors(&state.cors_origins));
     let router = router
-        .merge(docs::page())
+        .merge(pages(&state))
         .fallback(async || no_route())
         .method_not_allowed_fallback(async || no_method())
         .layer(from_fn_with_state(middleware, middleware::pass))
@@ -35,4 +40,16 @@ pub fn router(state: ApiState) -> Router {
         Some(cors) => router.layer(cors),
         None => router,
     }
+}
+
+/// Pages for browsers. `/` leads to the console, or to the documents if there is none. Redirects are relative, because
+/// a proxy may serve the gateway under a path prefix.
+fn pages(state: &ApiState) -> Router<ApiState> {
+    let pages = docs::page();
+    if state.has_console {
+        return pages
+            .merge(console::page())
+            .route("/", get(async || Redirect::temporary("console/")));
+    }
+    pages.route("/", get(async || Redirect::temporary("docs/")))
 }

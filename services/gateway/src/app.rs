@@ -154,6 +154,7 @@ impl App {
                 names.clone().with_origins(pages)
             }),
             cors_origins: config.server.cors_origins.clone(),
+            has_console: config.server.has_console,
             shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {

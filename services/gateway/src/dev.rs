@@ -79,6 +79,8 @@ pub(crate) struct DevOptions {
 pub(crate) struct Playground {
     pub(crate) url: String,
     pub(crate) key: String,
+    /// True: the gateway serves `/console`.
+    pub(crate) has_console: bool,
     /// The agent that gets the messages of `runnel send`, and its runner. `None`: several or no agents match.
     pub(crate) agent: Option<(String, String)>,
     pub(crate) model: String,
@@ -160,6 +162,7 @@ pub(crate) async fn build(options: DevOptions) -> anyhow::Result<Playground> {
     Ok(Playground {
         url,
         key,
+        has_console: config.server.has_console,
         agent: first_agent(&app).await?,
         model,
         model_origin,

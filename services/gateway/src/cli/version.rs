@@ -27,6 +27,7 @@ fn describe(version: &str, commit: &str, date: &str) -> String {
 fn features() -> Vec<&'static str> {
     let all = [
         ("connectors", cfg!(feature = "connectors")),
+        ("console", cfg!(feature = "console")),
         ("graph", cfg!(feature = "graph")),
         ("harness", cfg!(feature = "harness")),
         ("nats", cfg!(feature = "nats")),

@@ -16,6 +16,8 @@ use super::table::{Reported, Table, integer, parsed, seconds, text};
 use egress::AllowRule;
 use egress::parse_plain_url;
 
+/// True if the binary contains the files of the console.
+const HAS_CONSOLE: bool = cfg!(feature = "console");
 const DAY_SECONDS: u64 = 24 * 60 * 60;
 
 /// `[server]`: listener and public address.
@@ -28,6 +30,8 @@ pub struct ServerConfig {
     pub allowed_hosts: Vec<String>,
     /// Origins of web pages that may call the API.
     pub cors_origins: Vec<String>,
+    /// True: `/console` is served. Default: true if the build has the feature `console`.
+    pub has_console: bool,
     /// Silence on an event stream before a comment is sent.
     pub heartbeat: Duration,
     /// Maximum number of connections. Further ones wait. `None`: 10000, or as many as the file limit allows.
@@ -60,6 +64,7 @@ impl ServerConfig {
                 Reported
             })
         });
+        let has_console = table.optional("console", |value| console(&value));
         let heartbeat = table.required("heartbeat_seconds", seconds(0.05..=300.0));
         let connections = table.optional("connections", integer(1..=1_000_000));
         let connections_per_peer = table.optional("connections_per_peer", integer(0..=1_000_000));
@@ -78,6 +83,7 @@ impl ServerConfig {
             public_url: public_url?,
             allowed_hosts: allowed_hosts?,
             cors_origins: cors_origins?,
+            has_console: has_console?.unwrap_or(HAS_CONSOLE),
             heartbeat: heartbeat?,
             connections: connections?.map(bytes),
             connections_per_peer: connections_per_peer?.map(bytes),
@@ -86,6 +92,16 @@ impl ServerConfig {
             body: body?,
             write: write?,
         })
+    }
+}
+
+fn console(value: &Value) -> Result<bool, &'static str> {
+    match value.as_bool() {
+        Some(true) if !HAS_CONSOLE => {
+            Err("must be false: this build has no console; add the feature `console`")
+        }
+        Some(is_served) => Ok(is_served),
+        None => Err("must be true or false"),
     }
 }
 

@@ -14,6 +14,10 @@ pub(super) fn text(playground: &Playground) -> String {
     let mut line = |word: &str, rest: &str| {
         let _ = writeln!(text, "{word:<8} {rest}");
     };
+    if playground.has_console {
+        // The fragment is not sent to the gateway, so the key is in no log.
+        line("console", &format!("{url}/console/#key={key}"));
+    }
     line("docs", &format!("{url}/docs"));
     line("key", key);
     line(
