@@ -1,0 +1,137 @@
+/** `runnel dev` as a child process, with a runner of the test. */
+
+import { type ChildProcess, spawn } from "node:child_process";
+import { once } from "node:events";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join, resolve } from "node:path";
+import { fileURLToPath } from "node:url";
+import { Runner } from "./runner.ts";
+
+const BUILT = fileURLToPath(new URL("../../../target/debug/runnel", import.meta.url));
+const PROGRAM = resolve(process.env.RUNNEL_BIN ?? BUILT);
+
+/** A value of the API. The tests assert the members that they read. */
+// biome-ignore lint/suspicious/noExplicitAny: the types of the API belong to the page, not to its tests
+export type Json = any;
+
+interface Greeting {
+  url: string;
+  api_key: string;
+}
+
+export class Gateway {
+  url = "";
+  key = "";
+  #directory = mkdtempSync(join(tmpdir(), "runnel-console-"));
+  #process: ChildProcess | undefined;
+
+  private constructor(readonly runner: Runner) {}
+
+  static async start(): Promise<Gateway> {
+    const gateway = new Gateway(await Runner.start());
+    await gateway.launch("127.0.0.1:0");
+    // `dev` registers the runner after the start.
+    await gateway.until("/v1/agents", (agents) =>
+      agents.items.some((agent: Json) => agent.name === "scripted"),
+    );
+    return gateway;
+  }
+
+  /** Starts the process again, at the same address and with the same data. */
+  async restart(): Promise<void> {
+    await this.launch(new URL(this.url).host);
+  }
+
+  private async launch(listen: string): Promise<void> {
+    const { OPENAI_API_KEY, OPENAI_BASE_URL, RUNNER_SECRET, ...env } = process.env;
+    const own = ["--json", "--quiet", "--script", "--no-config", "--data-dir", "data"];
+    const child = spawn(PROGRAM, ["dev", ...own, "--listen", listen, "--runner", this.runner.url], {
+      cwd: this.#directory,
+      env,
+      stdio: ["ignore", "pipe", "pipe"],
+    });
+    this.#process = child;
+    const log: string[] = [];
+    child.stderr.on("data", (text) => log.push(`${text}`));
+    const greeting = await new Promise<Greeting>((greeted, fail) => {
+      let printed = "";
+      child.on("error", fail);
+      child.on("exit", (code) => fail(new Error(`${PROGRAM} ended with ${code}\n${log.join("")}`)));
+      child.stdout.on("data", (text) => {
+        printed += text;
+        if (printed.includes("\n")) greeted(JSON.parse(printed));
+      });
+    });
+    this.url = greeting.url;
+    this.key = greeting.api_key;
+  }
+
+  /** Ends the process without a chance to say goodbye. */
+  async kill(): Promise<void> {
+    const child = this.#process;
+    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return;
+    const ended = once(child, "exit");
+    child.kill("SIGKILL");
+    await ended;
+  }
+
+  async stop(): Promise<void> {
+    await this.kill();
+    this.runner.stop();
+    rmSync(this.#directory, { recursive: true, force: true });
+  }
+
+  /** Answer of the API, which must be a success. */
+  async call(path: string, body?: object): Promise<Json> {
+    const answer = await fetch(this.url + path, {
+      method: body === undefined ? "GET" : "POST",
+      headers: { authorization: `Bearer ${this.key}`, "content-type": "application/json" },
+      body: body === undefined ? undefined : JSON.stringify(body),
+    });
+    const text = await answer.text();
+    if (!answer.ok) throw new Error(`${path}: ${answer.status} ${text}`);
+    return text === "" ? undefined : JSON.parse(text);
+  }
+
+  /** Repeats a read until its answer is as wanted. */
+  async until(path: string, wanted: (answer: Json) => boolean): Promise<Json> {
+    for (;;) {
+      const answer = await this.call(path);
+      if (wanted(answer)) return answer;
+      await new Promise((next) => setTimeout(next, 50));
+    }
+  }
+
+  /** Posts a message and returns the id of its run. */
+  async post(text: string, more: object = {}): Promise<string> {
+    const event = {
+      event_type: "message.received",
+      conversation: { conversation_id: "console" },
+      input: { text },
+      delivery: {
+        surface: "web",
+        supports_streaming: true,
+        interactions: { field_types: ["text"], action_styles: ["default", "primary", "danger"] },
+      },
+      ...more,
+    };
+    const accepted = await this.call("/v1/events", event);
+    return accepted.run_id;
+  }
+
+  /** Has the playground's planner ask for an approval, and returns the question. */
+  async plan(): Promise<Json> {
+    const id = await this.post("Put a note about Runnel on the board", {
+      conversation: { conversation_id: "planner" },
+    });
+    const found = await this.until(`/v1/interactions?run_id=${id}`, ({ items }) => items.length > 0);
+    return found.items[0];
+  }
+
+  /** Posts a message and returns its run after the end. */
+  async finish(text: string, more: object = {}): Promise<Json> {
+    const id = await this.post(text, more);
+    return this.until(`/v1/runs/${id}`, (run) => ["completed", "failed", "cancelled"].includes(run.status));
+  }
+}
