@@ -1,4 +1,4 @@
-/** What an operator changes: agents, keys, documents, endpoints. */
+/** Changes by an operator: agents, keys, documents, endpoints. */
 
 import { expect, test, violations } from "./support/test.ts";
 

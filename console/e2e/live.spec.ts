@@ -1,4 +1,4 @@
-/** What changes while the page is open: streams, cancels, questions, and a gateway that dies. */
+/** Changes under an open page: streams, cancels, questions, and a gateway that dies. */
 
 import type { Gateway } from "./support/gateway.ts";
 import { completed, delta, message, question, type Stream } from "./support/runner.ts";

@@ -26,7 +26,7 @@ const OTHER_CONVERSATIONS: &str = "
          1, 1, 1, 0, '', '', '', '{}', 4102444800000, 4102444800000 FROM generate_series(1, 20000) n;
     INSERT INTO interactions
         (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, asked_at)
-        SELECT 'z-' || n, 'default', 'z-' || n, 1, 'q', '{}', 0, 0 FROM generate_series(1, 20000) n";
+        SELECT 'ffffffff-ffff-7fff-bfff-' || lpad(to_hex(n), 12, '0'), 'default', 'z-' || n, 1, 'q', '{}', 0, 0 FROM generate_series(1, 20000) n";
 
 async fn pages(stage: &Stage) -> Vec<Value> {
     let mut pages = Vec::new();

@@ -489,8 +489,8 @@ async fn deadline_follows_timeout_of_agent() {
     runner.answer_all(|run| sse(run.talk(1).concat()));
     let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
     for (source, config, least, max) in [
-        ("default", json!({}), 200.0, 300.0),
-        ("short", json!({"timeout": 100}), 0.0, 100.0),
+        ("default", json!({}), 200.0, 301.0),
+        ("short", json!({"timeout": 100}), 0.0, 101.0),
         ("zero", json!({"timeout": 0}), 301.0, f64::MAX),
         ("null", json!({"timeout": null}), 301.0, f64::MAX),
     ] {

@@ -488,7 +488,7 @@ async fn executes_idempotent_call_once(#[values(Sqlite, Postgres)] engine: Engin
         assert_eq!(reason(&answer), last, "{name}");
         assert_eq!(count(&format!("/{name}")), calls, "{name}");
     }
-    for key in ["", "with space", &"x".repeat(256)] {
+    for key in ["", "with\ttab", &"x".repeat(256)] {
         let refused = call_once(&run, "echo", key, &json!({})).await;
         assert_eq!(refused.status, 400, "{key}");
     }

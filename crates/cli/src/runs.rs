@@ -90,7 +90,7 @@ pub struct FilterArguments {
     text: Option<String>,
     /// Only the run of the event with this idempotency key, and its retries.
     #[arg(long)]
-    key: Option<String>,
+    idempotency_key: Option<String>,
     /// Only runs that ended with this error code.
     #[arg(long, value_name = "CODE")]
     error: Option<String>,
@@ -107,7 +107,7 @@ impl FilterArguments {
         let parameters = [
             ("created_after", since),
             ("text", self.text),
-            ("idempotency_key", self.key),
+            ("idempotency_key", self.idempotency_key),
             ("error_code", self.error),
         ];
         let given = parameters

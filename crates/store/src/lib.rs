@@ -164,8 +164,8 @@ pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{
-    DocumentParts, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateAccess, StateChange,
-    StateLease, StatePart, StateRecord, StateSummary, StateWritten,
+    DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateAccess,
+    StateChange, StatePart, StateRecord, StateSummary, StateWritten,
 };
 pub use steering::{PULL_BYTES, PullSteering};
 pub use storage::{

@@ -13,7 +13,7 @@ use std::time::Duration;
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Alias, Expr, Func, Query, SimpleExpr};
+use sea_orm::sea_query::{Alias, Expr, Func, Query};
 use sea_orm::{
     ColumnTrait, Condition, ConnectionTrait, EntityTrait, ExprTrait, Order, QueryFilter,
     QueryOrder, QuerySelect, QueryTrait,
@@ -25,6 +25,7 @@ use crate::error::{StoreError, parsed};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
 use filter::ResolvedFilter;
+use lookup::RunSearch;
 
 pub use counts::{RunCounts, StatusCount};
 pub use filter::{NumberRange, RunFilter};
@@ -96,19 +97,19 @@ impl RunRepository<'_> {
         filter: &RunFilter,
         window: &RunWindow<'_>,
     ) -> Result<RunsFound, StoreError> {
-        let filter = self.resolve(workspace, filter).await?;
+        let db = self.db;
+        let search = RunSearch { db, workspace };
+        let filter = search.resolve(filter).await?;
+        let filter = filter.created_within(range_of(window));
         let scan_end = if filter.has_index() {
             None
         } else {
             let rows = filter.scan_limit(MAX_SCANNED);
-            self.scan_end(workspace, &filter, window, rows).await?
+            search.scan_end(&filter, window, rows).await?
         };
-        let mut query = runs::Entity::find()
-            .filter(filter.condition(workspace))
-            .filter(within(window));
-        if let Some(end) = scan_end {
-            query = query.filter(up_to(end, window));
-        }
+        let query = runs::Entity::find()
+            .filter(scanned(&filter, workspace, scan_end, window))
+            .filter(without_ties(window));
         let page = PageOf {
             rows: query
                 .order_by(runs::Column::CreatedAt, order_of(window))
@@ -134,48 +135,18 @@ impl RunRepository<'_> {
         })
     }
 
-    /// Last run of a scan of `rows` runs; `None`: there are fewer.
-    async fn scan_end(
-        self,
-        workspace: &WorkspaceId,
-        filter: &ResolvedFilter,
-        window: &RunWindow<'_>,
-        rows: u64,
-    ) -> Result<Option<RunPosition>, StoreError> {
-        let last: Option<(i64, String)> = runs::Entity::find()
-            .filter(filter.indexed().condition(workspace))
-            .filter(within(window))
-            .select_only()
-            .column(runs::Column::CreatedAt)
-            .column(runs::Column::Id)
-            .order_by(runs::Column::CreatedAt, order_of(window))
-            .order_by(runs::Column::Id, order_of(window))
-            .offset(rows - 1)
-            .limit(1)
-            .into_tuple()
-            .one(&self.db.readers)
-            .await?;
-        let position = |(created_at, id): (i64, String)| {
-            let run_id = parsed("runs.id", &id, &id)?;
-            Ok(RunPosition { created_at, run_id })
-        };
-        last.map(position).transpose()
-    }
-
     /// Number of runs of the workspace; `None`: more than 1000, or a scan of more than [`MAX_SCANNED`].
     pub async fn count_runs(
         self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<Option<u64>, StoreError> {
-        let filter = self.resolve(workspace, filter).await?;
+        let db = self.db;
+        let search = RunSearch { db, workspace };
+        let filter = search.resolve(filter).await?;
         if !filter.has_index() {
             let (all, rows) = (RunWindow::default(), filter.scan_limit(MAX_SCANNED));
-            if self
-                .scan_end(workspace, &filter, &all, rows)
-                .await?
-                .is_some()
-            {
+            if search.scan_end(&filter, &all, rows).await?.is_some() {
                 return Ok(None);
             }
         }
@@ -235,6 +206,35 @@ impl RunRepository<'_> {
     }
 }
 
+impl RunSearch<'_> {
+    /// Last run of a scan of `rows` runs; `None`: there are fewer.
+    async fn scan_end(
+        self,
+        filter: &ResolvedFilter,
+        window: &RunWindow<'_>,
+        rows: u64,
+    ) -> Result<Option<RunPosition>, StoreError> {
+        let last: Option<(i64, String)> = runs::Entity::find()
+            .filter(filter.indexed().condition(self.workspace))
+            .filter(without_ties(window))
+            .select_only()
+            .column(runs::Column::CreatedAt)
+            .column(runs::Column::Id)
+            .order_by(runs::Column::CreatedAt, order_of(window))
+            .order_by(runs::Column::Id, order_of(window))
+            .offset(rows - 1)
+            .limit(1)
+            .into_tuple()
+            .one(&self.db.readers)
+            .await?;
+        let position = |(created_at, id): (i64, String)| {
+            let run_id = parsed("runs.id", &id, &id)?;
+            Ok(RunPosition { created_at, run_id })
+        };
+        last.map(position).transpose()
+    }
+}
+
 fn order_of(window: &RunWindow<'_>) -> Order {
     if window.forward {
         Order::Asc
@@ -243,31 +243,48 @@ fn order_of(window: &RunWindow<'_>) -> Order {
     }
 }
 
-/// Runs within the window.
-fn within(window: &RunWindow<'_>) -> Condition {
+/// Times of creation within the window, with ties at its edges.
+fn range_of(window: &RunWindow<'_>) -> NumberRange {
+    NumberRange {
+        min: window.after.map(|edge| edge.created_at),
+        max: window.before.map(|edge| edge.created_at.saturating_add(1)),
+    }
+}
+
+/// Excludes runs at the edges of the window that were created in the same millisecond.
+fn without_ties(window: &RunWindow<'_>) -> Condition {
     let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
-    // The first condition is an index range, the second excludes ties at its edge.
-    let older = window.before.map(|RunPosition { created_at, run_id }| {
-        let edge = at.lt(created_at).or(id.lt(run_id.to_string()));
-        at.lte(created_at).and(edge)
-    });
-    let newer = window.after.map(|RunPosition { created_at, run_id }| {
-        let edge = at.gt(created_at).or(id.gt(run_id.to_string()));
-        at.gte(created_at).and(edge)
-    });
+    let older = window
+        .before
+        .map(|RunPosition { created_at, run_id }| at.lt(created_at).or(id.lt(run_id.to_string())));
+    let newer = window
+        .after
+        .map(|RunPosition { created_at, run_id }| at.gt(created_at).or(id.gt(run_id.to_string())));
     Condition::all().add_option(older).add_option(newer)
 }
 
-/// Runs up to the end of the scan, inclusive.
-fn up_to(RunPosition { created_at, run_id }: RunPosition, window: &RunWindow<'_>) -> SimpleExpr {
+/// Runs of the filter up to the end of a scan, inclusive; all of them without an end.
+fn scanned(
+    filter: &ResolvedFilter,
+    workspace: &WorkspaceId,
+    end: Option<RunPosition>,
+    window: &RunWindow<'_>,
+) -> Condition {
+    let Some(RunPosition { created_at, run_id }) = end else {
+        return filter.condition(workspace);
+    };
     let (at, id) = (runs::Column::CreatedAt, runs::Column::Id);
-    if window.forward {
-        let edge = at.lt(created_at).or(id.lte(run_id.to_string()));
-        at.lte(created_at).and(edge)
+    let (range, without_ties) = if window.forward {
+        let max = Some(created_at.saturating_add(1));
+        let ties = at.lt(created_at).or(id.lte(run_id.to_string()));
+        (NumberRange { min: None, max }, ties)
     } else {
-        let edge = at.gt(created_at).or(id.gte(run_id.to_string()));
-        at.gte(created_at).and(edge)
-    }
+        let min = Some(created_at);
+        let ties = at.gt(created_at).or(id.gte(run_id.to_string()));
+        (NumberRange { min, max: None }, ties)
+    };
+    let filter = filter.clone().created_within(range);
+    filter.condition(workspace).add(without_ties)
 }
 
 pub(crate) async fn find(

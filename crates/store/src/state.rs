@@ -26,7 +26,7 @@ use crate::sql::{PLAN_FENCE, Sql, locked, returned};
 use secrets::digest::sha256_hex;
 
 pub(crate) use document::delete_bodies_of_agent;
-pub use document::{DocumentParts, STATE_BODIES, STATE_BODY_BYTES, StateLease, StateSummary};
+pub use document::{DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, StateSummary};
 
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;
@@ -48,7 +48,7 @@ pub struct StateRecord {
     /// JSON text for lists.
     pub summary: Option<String>,
     /// Only an unexpired lease of a live run.
-    pub lease: Option<StateLease>,
+    pub lease: Option<EntryLease>,
 }
 
 /// A bounded part of a scope.
@@ -89,7 +89,7 @@ pub enum StateWritten {
     /// The run, or its agent, has used its share of the scope's keys.
     ShareFull,
     /// Another live run has the lease.
-    Leased(StateLease),
+    Leased(EntryLease),
     /// The write renews a lease that the run does not have. The current version.
     NotLeased(i64),
     /// `body_ids` at this index names no body.

@@ -11,9 +11,9 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, HistoryQuery, Ingest,
-    IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd, StateAccess,
-    StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
+    AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, DocumentParts, HistoryQuery,
+    Ingest, IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd,
+    StateAccess, StateChange, StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -29,6 +29,7 @@ on_both!(
     ends_run_once_with_output_and_transcript,
     state_write_requires_version_and_live_run,
     never_reuses_state_versions,
+    bodies_commit_under_the_lease_of_a_live_run,
     records_first_cancel_of_live_run,
     refuses_answers_by_replaced_link_or_after_cancel,
     accepted_cancel_overrides_final_status,
@@ -316,6 +317,57 @@ async fn never_reuses_state_versions(bench: StoreFixture) {
         let refused = put("k", Some("4"), Some(read)).await.unwrap();
         assert_eq!(refused, StateWritten::Mismatch(3));
     }
+}
+
+async fn bodies_commit_under_the_lease_of_a_live_run(bench: StoreFixture) {
+    let (run, other) = (bench.running("e-1").await, bench.running("e-2").await);
+    let put = |run: &Run, if_match, ids: &[&str], stay: Option<&[&str]>| {
+        let bodies = ids
+            .iter()
+            .map(|id| ((*id).to_owned(), format!("[\"{id}\"]")));
+        let stay = stay.map(|ids| ids.iter().map(|id| (*id).to_owned()).collect());
+        let change = StateChange {
+            document: DocumentParts {
+                summary: Some("{}".to_owned()),
+                lease: Some(Duration::from_hours(1)),
+                bodies: bodies.collect(),
+                body_ids: stay,
+            },
+            ..bench.put(run, "k", Some("1"), if_match)
+        };
+        bench.write(change)
+    };
+    let access = bench.put(&run, "k", None, None).access;
+    let body = async |id| {
+        bench
+            .state()
+            .find_state_body(&access, "k", id)
+            .await
+            .unwrap()
+    };
+    let written = put(&run, None, &["a", "b", "c"], None).await.unwrap();
+    assert_eq!(written, StateWritten::Version(1));
+    let listed = bench.state().list_state_summaries(&access, "a", "z").await;
+    let lease = listed.unwrap()[0].lease.unwrap();
+    assert_eq!(lease.run, run.id);
+    let refused = put(&other, Some(1), &[], None).await.unwrap();
+    assert_eq!(refused, StateWritten::Leased(lease));
+    let refused = put(&run, None, &["d"], Some(&["a", "x"])).await.unwrap();
+    assert_eq!(refused, StateWritten::NoBody(1));
+    let written = put(&run, None, &["a", "d"], Some(&["b"])).await.unwrap();
+    assert_eq!(written, StateWritten::Version(2));
+    assert_eq!(body("c").await, None);
+    for id in ["a", "b", "d"] {
+        assert_eq!(body(id).await, Some(format!("[\"{id}\"]")));
+    }
+    bench.end(&run, 0).await;
+    let refused = put(&other, None, &[], None).await.unwrap();
+    assert_eq!(refused, StateWritten::NotLeased(2));
+    let taken = put(&other, Some(2), &[], None).await.unwrap();
+    assert_eq!(taken, StateWritten::Version(3));
+    let gone = bench.put(&other, "k", None, None);
+    assert_eq!(bench.write(gone).await.unwrap(), StateWritten::Deleted);
+    assert_eq!(body("b").await, None);
 }
 
 async fn state_write_requires_version_and_live_run(bench: StoreFixture) {

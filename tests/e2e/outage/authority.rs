@@ -91,10 +91,8 @@ impl AuthorityStage {
     async fn write_data(&mut self) {
         let host = self.host(&self.stage.client);
         let state = host.request(Method::PUT, "/host/v1/state/conversation/k");
-        assert_eq!(
-            send(state.json(&json!({"value": 1}))).await.unwrap().status,
-            200
-        );
+        let value = json!({"value": 1, "lease_seconds": 3600, "bodies": {"k": 1}});
+        assert_eq!(send(state.json(&value)).await.unwrap().status, 200);
         let blob = host.request(Method::PUT, "/host/v1/storage/plugin/k");
         assert_eq!(send(blob.body("\"mark\"")).await.unwrap().status, 204);
         let artifact = host.request(Method::POST, "/host/v1/artifacts");

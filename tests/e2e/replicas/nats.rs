@@ -171,7 +171,7 @@ async fn separates_installations_on_one_nats_server() {
         let mut everything = NatsSubscriber::to(&nats_server().unwrap(), "runnel.>").await;
         gated(&stage, event_id).cancel();
         let run_id = stage.client.post(&message(event_id)).await.run_id();
-        let notification = format!("a{}", run_id.replace('-', ""));
+        let notification = format!("s{}", run_id.replace('-', ""));
         subjects.push(everything.subject_of(&notification).await);
     }
     assert_ne!(subjects[0], subjects[1]);

@@ -121,7 +121,7 @@ pub(super) fn document(stored: StateSummary) -> ApiResult<StateDocument> {
     })
 }
 
-pub(super) fn lease(lease: store::StateLease) -> StateLease {
+pub(super) fn lease(lease: store::EntryLease) -> StateLease {
     StateLease {
         run_id: lease.run,
         expires_at: lease.expires_at,

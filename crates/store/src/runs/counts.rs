@@ -6,7 +6,8 @@ use sea_orm::sea_query::Expr;
 use sea_orm::{EntityTrait, QueryFilter, QuerySelect};
 
 use super::filter::ResolvedFilter;
-use super::{RunFilter, RunPosition, RunWindow, up_to};
+use super::lookup::RunSearch;
+use super::{RunFilter, RunPosition, RunWindow, scanned};
 use crate::entity::runs;
 use crate::error::{StoreError, unsigned};
 use crate::repositories::RunRepository;
@@ -39,13 +40,15 @@ impl RunRepository<'_> {
         workspace: &WorkspaceId,
         filter: &RunFilter,
     ) -> Result<RunCounts, StoreError> {
-        let filter = self.resolve(workspace, filter).await?;
-        let all = self.count_newest(workspace, &filter).await?;
+        let db = self.db;
+        let search = RunSearch { db, workspace };
+        let filter = search.resolve(filter).await?;
+        let all = search.count_newest(&filter).await?;
         let live = filter.live();
         if all.since.is_none() || !live.is_live_of_workspace() {
             return Ok(all);
         }
-        let live = self.count_newest(workspace, &live).await?;
+        let live = search.count_newest(&live).await?;
         let again = |counted: StatusCount| {
             let mut again = live.statuses.iter();
             let again = again.find(|again| again.status == counted.status);
@@ -56,23 +59,18 @@ impl RunRepository<'_> {
             since: all.since,
         })
     }
+}
 
-    async fn count_newest(
-        self,
-        workspace: &WorkspaceId,
-        filter: &ResolvedFilter,
-    ) -> Result<RunCounts, StoreError> {
+impl RunSearch<'_> {
+    async fn count_newest(self, filter: &ResolvedFilter) -> Result<RunCounts, StoreError> {
         let (window, rows) = (RunWindow::default(), filter.scan_limit(MAX_READ));
-        let end = self.scan_end(workspace, filter, &window, rows).await?;
-        let mut counting = runs::Entity::find()
+        let end = self.scan_end(filter, &window, rows).await?;
+        let counting = runs::Entity::find()
             .select_only()
             .column(runs::Column::Status)
             .column_as(Expr::cust("CAST(COUNT(*) AS BIGINT)"), "n")
-            .filter(filter.condition(workspace))
+            .filter(scanned(filter, self.workspace, end, &window))
             .group_by(runs::Column::Status);
-        if let Some(end) = end {
-            counting = counting.filter(up_to(end, &window));
-        }
         let counted: Vec<(String, i64)> = counting.into_tuple().all(&self.db.readers).await?;
         let mut statuses = Vec::new();
         for status in filter.counted_statuses() {

@@ -4,6 +4,7 @@ use domain::run::Run;
 use protocol::id::RunId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
+use crate::engine::StoreEngine;
 use crate::entity::{events, transcript_items};
 use crate::error::StoreError;
 use crate::new_run::frozen_in;
@@ -46,7 +47,7 @@ impl RunRepository<'_> {
         };
         let transcript_before = match &run.conversation_key {
             None => 0,
-            Some(key) => self.transcript_before(&run.event_id, key).await?,
+            Some(key) => transcript_before(self.db, &run.event_id, key).await?,
         };
         Ok(Some(StoredRunInputs {
             agent_spec: frozen.agent_spec,
@@ -78,18 +79,18 @@ impl RunRepository<'_> {
             snapshot: restore(found.text("snapshot")?).await?,
         }))
     }
+}
 
-    /// Newest transcript sequence of the conversation, without the run's own message.
-    async fn transcript_before(self, event_id: &str, key: &str) -> Result<i64, StoreError> {
-        let newest: Option<i64> = transcript_items::Entity::find()
-            .select_only()
-            .column(transcript_items::Column::Seq)
-            .filter(transcript_items::Column::ConversationKey.eq(key))
-            .filter(transcript_items::Column::EventId.ne(event_id))
-            .order_by_desc(transcript_items::Column::Seq)
-            .into_tuple()
-            .one(&self.db.readers)
-            .await?;
-        Ok(newest.unwrap_or(0))
-    }
+/// Newest transcript sequence of the conversation, without the run's own message.
+async fn transcript_before(db: &StoreEngine, event_id: &str, key: &str) -> Result<i64, StoreError> {
+    let newest: Option<i64> = transcript_items::Entity::find()
+        .select_only()
+        .column(transcript_items::Column::Seq)
+        .filter(transcript_items::Column::ConversationKey.eq(key))
+        .filter(transcript_items::Column::EventId.ne(event_id))
+        .order_by_desc(transcript_items::Column::Seq)
+        .into_tuple()
+        .one(&db.readers)
+        .await?;
+    Ok(newest.unwrap_or(0))
 }

@@ -4,8 +4,9 @@ use protocol::event::EventAccepted;
 use protocol::id::{RunId, WorkspaceId};
 
 use super::filter::{KEY_PREFIX, ResolvedFilter, RunFilter};
+use crate::engine::StoreEngine;
 use crate::error::{StoreError, parsed, signed};
-use crate::repositories::{EventRepository, RunRepository};
+use crate::repositories::EventRepository;
 use crate::sql::Sql;
 
 /// Maximum retries of one event that a list shows.
@@ -15,21 +16,24 @@ const ID_BEGIN: usize = 8;
 /// Maximum run ids, of all workspaces, that a lookup reads.
 const MAX_READ: u64 = 1000;
 
-impl RunRepository<'_> {
+/// A search for runs of one workspace.
+#[derive(Clone, Copy)]
+pub(super) struct RunSearch<'s> {
+    pub(super) db: &'s StoreEngine,
+    pub(super) workspace: &'s WorkspaceId,
+}
+
+impl RunSearch<'_> {
     /// Looks up the runs that a key or a text names.
-    pub(super) async fn resolve(
-        self,
-        workspace: &WorkspaceId,
-        filter: &RunFilter,
-    ) -> Result<ResolvedFilter, StoreError> {
+    pub(super) async fn resolve(self, filter: &RunFilter) -> Result<ResolvedFilter, StoreError> {
         let mut filter = filter.clone();
         let mut ids = match filter.idempotency_key.take() {
-            Some(key) => Some(self.runs_of_key(workspace, &key).await?),
+            Some(key) => Some(self.runs_of_key(&key).await?),
             None => None,
         };
         let range = filter.text.as_deref().and_then(id_range);
         if let (None, Some(range)) = (&ids, range) {
-            ids = self.runs_between(workspace, range).await?;
+            ids = self.runs_between(range).await?;
             if ids.is_some() {
                 filter.text = None;
             }
@@ -38,14 +42,10 @@ impl RunRepository<'_> {
     }
 
     /// The run of the event with this idempotency key, and its retries.
-    async fn runs_of_key(
-        self,
-        workspace: &WorkspaceId,
-        key: &str,
-    ) -> Result<Vec<RunId>, StoreError> {
+    async fn runs_of_key(self, key: &str) -> Result<Vec<RunId>, StoreError> {
         let sql = "SELECT event_id FROM events WHERE workspace_id = $1 AND dedupe_key = $2";
         let values = vec![
-            workspace.as_str().into(),
+            self.workspace.as_str().into(),
             format!("{KEY_PREFIX}{key}").into(),
         ];
         let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
@@ -54,7 +54,7 @@ impl RunRepository<'_> {
         };
         let event_id = row.text("event_id")?;
         let events = EventRepository { db: self.db };
-        let Some(event) = events.find_event(workspace, &event_id).await? else {
+        let Some(event) = events.find_event(self.workspace, &event_id).await? else {
             return Ok(Vec::new());
         };
         let answer: EventAccepted =
@@ -79,7 +79,6 @@ impl RunRepository<'_> {
     /// Runs with an id in this range. `None`: there is none, or there are too many for a lookup.
     async fn runs_between(
         self,
-        workspace: &WorkspaceId,
         [first, last]: [String; 2],
     ) -> Result<Option<Vec<RunId>>, StoreError> {
         // Without the workspace: other workspaces have ids in the range, and the limit bounds the read.
@@ -92,7 +91,7 @@ impl RunRepository<'_> {
         }
         let mut found = Vec::new();
         for row in rows {
-            if row.text("workspace_id")? == workspace.as_str() {
+            if row.text("workspace_id")? == self.workspace.as_str() {
                 let id = row.text("id")?;
                 found.push(parsed("runs.id", &id, &id)?);
             }

@@ -25,7 +25,7 @@ const OF_ENTRY: &str = "scope = $1 AND scope_sha256 = $2 AND key = $3";
 
 /// Exclusive right of a live run to write an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateLease {
+pub struct EntryLease {
     pub run: RunId,
     /// Epoch milliseconds by the database clock.
     pub expires_at: i64,
@@ -60,7 +60,7 @@ pub struct StateSummary {
     /// JSON text.
     pub summary: String,
     /// Only an unexpired lease of a live run.
-    pub lease: Option<StateLease>,
+    pub lease: Option<EntryLease>,
 }
 
 /// Ids of the bodies that a write deletes.
@@ -177,7 +177,7 @@ pub(super) async fn valid_lease(
     conn: &impl Sql,
     run: Option<&str>,
     expires_at: Option<i64>,
-) -> Result<Option<StateLease>, StoreError> {
+) -> Result<Option<EntryLease>, StoreError> {
     let (Some(run), Some(expires_at)) = (run, expires_at) else {
         return Ok(None);
     };
@@ -190,7 +190,7 @@ pub(super) async fn valid_lease(
         return Ok(None);
     }
     let run = parsed("state_entries.lease_run_id", run, run)?;
-    Ok(Some(StateLease { run, expires_at }))
+    Ok(Some(EntryLease { run, expires_at }))
 }
 
 impl StateChange {
@@ -231,7 +231,7 @@ impl StateRepository<'_> {
         let read = |row: &SqlRow| {
             let key = row.text("key")?;
             let lease = match row.text_if_any("leased_by")? {
-                Some(run) => Some(StateLease {
+                Some(run) => Some(EntryLease {
                     run: parsed("state_entries.lease_run_id", &key, &run)?,
                     expires_at: row.number("lease_expires_at")?,
                 }),
