@@ -86,9 +86,13 @@ fn build() -> BTreeMap<String, PathBuf> {
         .current_dir(repository())
         .stdin(Stdio::null())
         .stderr(Stdio::inherit());
-    if !cfg!(debug_assertions) {
-        command.arg("--release");
-    }
+    // The profile of this test's own build, which has the dependencies.
+    let profile = if cfg!(debug_assertions) {
+        "test"
+    } else {
+        "release"
+    };
+    command.args(["--profile", profile]);
     // Remove this package's cargo variables: they would cause build scripts to run again.
     for (name, _) in std::env::vars_os() {
         let text = name.to_string_lossy();
