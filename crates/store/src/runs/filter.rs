@@ -56,8 +56,7 @@ impl NumberRange {
         self.min.is_some() || self.max.is_some()
     }
 
-    /// The numbers within both ranges. One pair of bounds: with two lower bounds, `SQLite` takes the index of the
-    /// workspace for the runs of one agent.
+    /// The numbers within both ranges.
     pub(super) fn narrowed(self, other: Self) -> Self {
         let max = [self.max, other.max].into_iter().flatten().min();
         Self {
@@ -232,9 +231,15 @@ fn id_conditions(filter: &RunFilter) -> Condition {
 }
 
 fn created_within(NumberRange { min, max }: NumberRange) -> Condition {
-    Condition::all()
-        .add_option(min.map(|min| runs::Column::CreatedAt.gte(min)))
-        .add_option(max.map(|max| runs::Column::CreatedAt.lt(max)))
+    let at = runs::Column::CreatedAt;
+    let is_created = match (min, max) {
+        // With two comparisons `SQLite` takes the index of the workspace for the runs of one agent.
+        (Some(min), Some(max)) => Some(at.between(min, max.saturating_sub(1))),
+        (Some(min), None) => Some(at.gte(min)),
+        (None, Some(max)) => Some(at.lt(max)),
+        (None, None) => None,
+    };
+    Condition::all().add_option(is_created)
 }
 
 /// Runs whose id, event id or idempotency key begins with `text`. Compares characters: `LIKE` would need escapes, and
