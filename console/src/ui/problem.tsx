@@ -13,7 +13,7 @@ export function Problem({ error, retry }: { error: unknown; retry?: () => void }
       </p>
       <ul>
         {faultsOf(error).map((fault) => (
-          <li key={fault.pointer}>
+          <li key={`${fault.pointer} ${fault.message}`}>
             <code>{fault.pointer}</code> {fault.message}
           </li>
         ))}

@@ -1,5 +1,8 @@
 import { useId, useState } from "react";
+import type { FieldFault } from "../../api/errors";
 import { type ConfigItem, readControl } from "../../lib/config-form";
+import { faultsAt, pointerTo } from "../../lib/field-faults";
+import { FieldFaults, invalid } from "../../ui/field-faults";
 
 /** Text of a value in the control of its type. */
 function written(item: ConfigItem, value: unknown): string {
@@ -12,12 +15,14 @@ type Config = Record<string, unknown>;
 interface ConfigProps {
   items: ConfigItem[];
   config: Config;
+  /** Faults that the gateway found, with pointers into the agent. */
+  faults: FieldFault[];
   change: (config: Config) => void;
   setFault: (name: string, fault: string | null) => void;
 }
 
 /** The fields of a runner's schema. Keys of the config that the schema lacks stay as they are. */
-export function ConfigFields({ items, config, change, setFault }: ConfigProps) {
+export function ConfigFields({ items, config, faults, change, setFault }: ConfigProps) {
   const set = (name: string, value: unknown) => {
     const { [name]: _, ...others } = config;
     change(value === undefined ? others : { ...config, [name]: value });
@@ -27,6 +32,7 @@ export function ConfigFields({ items, config, change, setFault }: ConfigProps) {
       key={item.name}
       item={item}
       value={config[item.name]}
+      faults={faultsAt(faults, pointerTo("config", item.name))}
       set={(value) => set(item.name, value)}
       setFault={(fault) => setFault(item.name, fault)}
     />
@@ -36,14 +42,16 @@ export function ConfigFields({ items, config, change, setFault }: ConfigProps) {
 interface FieldProps {
   item: ConfigItem;
   value: unknown;
+  faults: FieldFault[];
   set: (value: unknown) => void;
   setFault: (fault: string | null) => void;
 }
 
-function ConfigField({ item, value, set, setFault }: FieldProps) {
+function ConfigField({ item, value, faults, set, setFault }: FieldProps) {
   const id = useId();
   const [text, setText] = useState(() => written(item, value));
   const [fault, setOwnFault] = useState<string | null>(null);
+  const marks = invalid(`${id}-faults`, faults);
   const edit = (next: string) => {
     setText(next);
     const read = readControl(item.kind, next);
@@ -63,13 +71,19 @@ function ConfigField({ item, value, set, setFault }: FieldProps) {
         <input
           id={id}
           type="checkbox"
+          {...marks}
           checked={(value ?? item.default) === true}
           onChange={(event) => set(event.target.checked)}
         />
       ) : (
-        <TextControl id={id} item={item} text={text} edit={edit} />
+        <TextControl id={id} item={item} text={text} marks={marks} edit={edit} />
       )}
       {fault !== null && <p className="problem">{fault}</p>}
+      <FieldFaults
+        id={`${id}-faults`}
+        faults={faults}
+        isNamed={faults.some(({ pointer }) => pointer !== pointerTo("config", item.name))}
+      />
     </div>
   );
 }
@@ -78,15 +92,16 @@ interface TextProps {
   id: string;
   item: ConfigItem;
   text: string;
+  marks: ReturnType<typeof invalid>;
   edit: (text: string) => void;
 }
 
-function TextControl({ id, item, text, edit }: TextProps) {
+function TextControl({ id, item, text, marks, edit }: TextProps) {
   const placeholder = written(item, item.default);
   switch (item.kind) {
     case "select":
       return (
-        <select id={id} value={text || placeholder} onChange={(event) => edit(event.target.value)}>
+        <select id={id} {...marks} value={text || placeholder} onChange={(event) => edit(event.target.value)}>
           {item.options.map((option) => (
             <option key={option.value} value={option.value}>
               {option.label}
@@ -99,6 +114,7 @@ function TextControl({ id, item, text, edit }: TextProps) {
       return (
         <textarea
           id={id}
+          {...marks}
           rows={Math.min(16, Math.max(2, (text || placeholder).split("\n").length))}
           placeholder={placeholder}
           value={text}
@@ -110,6 +126,7 @@ function TextControl({ id, item, text, edit }: TextProps) {
       return (
         <input
           id={id}
+          {...marks}
           placeholder={placeholder}
           value={text}
           onChange={(event) => edit(event.target.value)}

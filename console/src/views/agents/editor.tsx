@@ -1,13 +1,16 @@
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { type FormEvent, useRef, useState } from "react";
 import { api, dataOf } from "../../api/client";
+import { faultsOf } from "../../api/errors";
 import { useLanguage, useText } from "../../i18n";
 import { configItems } from "../../lib/config-form";
+import { faultsAt, faultsElsewhere, pointerTo, type Refusal, standingFaults } from "../../lib/field-faults";
 import { canonical } from "../../lib/format";
+import { FieldFaults } from "../../ui/field-faults";
 import { Problem } from "../../ui/problem";
 import { ConfigFields } from "./config-fields";
-import { GeneralFields } from "./general-fields";
+import { GENERAL, GeneralFields } from "./general-fields";
 import { JsonField } from "./json-field";
 import { type Agent, type AgentSpec, runnersQuery } from "./queries";
 import { DeleteAgent, SaveDialog } from "./save";
@@ -18,10 +21,14 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
   const language = useLanguage();
   const [spec, setSpec] = useState(initial);
   const [faults, setFaults] = useState<ReadonlySet<string>>(new Set());
+  const [refusal, setRefusal] = useState<Refusal | null>(null);
   const [isSaving, setSaving] = useState(false);
+  const form = useRef<HTMLFormElement>(null);
   const runners = useQuery(runnersQuery());
   const runner = runners.data?.items.find((each) => each.id === spec.runner_id);
   const items = configItems(runner?.manifest, language);
+  const refused = standingFaults(refusal, spec);
+  const configFaults = faultsAt(refused, "/config");
   const change = (fields: Partial<AgentSpec>) => setSpec((before) => ({ ...before, ...fields }));
   const setFault = (name: string, fault: string | null) =>
     setFaults((before) => {
@@ -35,21 +42,37 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
     event.preventDefault();
     setSaving(true);
   };
+  const close = () => {
+    setSaving(false);
+    // After the dialog has given the focus back.
+    requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
+  };
   return (
-    <form onSubmit={submit}>
-      <GeneralFields spec={spec} change={change} runners={runners.data?.items ?? []} />
+    <form ref={form} onSubmit={submit}>
+      <GeneralFields spec={spec} faults={refused} change={change} runners={runners.data?.items ?? []} />
       <h2>{t("agents.config")}</h2>
       {items.length > 0 ? (
-        <ConfigFields
-          items={items}
-          config={(config ?? {}) as Record<string, unknown>}
-          change={(next) => change({ config: next })}
-          setFault={setFault}
-        />
+        <>
+          <FieldFaults
+            faults={faultsElsewhere(
+              configFaults,
+              items.map((item) => pointerTo("config", item.name)),
+            )}
+            isNamed
+          />
+          <ConfigFields
+            items={items}
+            config={(config ?? {}) as Record<string, unknown>}
+            faults={refused}
+            change={(next) => change({ config: next })}
+            setFault={setFault}
+          />
+        </>
       ) : (
         <JsonField
           label="config"
           value={config ?? {}}
+          faults={configFaults}
           change={(next) => change({ config: next })}
           setFault={setFault}
         />
@@ -58,6 +81,7 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
       <JsonField
         label={t("agents.policyFields")}
         value={others}
+        faults={faultsElsewhere(refused, [...GENERAL, "/config"])}
         change={(next) =>
           setSpec({
             name,
@@ -78,7 +102,7 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
         </button>
         {stored !== null && <DeleteAgent agent={stored} />}
       </div>
-      {isSaving && <Save spec={spec} initial={initial} stored={stored} close={() => setSaving(false)} />}
+      {isSaving && <Save spec={spec} initial={initial} stored={stored} close={close} refuse={setRefusal} />}
     </form>
   );
 }
@@ -88,9 +112,10 @@ interface SaveProps {
   initial: AgentSpec;
   stored: Agent | null;
   close: () => void;
+  refuse: (refusal: Refusal) => void;
 }
 
-function Save({ spec, initial, stored, close }: SaveProps) {
+function Save({ spec, initial, stored, close, refuse }: SaveProps) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const save = useMutation({
@@ -100,6 +125,7 @@ function Save({ spec, initial, stored, close }: SaveProps) {
       const params = { path: { agent_id: stored.id }, header: { "If-Match": stored.version } };
       return dataOf(api.PUT("/v1/agents/{agent_id}", { params, body: spec }));
     },
+    onError: (error) => refuse({ sent: spec, faults: faultsOf(error) }),
     onSuccess: async (agent) => {
       await client.invalidateQueries({ queryKey: ["agents"] });
       close();

@@ -1,5 +1,7 @@
 import { useId, useState } from "react";
+import type { FieldFault } from "../../api/errors";
 import { readControl } from "../../lib/config-form";
+import { FieldFaults, invalid } from "../../ui/field-faults";
 
 function isObject(value: unknown): boolean {
   return typeof value === "object" && value !== null && !Array.isArray(value);
@@ -8,12 +10,14 @@ function isObject(value: unknown): boolean {
 interface JsonFieldProps {
   label: string;
   value: unknown;
+  /** Faults that the gateway found in the value. */
+  faults: FieldFault[];
   change: (value: Record<string, unknown>) => void;
   setFault: (name: string, fault: string | null) => void;
 }
 
 /** An object as JSON. Invalid text changes nothing and blocks saving. */
-export function JsonField({ label, value, change, setFault }: JsonFieldProps) {
+export function JsonField({ label, value, faults, change, setFault }: JsonFieldProps) {
   const id = useId();
   const [text, setText] = useState(() => JSON.stringify(value, null, 2));
   const [fault, setOwnFault] = useState<string | null>(null);
@@ -34,9 +38,11 @@ export function JsonField({ label, value, change, setFault }: JsonFieldProps) {
         value={text}
         spellCheck={false}
         aria-invalid={fault !== null}
+        {...invalid(`${id}-faults`, faults)}
         onChange={(event) => edit(event.target.value)}
       />
       {fault !== null && <p className="problem">{fault}</p>}
+      <FieldFaults id={`${id}-faults`} faults={faults} isNamed />
     </div>
   );
 }
