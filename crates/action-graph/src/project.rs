@@ -59,6 +59,9 @@ pub struct ProjectedAction {
     pub id: String,
     pub title: String,
     pub description: String,
+    /// Ids of the actions that must end first; present even if empty, unlike in results of earlier versions.
+    #[serde(default)]
+    pub depends_on: Vec<String>,
     /// One of seven words.
     pub status: GraphStatus,
     /// Reason of this state, in words for users.
@@ -176,10 +179,13 @@ fn project_action(graph: &Graph, node: &Node) -> ProjectedAction {
         .as_ref()
         .filter(|_| may_see && node.state == NodeState::Completed);
     let details = output.map(|_| crate::result::deliver::reference_of(graph, node));
+    let settles = node.action.resolved.iter().flat_map(|one| &one.settles);
+    let depends_on = node.action.depends_on.iter().chain(settles);
     ProjectedAction {
         id: node.action.id.0.clone(),
         title: node.action.title.clone(),
         description: node.action.description.clone(),
+        depends_on: depends_on.map(|id| id.0.clone()).collect(),
         status: node.state.status(),
         reason: reason(node),
         progress: (!instances.is_empty()).then_some((done, instances.len())),
