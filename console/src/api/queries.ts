@@ -128,6 +128,9 @@ export function eventQuery(eventId: string) {
 
 export interface InteractionFilters {
   run_id?: string;
+  conversation_id?: string;
+  bot_id?: string;
+  thread_id?: string;
   status?: "open";
   order?: "expiry";
 }

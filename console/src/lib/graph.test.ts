@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
 import type { Interaction, RunEvent } from "../api/client";
-import { approvalOf, foldGraphs, MAX_ACTIONS, questionsOf } from "./graph";
+import { afterGap, approvalOf, foldGraphs, MAX_ACTIONS, questionsOf } from "./graph";
 
 function event(data: unknown): RunEvent {
   return { type: "x.graph.projection", data } as unknown as RunEvent;
@@ -69,6 +69,18 @@ test("a patch without its beginning gives a partial graph", () => {
   const [graph] = foldGraphs([], [patch({ actions: [action("a")] })]);
   expect(graph).toMatchObject({ id: "g", title: "", isPartial: true });
   expect(foldGraphs(graph ? [graph] : [], [whole([])])[0]?.isPartial).toBe(false);
+});
+
+test("a gap makes a graph partial until it is complete again", () => {
+  const cut = afterGap(foldGraphs([], [whole([action("a")])]));
+  const isPartial = (events: RunEvent[]) => foldGraphs(cut, events)[0]?.isPartial;
+  expect([isPartial([]), isPartial([patch({})]), isPartial([whole([action("a")])])]).toEqual([
+    true,
+    true,
+    false,
+  ]);
+  const [ended] = afterGap(foldGraphs([], [whole([], { status: "completed" })]));
+  expect(ended?.isPartial).toBe(false);
 });
 
 test("malformed actions are text or left out", () => {

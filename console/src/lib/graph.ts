@@ -42,7 +42,7 @@ export interface Graph {
   total: number;
   result: string;
   actions: GraphAction[];
-  /** True if only changes are known: the events before them were not read. */
+  /** True if changes may be missing: events between were not read. */
   isPartial: boolean;
 }
 
@@ -52,6 +52,12 @@ export function foldGraphs(graphs: Graph[], events: RunEvent[]): Graph[] {
     const { type, data } = event as { type: string; data?: unknown };
     return type === "x.graph.projection" ? fold(before, record(data)) : before;
   }, graphs);
+}
+
+/** The graphs where later events were not read. A graph that has ended does not change any more. */
+export function afterGap(graphs: Graph[]): Graph[] {
+  const isOver = ({ status }: Graph) => ["completed", "failed", "canceled"].includes(status);
+  return graphs.map((graph) => (isOver(graph) ? graph : { ...graph, isPartial: true }));
 }
 
 function fold(graphs: Graph[], data: Record<string, unknown>): Graph[] {

@@ -1,27 +1,77 @@
+import { type ReactNode, useState } from "react";
 import type { Run, Schema } from "../../api/client";
 import { record } from "../../api/errors";
 import { useText } from "../../i18n";
 import { type Answer, textOf } from "../../lib/answer";
+import { afterGap, foldGraphs } from "../../lib/graph";
+import { pageOf, pagesOf } from "../../lib/pages";
 import { Badge, Copy } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { isLive } from "../../ui/status";
 import { Text } from "../../ui/text";
-import { useLiveAnswer } from "./stream";
+import { useEventPages } from "./event-pages";
+import { Graphs } from "./graph";
+import { type LiveAnswer, useLiveAnswer } from "./stream";
 
 /** Ledgers up to this length are read again for all messages of an ended run. Longer ones show the last message. */
 const MAX_REPLAY = 2000;
+/** Newest events of a longer ledger that are searched for graphs: the pages that its list shows first. */
+const NEWEST = 100;
 
+/** The answer of a run, and its action graphs. */
 export function AnswerPanel({ run }: { run: Run }) {
+  return isLive(run.status) || run.last_sequence <= MAX_REPLAY ? (
+    <StreamedRun key={run.run_id} run={run} />
+  ) : (
+    <LongRun run={run} />
+  );
+}
+
+function AnswerSection({ children }: { children: ReactNode }) {
   const t = useText();
   return (
     <section className="answer" aria-label={t("run.answer")}>
       <h2>{t("run.answer")}</h2>
-      {isLive(run.status) || run.last_sequence <= MAX_REPLAY ? (
-        <StreamedAnswer key={run.run_id} runId={run.run_id} lastSequence={run.last_sequence} />
-      ) : (
-        <LastMessage run={run} />
-      )}
+      {children}
     </section>
+  );
+}
+
+function StreamedRun({ run }: { run: Run }) {
+  // Events that follow arrive by the stream.
+  const [lastSequence] = useState(run.last_sequence);
+  const live = useLiveAnswer(run.run_id, lastSequence);
+  return (
+    <>
+      <AnswerSection>
+        <AnswerStream live={live} />
+      </AnswerSection>
+      <Graphs run={run} graphs={live.graphs} />
+    </>
+  );
+}
+
+/** An ended run with many events: its graphs are read from the first ones and the newest ones. */
+function LongRun({ run }: { run: Run }) {
+  const last = run.last_sequence;
+  const first = pageOf(1, last);
+  const { bySequence, isPending } = useEventPages(run, [first, ...pagesOf(last - NEWEST, last - 1, last)]);
+  const events = isPending ? [] : [...bySequence.values()];
+  const begun = foldGraphs(
+    [],
+    events.filter(({ sequence }) => sequence <= first.last),
+  );
+  const graphs = foldGraphs(
+    afterGap(begun),
+    events.filter(({ sequence }) => sequence > first.last),
+  );
+  return (
+    <>
+      <AnswerSection>
+        <LastMessage run={run} />
+      </AnswerSection>
+      <Graphs run={run} graphs={graphs} />
+    </>
   );
 }
 
@@ -39,8 +89,11 @@ function LastMessage({ run }: { run: Run }) {
 
 /** The answer of a run as it streams. `lastSequence` is that of the first look at the run. */
 export function StreamedAnswer({ runId, lastSequence }: { runId: string; lastSequence: number }) {
+  return <AnswerStream live={useLiveAnswer(runId, lastSequence)} />;
+}
+
+function AnswerStream({ live: { answer, state, error, isCut } }: { live: LiveAnswer }) {
   const t = useText();
-  const { answer, state, error, isCut } = useLiveAnswer(runId, lastSequence);
   const isEmpty = answer.parts.length === 0;
   return (
     <>

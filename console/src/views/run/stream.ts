@@ -3,6 +3,7 @@ import { useEffect, useRef, useState } from "react";
 import { openStream, type RunEvent } from "../../api/client";
 import { follow, isTerminal, type Open } from "../../api/follow";
 import { type Answer, foldAnswer, NO_ANSWER } from "../../lib/answer";
+import { foldGraphs, type Graph } from "../../lib/graph";
 import { useIsVisible } from "../../ui/visible";
 
 /** Events before the end from which the answer is built. Longer runs show its newest part. */
@@ -10,6 +11,7 @@ const MAX_EVENTS = 5000;
 
 export interface LiveAnswer {
   answer: Answer;
+  graphs: Graph[];
   state: "connecting" | "live" | "reconnecting";
   error: unknown;
   /** True if the beginning of the answer is not shown. */
@@ -17,13 +19,14 @@ export interface LiveAnswer {
 }
 
 /**
- * The answer of a run as it streams, for a component with the run as its key. `lastSequence` is that of the first look
+ * The answer and the action graphs of a run as they stream, for a component with the run as its key. `lastSequence` is that of the first look
  * at the run.
  */
 export function useLiveAnswer(runId: string, lastSequence: number): LiveAnswer {
   const client = useQueryClient();
   const isVisible = useIsVisible();
   const [answer, setAnswer] = useState(NO_ANSWER);
+  const [graphs, setGraphs] = useState<Graph[]>([]);
   const [state, setState] = useState<LiveAnswer["state"]>("connecting");
   const [error, setError] = useState<unknown>(null);
   const [begin] = useState(Math.max(0, lastSequence - MAX_EVENTS));
@@ -45,6 +48,7 @@ export function useLiveAnswer(runId: string, lastSequence: number): LiveAnswer {
         isEnded: events.some(isTerminal),
       };
       setAnswer((before) => foldAnswer(before, events));
+      setGraphs((before) => foldGraphs(before, events));
     };
     const onEvents = (events: RunEvent[]) => {
       waiting.push(...events);
@@ -61,5 +65,5 @@ export function useLiveAnswer(runId: string, lastSequence: number): LiveAnswer {
       cancelAnimationFrame(frame);
     };
   }, [runId, client, isVisible]);
-  return { answer, state, error, isCut: begin > 0 };
+  return { answer, graphs, state, error, isCut: begin > 0 };
 }
