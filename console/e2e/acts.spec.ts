@@ -108,3 +108,21 @@ test("endpoint is previewed before it is registered", async ({ signedIn, gateway
   const { items } = await gateway.call("/v1/runner-endpoints");
   expect(items.map((endpoint: { name: string }) => endpoint.name)).not.toContain("another");
 });
+
+test("a refused agent shows the faults at their fields", async ({ signedIn, gateway, watch }) => {
+  watch.expected.push(/status of 400/);
+  await signedIn.goto(`${gateway.url}/console/agents/new`);
+  await signedIn.getByLabel("Name").fill("x".repeat(200));
+  await signedIn.getByLabel("Event types").fill("message.received");
+  await signedIn.getByLabel("Runner").selectOption({ index: 1 });
+  await signedIn.getByRole("button", { name: "Review and save…" }).click();
+  const dialog = signedIn.getByRole("dialog");
+  await dialog.getByRole("button", { name: "Save" }).click();
+  await expect(dialog.getByRole("alert")).toContainText("/name");
+  await dialog.getByRole("button", { name: "Back" }).click();
+  const name = signedIn.getByLabel("Name");
+  await expect(name).toBeFocused();
+  await expect(name).toHaveAccessibleDescription(/1 to 128 bytes/);
+  await name.fill("shorter");
+  await expect(name).toHaveAccessibleDescription("");
+});
