@@ -154,7 +154,16 @@ function Edges({ layout, actions, chosen }: EdgesProps) {
   return (
     <svg width={layout.width} height={layout.height} aria-hidden="true">
       <defs>
-        <marker id={arrow} viewBox="0 0 8 8" refX="8" refY="4" markerWidth="8" markerHeight="8" orient="auto">
+        <marker
+          id={arrow}
+          viewBox="0 0 8 8"
+          refX="8"
+          refY="4"
+          markerWidth="8"
+          markerHeight="8"
+          markerUnits="userSpaceOnUse"
+          orient="auto"
+        >
           <path className="arrow" d="M0 0L8 4L0 8Z" />
         </marker>
       </defs>

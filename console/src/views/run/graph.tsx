@@ -266,7 +266,8 @@ function AskedText({ action, question, runId }: AskedProps) {
           {t(`graph.question.${state}`)}
         </Badge>
       </h4>
-      <pre>{writeOut(request.description || request.fallback_text)}</pre>
+      {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling region must be reachable by keyboard */}
+      <pre tabIndex={0}>{writeOut(request.description || request.fallback_text)}</pre>
       <p className="faint">
         {t("inbox.asked")} <When at={interaction.asked_at} />
         {interaction.submitted_at != null && (
