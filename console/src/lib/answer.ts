@@ -20,6 +20,7 @@ export interface Answer {
   parts: (({ kind: "message" } & AnswerMessage) | ({ kind: "tool" } & AnswerTool))[];
   lastSequence: number;
   isEnded: boolean;
+  hasFailed?: boolean;
 }
 
 export const NO_ANSWER: Answer = { parts: [], lastSequence: 0, isEnded: false };
@@ -71,6 +72,7 @@ function apply(answer: Answer, event: RunEvent): void {
       return;
     case "run.failed":
       answer.isEnded = true;
+      answer.hasFailed = true;
   }
 }
 

@@ -91,3 +91,16 @@ export function readControl(kind: ControlKind, text: string): { value: unknown }
       return { value: text };
   }
 }
+
+/** True for what a required field does not accept: no value, an empty text or list, or an object of such values. */
+function isBlank(value: unknown): boolean {
+  if (value === undefined || value === null) return true;
+  if (typeof value === "string") return value.trim() === "";
+  if (typeof value === "object") return Object.values(value).every(isBlank);
+  return false;
+}
+
+/** Required items without a value. An absent value means the default of the item. */
+export function missingItems(items: ConfigItem[], config: Record<string, unknown>): ConfigItem[] {
+  return items.filter((item) => item.isRequired && isBlank(config[item.name] ?? item.default));
+}

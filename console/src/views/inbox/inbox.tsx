@@ -3,9 +3,11 @@ import { Link } from "@tanstack/react-router";
 import type { Interaction } from "../../api/client";
 import { interactionsQuery, openQuestionsQuery } from "../../api/queries";
 import { useText } from "../../i18n";
-import { Badge, Empty, Loading } from "../../ui/parts";
+import { writeOut } from "../../lib/answer-form";
+import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
+import { AnsweredBy, QuestionState } from "./answered";
 import { Question } from "./question";
 
 /** All open questions, the first to expire at the top, and the recent ones that are closed. */
@@ -35,16 +37,28 @@ function Closed({ closed }: { closed: Interaction[] }) {
     <>
       <h2>{t("inbox.closed")}</h2>
       <table className="list">
+        <thead>
+          <tr>
+            <th>{t("inbox.result")}</th>
+            <th>{t("inbox.question")}</th>
+            <th>{t("inbox.closedAt")}</th>
+          </tr>
+        </thead>
         <tbody>
           {closed.map((question) => (
             <tr key={question.id}>
               <td>
-                <Badge tone={question.status === "submitted" ? "good" : "off"}>{question.status}</Badge>
+                <QuestionState question={question} />
               </td>
               <td className="wide">
-                <Link to="/runs/$runId" params={{ runId: question.run_id }}>
-                  {question.request.title}
+                <Link className="row" to="/runs/$runId" params={{ runId: question.run_id }}>
+                  {writeOut(question.request.title)}
                 </Link>
+                {question.status === "submitted" && (
+                  <p className="reason">
+                    <AnsweredBy question={question} />
+                  </p>
+                )}
               </td>
               <td>
                 <When at={question.submitted_at ?? question.expires_at} />

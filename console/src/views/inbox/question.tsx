@@ -7,6 +7,7 @@ import { useText } from "../../i18n";
 import { initialValues, submittedValues, writeOut } from "../../lib/answer-form";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
+import { sentActionQuery } from "./answered";
 import { QuestionField } from "./field";
 
 /** An open question, answered in place. Leaving it open denies nothing. */
@@ -27,6 +28,10 @@ export function Question({ question }: { question: Interaction }) {
       };
       const params = { path: { interaction: question.id } };
       return dataOf(api.POST("/v1/interactions/{interaction}/submit", { params, body }));
+    },
+    onSuccess: (_, actionId) => {
+      const action = actions.find(({ id }) => id === actionId);
+      if (action !== undefined) client.setQueryData(sentActionQuery(question.id).queryKey, action);
     },
     // An answer from elsewhere is a refusal here: the list shows it, too.
     onSettled: () => client.invalidateQueries({ queryKey: ["interactions"] }),

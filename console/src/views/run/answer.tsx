@@ -100,7 +100,9 @@ function AnswerStream({ live: { answer, state, error, isCut } }: { live: LiveAns
       {error !== null && <Problem error={error} />}
       {isCut && <p className="faint">{t("run.answerCut")}</p>}
       <AnswerParts answer={answer} />
-      {answer.isEnded && isEmpty && <p className="faint">{t("run.noAnswer")}</p>}
+      {answer.isEnded && isEmpty && (
+        <p className="faint">{t(answer.hasFailed ? "run.failedNoAnswer" : "run.noAnswer")}</p>
+      )}
       {!answer.isEnded && error === null && (
         <p className="loading" role="status">
           {t(state === "live" ? "run.streaming" : `run.${state}`)}

@@ -3,8 +3,10 @@ import type { AuditEntry, Run } from "../../api/client";
 import { auditQuery } from "../../api/queries";
 import { useText } from "../../i18n";
 import { bytes, count, duration } from "../../lib/format";
+import { plainWord } from "../../lib/words";
 import { Badge, Empty, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { RunQuestions } from "./state";
 
 export function CallsTab({ run }: { run: Run }) {
   const t = useText();
@@ -15,6 +17,7 @@ export function CallsTab({ run }: { run: Run }) {
   if (calls.length === 0) return <Empty text="calls.none" />;
   return (
     <Scroll>
+      <RunQuestions run={run} />
       <table className="list">
         <thead>
           <tr>
@@ -43,6 +46,7 @@ export function CallsTab({ run }: { run: Run }) {
 }
 
 function CallRow({ call }: { call: AuditEntry }) {
+  const t = useText();
   const { tokens } = call;
   const cached = tokens?.cache_read ?? 0;
   const total =
@@ -54,9 +58,9 @@ function CallRow({ call }: { call: AuditEntry }) {
         <code>{call.action}</code> {call.resource} <span className="faint">{call.operation}</span>
       </td>
       <td>
-        <Badge tone={call.decision === "allow" ? "good" : "bad"}>{call.decision}</Badge>{" "}
+        <Badge tone={call.decision === "allow" ? "good" : "bad"}>{plainWord(t, call.decision)}</Badge>{" "}
         <span className="faint">
-          {call.rule}
+          {plainWord(t, call.rule)}
           {(call.calls ?? 1) > 1 && ` × ${call.calls}`}
         </span>
       </td>

@@ -4,8 +4,10 @@ import type { Run } from "../../api/client";
 import { authorizationQuery } from "../../api/queries";
 import { useText } from "../../i18n";
 import { type GrantDecision, readDecisions } from "../../lib/decisions";
+import { plainWord } from "../../lib/words";
 import { Badge, Empty, Json, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { RunQuestions } from "./state";
 
 /** Rows of one list; the search narrows a longer one. */
 const MAX_ROWS = 500;
@@ -18,6 +20,7 @@ export function GrantsTab({ run }: { run: Run }) {
   }
   return (
     <>
+      <RunQuestions run={run} />
       <GrantTable decisions={readDecisions(authorization.data.decisions)} />
       <details>
         <summary>JSON</summary>
@@ -34,7 +37,8 @@ export function GrantTable({ decisions }: { decisions: GrantDecision[] }) {
   if (decisions.length === 0) return <Empty text="grants.none" />;
   const words = search.toLowerCase().split(/\s+/);
   const found = decisions.filter((decision) => {
-    const text = Object.values(decision).join(" ").toLowerCase();
+    const shown = [plainWord(t, decision.layer), plainWord(t, decision.rule)];
+    const text = [...Object.values(decision), ...shown].join(" ").toLowerCase();
     return words.every((word) => text.includes(word)) && !(isRemovedOnly && decision.granted);
   });
   return (
@@ -82,8 +86,8 @@ export function GrantTable({ decisions }: { decisions: GrantDecision[] }) {
                   <span className="faint">{decision.kind}</span> {decision.id}
                 </td>
                 <td>{decision.operation}</td>
-                <td>{decision.layer}</td>
-                <td>{decision.rule}</td>
+                <td>{plainWord(t, decision.layer)}</td>
+                <td>{plainWord(t, decision.rule)}</td>
               </tr>
             ))}
           </tbody>

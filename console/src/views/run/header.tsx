@@ -4,22 +4,29 @@ import type { Run } from "../../api/client";
 import { record } from "../../api/errors";
 import { eventQuery, usageQuery } from "../../api/queries";
 import { useText } from "../../i18n";
+import { writeOut } from "../../lib/answer-form";
 import { curl } from "../../lib/curl";
 import { count, duration, money } from "../../lib/format";
+import { plainWord } from "../../lib/words";
+import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
-import { isLive, isPlainEnd, Status } from "../../ui/status";
+import { isLive, isPlainEnd } from "../../ui/status";
 import { useNow, When } from "../../ui/when";
 import { RunActions } from "./actions";
+import { RunQuestions, RunState, useAnswered } from "./state";
 
 /** What happened, why, for whom, how long and at what cost. */
 export function RunHeader({ run }: { run: Run }) {
   const t = useText();
+  const answered = useAnswered(run);
+  const answer = answered && t("run.answerTo", { title: writeOut(answered.request.title) });
   return (
     <header className="run-header">
       <h1>
-        <Status status={run.status} /> {run.input_preview ?? run.agent_name ?? run.run_id}
+        <RunState run={run} /> {run.input_preview ?? answer ?? run.agent_name ?? run.run_id}
       </h1>
       <Reason run={run} />
+      <RunQuestions run={run} />
       <RunFacts run={run} />
       <div className="actions">
         <RunActions run={run} />
@@ -56,7 +63,8 @@ function EditLink({ run }: { run: Run }) {
   );
 }
 
-function Reason({ run }: { run: Run }) {
+export function Reason({ run }: { run: Run }) {
+  const t = useText();
   const { code, message } = record(run.error);
   if (typeof code === "string" || typeof message === "string") {
     return (
@@ -65,7 +73,9 @@ function Reason({ run }: { run: Run }) {
       </p>
     );
   }
-  return run.status_reason && !isPlainEnd(run) ? <p className="reason">{run.status_reason}</p> : null;
+  return run.status_reason && !isPlainEnd(run) ? (
+    <p className="reason">{plainWord(t, run.status_reason)}</p>
+  ) : null;
 }
 
 function RunFacts({ run }: { run: Run }) {
@@ -77,7 +87,7 @@ function RunFacts({ run }: { run: Run }) {
   const facts: Fact[] = [
     { label: t("run.agent"), value: run.agent_name ?? run.agent_id },
     { label: t("run.runner"), value: run.runner_id },
-    { label: t("run.by"), value: actor ?? run.posted_by },
+    { label: t("run.by"), value: <From actor={actor} keyId={run.posted_by} /> },
     { label: t("run.event"), value: event && `${event.event_type} (${event.source})` },
     { label: t("run.created"), value: <When at={run.created_at} /> },
     { label: t("run.duration"), value: <Elapsed run={run} /> },
@@ -94,6 +104,18 @@ function RunFacts({ run }: { run: Run }) {
     { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
   ];
   return <Facts facts={facts} />;
+}
+
+/** The person of the event, and the API key that posted it. */
+function From({ actor, keyId }: { actor: string | null | undefined; keyId: string | null | undefined }) {
+  const t = useText();
+  if (!keyId) return <>{actor ?? "–"}</>;
+  return (
+    <>
+      {actor && `${actor} · `}
+      {t("run.key")} <KeyName keyId={keyId} />
+    </>
+  );
 }
 
 function Elapsed({ run }: { run: Run }) {

@@ -1,8 +1,8 @@
 import { useQuery } from "@tanstack/react-query";
-import { useNavigate } from "@tanstack/react-router";
+import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useRef } from "react";
 import type { RunStatus } from "../../api/client";
-import { agentsQuery } from "../../api/queries";
+import { agentsQuery, openQuestionsQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { type TextKey, useText } from "../../i18n";
 import { sumOf } from "../../lib/counts";
@@ -65,6 +65,8 @@ function QuickFilters({ filters, apply }: FilterProps) {
   const all = useQuery(countsQuery(others));
   const failedToday = { statuses: FAILED.join(","), created_after: today };
   const failed = useQuery(countsQuery(failedToday));
+  // The API has no filter for runs that ended with a question.
+  const asking = useQuery(openQuestionsQuery()).data?.items.length ?? 0;
   const byStatus = (label: TextKey, statuses: readonly RunStatus[]) => {
     const wanted = statuses.join(",");
     return {
@@ -86,11 +88,20 @@ function QuickFilters({ filters, apply }: FilterProps) {
       next: failedToday,
     },
   ];
-  return buttons.map(({ label, count, isChosen, next }) => (
-    <button key={label} type="button" aria-pressed={isChosen} onClick={() => apply(next)}>
-      {t(label)} {count}
-    </button>
-  ));
+  return (
+    <>
+      {buttons.map(({ label, count, isChosen, next }) => (
+        <button key={label} type="button" aria-pressed={isChosen} onClick={() => apply(next)}>
+          {t(label)} {count}
+        </button>
+      ))}
+      {asking > 0 && (
+        <Link className="button quiet" to="/inbox">
+          {t("runs.asking")} {asking}
+        </Link>
+      )}
+    </>
+  );
 }
 
 function AgentFilter({ value, set }: { value: string; set: (value: string) => void }) {

@@ -2,14 +2,17 @@ import { Link, useSearch } from "@tanstack/react-router";
 import { useRef } from "react";
 import type { Run } from "../../api/client";
 import { record } from "../../api/errors";
-import { useText } from "../../i18n";
+import { type Translate, useText } from "../../i18n";
 import { isFiltered, type RunFilters } from "../../lib/filters";
 import { duration, short } from "../../lib/format";
+import { answeredQuestion } from "../../lib/waiting";
+import { plainWord } from "../../lib/words";
 import { useKeys } from "../../ui/keys";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
-import { isPlainEnd, Status } from "../../ui/status";
+import { isPlainEnd } from "../../ui/status";
 import { When } from "../../ui/when";
+import { RunState } from "../run/state";
 import { FilterBar } from "./filter-bar";
 import { useRunList } from "./list";
 
@@ -89,22 +92,25 @@ function RunTable({ runs, filters }: { runs: Run[]; filters: RunFilters }) {
   );
 }
 
-function reasonOf(run: Run): string {
+function reasonOf(t: Translate, run: Run): string {
   const { message } = record(run.error);
   if (typeof message === "string") return message;
-  return isPlainEnd(run) ? "" : (run.status_reason ?? "");
+  return isPlainEnd(run) ? "" : plainWord(t, run.status_reason ?? "");
 }
 
 function RunRow({ run, filters }: { run: Run; filters: RunFilters }) {
-  const reason = reasonOf(run);
+  const t = useText();
+  const reason = reasonOf(t, run);
+  const isAnswer = answeredQuestion(run) !== null;
   return (
     <tr>
       <td>
-        <Status status={run.status} />
+        <RunState run={run} />
       </td>
       <td className="wide">
         <Link className="row" to="/runs/$runId" params={{ runId: run.run_id }} search={filters}>
-          {run.input_preview ?? short(run.run_id)}
+          {run.input_preview ??
+            (isAnswer ? t("run.answerToQuestion", { id: short(run.run_id) }) : short(run.run_id))}
         </Link>
         {reason && <p className="reason">{reason}</p>}
       </td>

@@ -5,12 +5,15 @@ import {
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
-import { useState } from "react";
+import { useLocation } from "@tanstack/react-router";
+import { useEffect, useRef, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { nextCursor } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
+import { PAGE } from "../../lib/pages";
 import { Dialog } from "../../ui/dialog";
+import { keyAnchor } from "../../ui/key-name";
 import { Badge, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -22,7 +25,7 @@ function keysQuery() {
   return infiniteQueryOptions({
     queryKey: ["api-keys"],
     queryFn: ({ pageParam, signal }) => {
-      const query = pageParam === undefined ? {} : { cursor: pageParam };
+      const query = { limit: PAGE, ...(pageParam === undefined ? {} : { cursor: pageParam }) };
       return dataOf(api.GET("/v1/api-keys", { params: { query }, signal }));
     },
     initialPageParam: undefined as string | undefined,
@@ -49,7 +52,7 @@ export function System() {
         <table className="list">
           <thead>
             <tr>
-              <th>{t("agents.name")}</th>
+              <th>{t("keysOfApi.nameAndId")}</th>
               <th>{t("keysOfApi.role")}</th>
               <th>{t("keysOfApi.prefix")}</th>
               <th>{t("run.created")}</th>
@@ -95,10 +98,18 @@ function KeyRow({ apiKey }: { apiKey: ApiKey }) {
   const rights = useRights();
   const t = useText();
   const [isAsking, setAsking] = useState(false);
+  const row = useRef<HTMLTableRowElement>(null);
+  const isLinked = useLocation().hash === keyAnchor(apiKey.id);
+  useEffect(() => {
+    if (isLinked) row.current?.scrollIntoView({ block: "center" });
+  }, [isLinked]);
   return (
-    <tr>
+    <tr id={keyAnchor(apiKey.id)} ref={row} className={isLinked ? "linked" : undefined}>
       <td className="wide">
         {apiKey.name}
+        <p className="reason">
+          <code>{apiKey.id}</code>
+        </p>
         {apiKey.agents && apiKey.agents.length > 0 && <p className="reason">{apiKey.agents.join(", ")}</p>}
       </td>
       <td>{apiKey.role}</td>

@@ -1,8 +1,9 @@
-import { useMutation } from "@tanstack/react-query";
+import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link, useSearch } from "@tanstack/react-router";
 import { type FormEvent, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { newKey, usePost } from "../../api/post";
+import { runQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { composeEvent, EMPTY_FORM, type EventEnvelope, type EventForm, parseEvent } from "../../lib/compose";
@@ -11,7 +12,9 @@ import { pretty } from "../../lib/format";
 import { Copy } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { StreamedAnswer } from "../run/answer";
+import { Reason } from "../run/header";
 import { Questions } from "../run/questions";
+import { RunState } from "../run/state";
 import { DryRun } from "./dry-run";
 import { EventFields } from "./fields";
 
@@ -111,14 +114,21 @@ function Sent({ accepted }: { accepted: Accepted }) {
       </p>
     );
   }
+  return <SentRun accepted={accepted} runId={runId} />;
+}
+
+function SentRun({ accepted, runId }: { accepted: Accepted; runId: string }) {
+  const t = useText();
+  const run = useQuery(runQuery(runId)).data;
   return (
     <section className="answer">
       <h2>
-        {t("run.answer")}{" "}
+        {t("run.answer")} {run && <RunState run={run} />}{" "}
         <Link to="/runs/$runId" params={{ runId }}>
           {t("try.openRun")}
         </Link>
       </h2>
+      {run && <Reason run={run} />}
       <Questions run={{ run_id: runId, status: accepted.status ?? "running" }} />
       <StreamedAnswer key={runId} runId={runId} lastSequence={accepted.last_sequence ?? 0} />
     </section>
