@@ -47,6 +47,7 @@ const inbox = createRoute({
 
 interface TrySearch {
   text?: string;
+  event_type?: string;
   conversation_id?: string;
   bot_id?: string;
   thread_id?: string;
@@ -57,6 +58,7 @@ const tryEvent = createRoute({
   path: "/try",
   validateSearch: (search): TrySearch => ({
     text: text(search.text),
+    event_type: text(search.event_type),
     conversation_id: text(search.conversation_id),
     bot_id: text(search.bot_id),
     thread_id: text(search.thread_id),

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { composeEvent, EMPTY_FORM, newKey, parseEvent } from "./compose";
+import { composeEvent, EMPTY_FORM, newKey, parseEvent, tryEventOf } from "./compose";
 
 test("omits empty parts of an event", () => {
   const { delivery, ...event } = composeEvent({ ...EMPTY_FORM, text: "Hi" });
@@ -25,4 +25,14 @@ test("reads objects only", () => {
 test("idempotency keys differ", () => {
   expect(newKey()).toMatch(/^[0-9a-f]{32}$/);
   expect(newKey()).not.toBe(newKey());
+});
+
+test("an agent's event has its scope and one of its types", () => {
+  const scope = { kind: "conversation" as const, conversation_id: "planner" };
+  expect(tryEventOf({ event_types: ["graph.run"], scope })).toEqual({
+    event_type: "graph.run",
+    conversation_id: "planner",
+    bot_id: undefined,
+  });
+  expect(tryEventOf({ event_types: ["graph.run", "message.*"] }).event_type).toBeUndefined();
 });

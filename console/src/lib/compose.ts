@@ -61,6 +61,17 @@ export function parseEvent(text: string): { event: EventEnvelope } | { fault: st
   }
 }
 
+/** Address parameters of the form for an event that reaches an agent. */
+export function tryEventOf(agent: Pick<Schema<"AgentSpec">, "event_types" | "scope">) {
+  const type = agent.event_types.find((each) => !each.includes("*"));
+  const isUsual = agent.event_types.some((each) => [EMPTY_FORM.eventType, "message.*", "*"].includes(each));
+  return {
+    event_type: isUsual ? undefined : type,
+    conversation_id: agent.scope?.conversation_id ?? undefined,
+    bot_id: agent.scope?.bot_id ?? undefined,
+  };
+}
+
 /** Random idempotency key. `crypto.randomUUID` is absent on pages without TLS. */
 export function newKey(): string {
   const random = crypto.getRandomValues(new Uint8Array(16));

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { configItems, localized, readControl } from "./config-form";
+import { configItems, localized, missingItems, readControl } from "./config-form";
 
 test("draws the types of the protocol, and others as JSON", () => {
   const config_schema = [
@@ -31,4 +31,21 @@ test("reads controls", () => {
   expect(readControl("json", "[1]")).toEqual({ value: [1] });
   expect(readControl("json", "[")).toHaveProperty("fault");
   expect(readControl("number", "")).toEqual({ value: undefined });
+});
+
+test("a required item needs a value or a default", () => {
+  const items = configItems(
+    {
+      config_schema: [
+        { name: "model", type: "model", required: true, default: { primary: "", fallbacks: [] } },
+        { name: "prompt", type: "text", required: true, default: "Hello" },
+        { name: "note", type: "text" },
+      ],
+    },
+    "en",
+  );
+  const missing = (config: Record<string, unknown>) => missingItems(items, config).map((item) => item.name);
+  expect(missing({})).toEqual(["model"]);
+  expect(missing({ model: { primary: "m", fallbacks: [] }, prompt: " " })).toEqual(["prompt"]);
+  expect(missing({ model: { primary: "m" }, note: "" })).toEqual([]);
 });

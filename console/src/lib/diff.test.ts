@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { diffLines, withContext } from "./diff";
 
-const marks = { same: " ", added: "+", removed: "-" };
+const marks = { same: " ", added: "+", removed: "-", skipped: "…" };
 
 function diff(before: string, after: string): string {
   return diffLines(before, after)
@@ -18,6 +18,11 @@ test("finds changed lines", () => {
 
 test("shows changed lines with context", () => {
   const lines = withContext(diffLines("1\n2\n3\n4\n5", "1\n2\n3\n4\nx"), 1);
-  expect(lines.map((line) => line.text)).toEqual(["4", "5", "x"]);
+  expect(lines.map((line) => line.text)).toEqual(["…", "4", "5", "x"]);
   expect(withContext(diffLines("1", "1"), 3)).toEqual([]);
+});
+
+test("marks each group of skipped lines", () => {
+  const lines = withContext(diffLines("1\n2\n3\n4\n5\n6", "x\n2\n3\n4\n5\ny"), 1);
+  expect(lines.map((line) => line.text)).toEqual(["1", "x", "2", "…", "5", "6", "y"]);
 });

@@ -1,7 +1,7 @@
 /** Difference of two texts by lines. */
 
 export interface DiffLine {
-  kind: "same" | "added" | "removed";
+  kind: "same" | "added" | "removed" | "skipped";
   text: string;
 }
 
@@ -56,8 +56,14 @@ function commonLengths(old: string[], now: string[]): number[][] {
   return table;
 }
 
-/** The changed lines with `around` unchanged ones next to them. */
+/** The changed lines with `around` unchanged ones next to them, and a mark for each group of skipped lines. */
 export function withContext(lines: DiffLine[], around: number): DiffLine[] {
   const changed = lines.flatMap((each, index) => (each.kind === "same" ? [] : [index]));
-  return lines.filter((_, index) => changed.some((other) => Math.abs(other - index) <= around));
+  if (changed.length === 0) return [];
+  const shown: DiffLine[] = [];
+  lines.forEach((each, index) => {
+    if (changed.some((other) => Math.abs(other - index) <= around)) shown.push(each);
+    else if (shown.at(-1)?.kind !== "skipped") shown.push(line("skipped", "…"));
+  });
+  return shown;
 }

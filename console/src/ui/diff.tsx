@@ -2,7 +2,7 @@ import { useText } from "../i18n";
 import { diffLines, withContext } from "../lib/diff";
 
 const CONTEXT_LINES = 1;
-const MARKS = { same: " ", added: "+", removed: "-" };
+const MARKS = { same: " ", added: "+", removed: "-", skipped: " " };
 
 /** The changed lines of two texts. */
 export function DiffView({ before, after }: { before: string; after: string }) {

@@ -1,11 +1,12 @@
 import { useQuery } from "@tanstack/react-query";
-import { useParams } from "@tanstack/react-router";
+import { Link, useParams } from "@tanstack/react-router";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
+import { tryEventOf } from "../../lib/compose";
 import { Json, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { AgentEditor } from "./editor";
-import { type AgentSpec, agentQuery, specOf } from "./queries";
+import { type Agent, type AgentSpec, agentQuery, specOf } from "./queries";
 
 const NEW: AgentSpec = {
   name: "",
@@ -40,6 +41,7 @@ function StoredAgent({ agentId }: { agentId: string }) {
       {agent.isPending && <Loading what="nav.agents" />}
       {agent.error !== null && <Problem error={agent.error} retry={() => void agent.refetch()} />}
       <h1>{agent.data?.name ?? t("nav.agents")}</h1>
+      {agent.data !== undefined && <TryLink agent={agent.data} />}
       {agent.data !== undefined && !isEditable && (
         <>
           {agent.data.origin !== "api" && <p className="faint">{t("agents.readOnly")}</p>}
@@ -50,5 +52,17 @@ function StoredAgent({ agentId }: { agentId: string }) {
         <AgentEditor key={agent.data.version} spec={specOf(agent.data)} stored={agent.data} />
       )}
     </main>
+  );
+}
+
+/** Opens the form with an event that the scope and the event types of the agent match. */
+function TryLink({ agent }: { agent: Agent }) {
+  const t = useText();
+  return (
+    <p>
+      <Link className="button quiet" to="/try" search={tryEventOf(agent)}>
+        {t("nav.try")}
+      </Link>
+    </p>
   );
 }

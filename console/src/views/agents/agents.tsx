@@ -35,7 +35,17 @@ export function Agents() {
       {agents.error !== null && <Problem error={agents.error} retry={() => void agents.refetch()} />}
       {agents.isSuccess && items.length === 0 && <Empty text="agents.none" command={EXAMPLE} />}
       <Scroll>
-        <table className="list">
+        <table className="list" hidden={items.length === 0}>
+          <thead>
+            <tr>
+              <th>{t("run.status")}</th>
+              <th>{t("agents.name")}</th>
+              <th>{t("agents.eventTypes")}</th>
+              <th>{t("run.runner")}</th>
+              <th>{t("endpoints.origin")}</th>
+              <th>{t("agents.updated")}</th>
+            </tr>
+          </thead>
           <tbody>
             {items.map((agent) => (
               <tr key={agent.id}>

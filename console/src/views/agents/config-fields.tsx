@@ -1,5 +1,6 @@
 import { useId, useState } from "react";
 import type { FieldFault } from "../../api/errors";
+import { useText } from "../../i18n";
 import { type ConfigItem, readControl } from "../../lib/config-form";
 import { faultsAt, pointerTo } from "../../lib/field-faults";
 import { FieldFaults, invalid } from "../../ui/field-faults";
@@ -19,10 +20,12 @@ interface ConfigProps {
   faults: FieldFault[];
   change: (config: Config) => void;
   setFault: (name: string, fault: string | null) => void;
+  /** Names of required fields without a value. */
+  missing: ReadonlySet<string>;
 }
 
 /** The fields of a runner's schema. Keys of the config that the schema lacks stay as they are. */
-export function ConfigFields({ items, config, faults, change, setFault }: ConfigProps) {
+export function ConfigFields({ items, config, faults, change, setFault, missing }: ConfigProps) {
   const set = (name: string, value: unknown) => {
     const { [name]: _, ...others } = config;
     change(value === undefined ? others : { ...config, [name]: value });
@@ -35,6 +38,7 @@ export function ConfigFields({ items, config, faults, change, setFault }: Config
       faults={faultsAt(faults, pointerTo("config", item.name))}
       set={(value) => set(item.name, value)}
       setFault={(fault) => setFault(item.name, fault)}
+      isMissing={missing.has(item.name)}
     />
   ));
 }
@@ -45,9 +49,11 @@ interface FieldProps {
   faults: FieldFault[];
   set: (value: unknown) => void;
   setFault: (fault: string | null) => void;
+  isMissing: boolean;
 }
 
-function ConfigField({ item, value, faults, set, setFault }: FieldProps) {
+function ConfigField({ item, value, faults, set, setFault, isMissing }: FieldProps) {
+  const t = useText();
   const id = useId();
   const [text, setText] = useState(() => written(item, value));
   const [fault, setOwnFault] = useState<string | null>(null);
@@ -84,6 +90,7 @@ function ConfigField({ item, value, faults, set, setFault }: FieldProps) {
         faults={faults}
         isNamed={faults.some(({ pointer }) => pointer !== pointerTo("config", item.name))}
       />
+      {fault === null && isMissing && <p className="warning">{t("agents.required")}</p>}
     </div>
   );
 }
@@ -102,6 +109,7 @@ function TextControl({ id, item, text, marks, edit }: TextProps) {
     case "select":
       return (
         <select id={id} {...marks} value={text || placeholder} onChange={(event) => edit(event.target.value)}>
+          {(text || placeholder) === "" && <option value="" />}
           {item.options.map((option) => (
             <option key={option.value} value={option.value}>
               {option.label}

@@ -2,9 +2,9 @@ import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useRef, useState } from "react";
 import { api, dataOf } from "../../api/client";
-import { faultsOf } from "../../api/errors";
+import { faultsOf, record } from "../../api/errors";
 import { useLanguage, useText } from "../../i18n";
-import { configItems } from "../../lib/config-form";
+import { configItems, missingItems } from "../../lib/config-form";
 import { faultsAt, faultsElsewhere, pointerTo, type Refusal, standingFaults } from "../../lib/field-faults";
 import { canonical } from "../../lib/format";
 import { FieldFaults } from "../../ui/field-faults";
@@ -29,6 +29,7 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
   const items = configItems(runner?.manifest, language);
   const refused = standingFaults(refusal, spec);
   const configFaults = faultsAt(refused, "/config");
+  const missing = missingItems(items, record(spec.config));
   const change = (fields: Partial<AgentSpec>) => setSpec((before) => ({ ...before, ...fields }));
   const setFault = (name: string, fault: string | null) =>
     setFaults((before) => {
@@ -66,6 +67,7 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
             faults={refused}
             change={(next) => change({ config: next })}
             setFault={setFault}
+            missing={new Set(missing.map((item) => item.name))}
           />
         </>
       ) : (
@@ -97,11 +99,17 @@ export function AgentEditor({ spec: initial, stored }: { spec: AgentSpec; stored
         setFault={setFault}
       />
       <div className="actions">
-        <button type="submit" className="primary" disabled={faults.size > 0}>
+        <button type="submit" className="primary" disabled={faults.size > 0 || missing.length > 0}>
           {t("agents.review")}
         </button>
         {stored !== null && <DeleteAgent agent={stored} />}
       </div>
+      {missing.length > 0 && (
+        <p className="warning">
+          {t("agents.missing", { names: missing.map((item) => item.label).join(", ") })}
+        </p>
+      )}
+      {faults.size > 0 && <p className="warning">{t("agents.faulty", { names: [...faults].join(", ") })}</p>}
       {isSaving && <Save spec={spec} initial={initial} stored={stored} close={close} refuse={setRefusal} />}
     </form>
   );

@@ -26,7 +26,15 @@ export function ModelsTab() {
   return (
     <>
       {models.data.items.length === 0 && <Empty text="catalogue.none" command={EXAMPLE} />}
-      <table className="list">
+      <table className="list" hidden={models.data.items.length === 0}>
+        <thead>
+          <tr>
+            <th>{t("catalogue.model")}</th>
+            <th>{t("catalogue.type")}</th>
+            <th>{t("catalogue.provider")}</th>
+            <th>{t("catalogue.modalities")}</th>
+          </tr>
+        </thead>
         <tbody>
           {models.data.items.map((model) => (
             <tr key={model.model_id}>

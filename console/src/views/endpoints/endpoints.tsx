@@ -8,6 +8,7 @@ import { PAGE } from "../../lib/pages";
 import { Badge, Empty, Facts, Json, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
+import { endpointsQuery, RENEW_MS } from "./queries";
 import { Register } from "./register";
 
 type Endpoint = Schema<"RunnerEndpoint">;
@@ -16,17 +17,6 @@ const EXAMPLE = `[[runner_endpoints]]
 name = "echo"
 base_url = "https://runner.example.com"
 secret = "file:runnel-data/runner.secret"`;
-
-const RENEW_MS = 5000;
-
-function endpointsQuery() {
-  return queryOptions({
-    queryKey: ["endpoints"],
-    queryFn: ({ signal }) =>
-      dataOf(api.GET("/v1/runner-endpoints", { params: { query: { limit: PAGE } }, signal })),
-    refetchInterval: RENEW_MS,
-  });
-}
 
 function healthQuery(endpointId: string) {
   const params = { path: { endpoint_id: endpointId }, query: { limit: PAGE } };
@@ -71,7 +61,7 @@ function EndpointCard({ endpoint }: { endpoint: Endpoint }) {
   const rights = useRights();
   const { breaker } = endpoint;
   return (
-    <article className="card">
+    <article className="card" id={`endpoint-${endpoint.name}`}>
       <h2>
         {endpoint.name} <Badge tone={TONES[endpoint.health] ?? "wait"}>{endpoint.health}</Badge>
       </h2>

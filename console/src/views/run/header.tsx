@@ -1,8 +1,9 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import type { Run } from "../../api/client";
+import type { Run, Schema } from "../../api/client";
 import { record } from "../../api/errors";
 import { eventQuery, usageQuery } from "../../api/queries";
+import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
 import { curl } from "../../lib/curl";
@@ -12,6 +13,8 @@ import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
 import { isLive, isPlainEnd } from "../../ui/status";
 import { useNow, When } from "../../ui/when";
+import { runnersQuery } from "../agents/queries";
+import { endpointsQuery } from "../endpoints/queries";
 import { RunActions } from "./actions";
 import { RunQuestions, RunState, useAnswered } from "./state";
 
@@ -83,10 +86,12 @@ function RunFacts({ run }: { run: Run }) {
   const usage = useQuery(usageQuery(run)).data?.total;
   const event = useQuery(eventQuery(run.event_id)).data;
   const tokens = (usage?.prompt_tokens ?? 0) + (usage?.completion_tokens ?? 0);
+  const endpoint = useEndpoint(run);
   const actor = event?.actor_name ?? event?.actor_id;
   const facts: Fact[] = [
-    { label: t("run.agent"), value: run.agent_name ?? run.agent_id },
+    { label: t("run.agent"), value: <AgentLink run={run} /> },
     { label: t("run.runner"), value: run.runner_id },
+    { label: t("run.endpoint"), value: endpoint && <EndpointLink endpoint={endpoint} /> },
     { label: t("run.by"), value: <From actor={actor} keyId={run.posted_by} /> },
     { label: t("run.event"), value: event && `${event.event_type} (${event.source})` },
     { label: t("run.created"), value: <When at={run.created_at} /> },
@@ -104,6 +109,44 @@ function RunFacts({ run }: { run: Run }) {
     { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
   ];
   return <Facts facts={facts} />;
+}
+
+function AgentLink({ run }: { run: Run }) {
+  const rights = useRights();
+  const name = run.agent_name ?? run.agent_id;
+  if (!rights?.readsAdmin || run.agent_name == null) return <>{name}</>;
+  return (
+    <Link to="/agents/$agentId" params={{ agentId: run.agent_id }}>
+      {name}
+    </Link>
+  );
+}
+
+/** The endpoint that serves the run's runner now. */
+function useEndpoint(run: Run) {
+  const rights = useRights();
+  const enabled = rights?.readsAdmin === true;
+  const name = useQuery({ ...runnersQuery(), enabled }).data?.items.find(
+    ({ id }) => id === run.runner_id,
+  )?.endpoint;
+  const endpoints = useQuery({ ...endpointsQuery(), enabled, refetchInterval: false }).data;
+  return endpoints?.items.find((endpoint) => endpoint.name === name);
+}
+
+function EndpointLink({ endpoint }: { endpoint: Schema<"RunnerEndpoint"> }) {
+  return (
+    <>
+      <Link to="/endpoints" hash={`endpoint-${endpoint.name}`}>
+        {endpoint.name}
+      </Link>{" "}
+      {endpoint.base_url}
+      {endpoint.health !== "healthy" && (
+        <p className="reason">
+          {endpoint.health} {endpoint.health_reason}
+        </p>
+      )}
+    </>
+  );
 }
 
 /** The person of the event, and the API key that posted it. */

@@ -82,7 +82,7 @@ function Confirm({ kind, matching }: { kind: BulkKind; matching: Matching }) {
     await actOnAll(matching.runs, (runId) => act(kind, runId), setProgress, abort.current.signal);
     await client.invalidateQueries({ queryKey: ["runs"] });
   };
-  if (progress !== null) return <Report progress={progress} total={total} />;
+  if (progress !== null) return <Report kind={kind} progress={progress} total={total} />;
   return (
     <form onSubmit={(event) => void submit(event)}>
       <p>{t(`bulk.${kind}Effect`, { n: total })}</p>
@@ -98,6 +98,11 @@ function Confirm({ kind, matching }: { kind: BulkKind; matching: Matching }) {
         {t("bulk.type", { n: total })}{" "}
         <input inputMode="numeric" value={typed} onChange={(event) => setTyped(event.target.value)} />
       </label>
+      {typed.trim() !== "" && !`${total}`.startsWith(typed.trim()) && (
+        <p className="problem" role="alert">
+          {t("bulk.wrong", { n: total })}
+        </p>
+      )}
       <div className="actions">
         <button type="submit" className="danger" disabled={total === 0 || typed.trim() !== `${total}`}>
           {t(`bulk.${kind}`)}
@@ -114,13 +119,13 @@ function act(kind: BulkKind, runId: string): Promise<unknown> {
     : dataOf(api.POST("/v1/runs/{run_id}/retry", { params }));
 }
 
-function Report({ progress, total }: { progress: Progress; total: number }) {
+function Report({ kind, progress, total }: { kind: BulkKind; progress: Progress; total: number }) {
   const t = useText();
   return (
     <>
       <progress max={total} value={progress.done} aria-label={t("bulk.progress")} />
       <p role="status">
-        {progress.done} / {total}
+        {t(`bulk.${kind}Done`, { n: progress.done - progress.failed.length, all: total })}
         {progress.failed.length > 0 && ` · ${t("bulk.failed", { n: progress.failed.length })}`}
       </p>
       <ul>

@@ -1,6 +1,6 @@
 import { useMutation, useQuery } from "@tanstack/react-query";
-import { Link, useSearch } from "@tanstack/react-router";
-import { type FormEvent, useState } from "react";
+import { Link, useLocation, useSearch } from "@tanstack/react-router";
+import { type FormEvent, useEffect, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { newKey, usePost } from "../../api/post";
 import { runQuery } from "../../api/queries";
@@ -20,19 +20,36 @@ import { EventFields } from "./fields";
 
 type Accepted = Schema<"EventAccepted">;
 
+interface Draft {
+  form: EventForm;
+  json: string | null;
+}
+
+/** Forms by entry of the browser history, until the page is loaded again. */
+const drafts = new Map<string, Draft>();
+
 /** Composes an event, shows what it would do, sends it, and shows the answer. */
 export function Try() {
   const t = useText();
   const given = useSearch({ from: "/try" });
-  const [form, setForm] = useState({
-    ...EMPTY_FORM,
-    text: given.text ?? "",
-    conversationId: given.conversation_id ?? "",
-    botId: given.bot_id ?? "",
-    threadId: given.thread_id ?? "",
-  });
+  // Back and forward find the form as it was left.
+  const entry = useLocation().state.__TSR_key ?? "";
+  const draft = drafts.get(entry);
+  const [form, setForm] = useState<EventForm>(
+    draft?.form ?? {
+      ...EMPTY_FORM,
+      eventType: given.event_type ?? EMPTY_FORM.eventType,
+      text: given.text ?? "",
+      conversationId: given.conversation_id ?? "",
+      botId: given.bot_id ?? "",
+      threadId: given.thread_id ?? "",
+    },
+  );
   // The text of the event after an edit; null while the form writes it.
-  const [json, setJson] = useState<string | null>(null);
+  const [json, setJson] = useState<string | null>(draft?.json ?? null);
+  useEffect(() => {
+    drafts.set(entry, { form, json });
+  }, [entry, form, json]);
   const parsed = json === null ? { event: composeEvent(form) } : parseEvent(json);
   const event = "event" in parsed ? parsed.event : null;
   return (
