@@ -356,7 +356,6 @@ export const en = {
   "word.event_scope": "the scope of the event",
   "word.everyLayer": "manifest, policy, configuration and event scope allow it",
   "word.snapshot": "granted at the start of the run (see Grants)",
-  "word.waiting_user": "The run ended with a question to a person.",
   "word.actions_failed": "The run ended, but some of its actions failed or were refused.",
   "word.allow": "allowed",
   "word.deny": "denied",
@@ -372,4 +371,6 @@ export const en = {
   "catalogue.type": "Type",
   "catalogue.provider": "Provider",
   "catalogue.modalities": "Input",
+  "runs.waitingHelp":
+    "Runs that are created, queued or claimed and have not started. Runs that wait for an answer are in the inbox.",
 };

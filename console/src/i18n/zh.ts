@@ -356,7 +356,6 @@ export const zh: Record<TextKey, string> = {
   "word.event_scope": "事件范围",
   "word.everyLayer": "清单、策略、配置和事件范围均允许",
   "word.snapshot": "运行开始时授予（见授权）",
-  "word.waiting_user": "运行以向人提问结束。",
   "word.actions_failed": "运行已结束，但部分操作失败或被拒绝。",
   "word.allow": "允许",
   "word.deny": "拒绝",
@@ -372,4 +371,5 @@ export const zh: Record<TextKey, string> = {
   "catalogue.type": "类型",
   "catalogue.provider": "提供商",
   "catalogue.modalities": "输入",
+  "runs.waitingHelp": "已创建、排队中或已领取但尚未开始的运行。等待回答的运行在待办中。",
 };

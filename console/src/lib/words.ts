@@ -9,7 +9,6 @@ const WORDS: Record<string, TextKey> = {
   event_scope: "word.event_scope",
   "every layer allows it": "word.everyLayer",
   "granted by the run's snapshot": "word.snapshot",
-  waiting_user: "word.waiting_user",
   actions_failed: "word.actions_failed",
   allow: "word.allow",
   deny: "word.deny",

@@ -22,9 +22,9 @@ export function isLive(status: RunStatus): boolean {
   return LIVE.includes(status);
 }
 
-/** True if the reason of the status adds nothing to the status. */
+/** True if the reason adds nothing to the shown status. */
 export function isPlainEnd(run: { status: RunStatus; status_reason?: string | null }): boolean {
-  return run.status === "completed" && run.status_reason === "stop";
+  return run.status === "completed" && ["stop", "waiting_user"].includes(run.status_reason ?? "");
 }
 
 export function Status({ status }: { status: RunStatus }) {

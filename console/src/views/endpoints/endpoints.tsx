@@ -5,6 +5,7 @@ import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { duration } from "../../lib/format";
 import { PAGE } from "../../lib/pages";
+import { useLinked } from "../../ui/linked";
 import { Badge, Empty, Facts, Json, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -59,9 +60,10 @@ function EndpointCard({ endpoint }: { endpoint: Endpoint }) {
   const t = useText();
   const [isOpen, setOpen] = useState(false);
   const rights = useRights();
+  const { ref } = useLinked<HTMLElement>(`endpoint-${endpoint.name}`);
   const { breaker } = endpoint;
   return (
-    <article className="card" id={`endpoint-${endpoint.name}`}>
+    <article className="card" id={`endpoint-${endpoint.name}`} ref={ref}>
       <h2>
         {endpoint.name} <Badge tone={TONES[endpoint.health] ?? "wait"}>{endpoint.health}</Badge>
       </h2>

@@ -6,6 +6,7 @@ import { type TextKey, useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
 import { KeyName } from "../../ui/key-name";
 import { Badge } from "../../ui/parts";
+import { RunState } from "../../ui/run-state";
 import { When } from "../../ui/when";
 
 type Action = Schema<"InteractionAction">;
@@ -40,8 +41,8 @@ export function QuestionState({ question }: { question: Interaction }) {
   return <Badge tone={state?.tone ?? "off"}>{state ? t(state.text) : question.status}</Badge>;
 }
 
-/** The key that answered, and the run that continued. An awaited answer names neither. */
-export function AnsweredBy({ question }: { question: Interaction }) {
+/** The key that answered, and the run that continued unless the page shows it. An awaited answer names neither. */
+export function AnsweredBy({ question, of }: { question: Interaction; of?: string }) {
   const t = useText();
   const next = question.submitted_run_id;
   const continued = next != null && next !== question.run_id ? next : null;
@@ -51,18 +52,24 @@ export function AnsweredBy({ question }: { question: Interaction }) {
     <>
       {run !== undefined && (
         <>
-          {t("question.by")} {run.posted_by ? <KeyName keyId={run.posted_by} /> : t("question.byLink")} ·{" "}
+          {t("question.by")} {run.posted_by ? <KeyName keyId={run.posted_by} /> : t("question.byLink")}{" "}
         </>
       )}
-      <Link to="/runs/$runId" params={{ runId: continued }}>
-        {t("question.continued")}
-      </Link>
+      {continued !== of && (
+        <>
+          ·{" "}
+          <Link to="/runs/$runId" params={{ runId: continued }}>
+            {t("question.continued")}
+          </Link>{" "}
+          {run !== undefined && <RunState run={run} />}
+        </>
+      )}
     </>
   );
 }
 
 /** One line for a question of a run: its state, its answer, and where that led. */
-export function QuestionLine({ question }: { question: Interaction }) {
+export function QuestionLine({ question, of }: { question: Interaction; of: string }) {
   const t = useText();
   const { status } = question;
   return (
@@ -75,7 +82,7 @@ export function QuestionLine({ question }: { question: Interaction }) {
       ) : (
         <When at={question.submitted_at ?? question.expires_at} />
       )}{" "}
-      {status === "submitted" && <AnsweredBy question={question} />}
+      {status === "submitted" && <AnsweredBy question={question} of={of} />}
     </p>
   );
 }

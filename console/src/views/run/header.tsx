@@ -11,12 +11,13 @@ import { count, duration, money } from "../../lib/format";
 import { plainWord } from "../../lib/words";
 import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
+import { RunState } from "../../ui/run-state";
 import { isLive, isPlainEnd } from "../../ui/status";
 import { useNow, When } from "../../ui/when";
 import { runnersQuery } from "../agents/queries";
 import { endpointsQuery } from "../endpoints/queries";
 import { RunActions } from "./actions";
-import { RunQuestions, RunState, useAnswered } from "./state";
+import { RunQuestions, useAnswered } from "./state";
 
 /** What happened, why, for whom, how long and at what cost. */
 export function RunHeader({ run }: { run: Run }) {

@@ -91,7 +91,13 @@ function QuickFilters({ filters, apply }: FilterProps) {
   return (
     <>
       {buttons.map(({ label, count, isChosen, next }) => (
-        <button key={label} type="button" aria-pressed={isChosen} onClick={() => apply(next)}>
+        <button
+          key={label}
+          type="button"
+          aria-pressed={isChosen}
+          title={label === "runs.waiting" ? t("runs.waitingHelp") : undefined}
+          onClick={() => apply(next)}
+        >
           {t(label)} {count}
         </button>
       ))}

@@ -10,9 +10,9 @@ import { plainWord } from "../../lib/words";
 import { useKeys } from "../../ui/keys";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { RunState } from "../../ui/run-state";
 import { isPlainEnd } from "../../ui/status";
 import { When } from "../../ui/when";
-import { RunState } from "../run/state";
 import { FilterBar } from "./filter-bar";
 import { useRunList } from "./list";
 

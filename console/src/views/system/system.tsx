@@ -5,8 +5,7 @@ import {
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
-import { useLocation } from "@tanstack/react-router";
-import { useEffect, useRef, useState } from "react";
+import { useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { nextCursor } from "../../api/queries";
 import { useRights } from "../../api/rights";
@@ -14,6 +13,7 @@ import { useText } from "../../i18n";
 import { PAGE } from "../../lib/pages";
 import { Dialog } from "../../ui/dialog";
 import { keyAnchor } from "../../ui/key-name";
+import { useLinked } from "../../ui/linked";
 import { Badge, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -98,13 +98,9 @@ function KeyRow({ apiKey }: { apiKey: ApiKey }) {
   const rights = useRights();
   const t = useText();
   const [isAsking, setAsking] = useState(false);
-  const row = useRef<HTMLTableRowElement>(null);
-  const isLinked = useLocation().hash === keyAnchor(apiKey.id);
-  useEffect(() => {
-    if (isLinked) row.current?.scrollIntoView({ block: "center" });
-  }, [isLinked]);
+  const { ref, isLinked } = useLinked<HTMLTableRowElement>(keyAnchor(apiKey.id));
   return (
-    <tr id={keyAnchor(apiKey.id)} ref={row} className={isLinked ? "linked" : undefined}>
+    <tr id={keyAnchor(apiKey.id)} ref={ref} className={isLinked ? "linked" : undefined}>
       <td className="wide">
         {apiKey.name}
         <p className="reason">

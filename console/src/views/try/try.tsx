@@ -11,10 +11,10 @@ import { curl } from "../../lib/curl";
 import { pretty } from "../../lib/format";
 import { Copy } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { RunState } from "../../ui/run-state";
 import { StreamedAnswer } from "../run/answer";
 import { Reason } from "../run/header";
 import { Questions } from "../run/questions";
-import { RunState } from "../run/state";
 import { DryRun } from "./dry-run";
 import { EventFields } from "./fields";
 
