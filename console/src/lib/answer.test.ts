@@ -50,3 +50,9 @@ test("messages and tools are in order", () => {
 test("markup stays text", () => {
   expect(textOf("<img src=x onerror=alert(1)>")).toBe("<img src=x onerror=alert(1)>");
 });
+
+test("a failed run ends without an answer", () => {
+  const failed = foldAnswer(NO_ANSWER, [event("run.failed", { code: "runner.no_model" })]);
+  expect(failed).toMatchObject({ isEnded: true, hasFailed: true, parts: [] });
+  expect(foldAnswer(NO_ANSWER, [event("run.completed", {})]).hasFailed).toBeUndefined();
+});
