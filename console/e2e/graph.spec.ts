@@ -79,7 +79,7 @@ test("a graph shows states, reasons, edges and the text of an approval", async (
   const graph = signedIn.getByRole("region", { name: "Action graph" });
   await expect(graph).toContainText("A note on the board 1 of 4 actions ended");
   await expect(graph.locator("path.edge")).toHaveCount(3);
-  // What waits for a person is shown first, with the exact text.
+  // The open question comes first, with its exact text.
   const note = graph.getByRole("button", { name: "Do note" }).first();
   await expect(note).toHaveAttribute("aria-pressed", "true");
   await expect(note).toContainText("waits for your approval");

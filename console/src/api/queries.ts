@@ -1,4 +1,4 @@
-/** What the views read, and how often it is renewed. */
+/** Queries of the views, with their intervals. */
 
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { queryOf, type RunFilters } from "../lib/filters";

@@ -3,7 +3,7 @@
 import type { FieldFault } from "../api/errors";
 import { canonical } from "./format";
 
-/** What the gateway refused, and why. */
+/** Refused values of a request, with the reason. */
 export interface Refusal {
   sent: unknown;
   faults: FieldFault[];

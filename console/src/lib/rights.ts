@@ -1,4 +1,4 @@
-/** What the page offers to a key, by its role. The gateway decides; the page only hides what it would refuse. */
+/** Acts that the page offers to a key, by its role. The gateway decides; the page only hides refused acts. */
 
 export interface Rights {
   /** Lists of the admin API. */
