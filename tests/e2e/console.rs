@@ -11,8 +11,9 @@ use crate::support::client::{Client, send};
 use crate::support::playground::Playground;
 use crate::support::{Stage, TempDirectory, within};
 
-/// What browsers accept on a connection with and without TLS.
+/// `Accept-Encoding` of browsers with TLS.
 const BROTLI: (&str, &str) = ("accept-encoding", "gzip, deflate, br, zstd");
+/// `Accept-Encoding` of browsers without TLS.
 const GZIP: (&str, &str) = ("accept-encoding", "gzip, deflate");
 const PAGE: &str = "text/html; charset=utf-8";
 

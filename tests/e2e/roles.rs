@@ -13,10 +13,10 @@ use crate::support::runner::StubRunner;
 use crate::support::script::sse;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite};
 
-/// Who may call an operation that changes something.
+/// Access of the roles viewer and operator to a writing operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WriteAccess {
-    /// Not the two roles.
+    /// Neither role.
     Others,
     Operator,
 }

@@ -291,7 +291,7 @@ fn refusal(key: &str, outcome: StateWritten) -> ApiError {
             "this run does not have the lease of the key; read it and take the lease with `If-Match`",
         )
         .with("version", json!(version)),
-        StateWritten::NoBody(index) => {
+        StateWritten::MissingBody(index) => {
             let message = "names no body of the key or of this write";
             ApiError::invalid(format!("/body_ids/{index}"), message)
         }

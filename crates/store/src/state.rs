@@ -93,7 +93,7 @@ pub enum StateWritten {
     /// The write renews a lease that the run does not have. The current version.
     NotLeased(i64),
     /// `body_ids` at this index names no body.
-    NoBody(usize),
+    MissingBody(usize),
     /// The entry has the maximum number of bodies, or the scope that of their bytes.
     BodiesFull,
     /// The run has ended.

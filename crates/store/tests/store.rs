@@ -353,7 +353,7 @@ async fn bodies_commit_under_the_lease_of_a_live_run(bench: StoreFixture) {
     let refused = put(&other, Some(1), &[], None).await.unwrap();
     assert_eq!(refused, StateWritten::Leased(lease));
     let refused = put(&run, None, &["d"], Some(&["a", "x"])).await.unwrap();
-    assert_eq!(refused, StateWritten::NoBody(1));
+    assert_eq!(refused, StateWritten::MissingBody(1));
     let written = put(&run, None, &["a", "d"], Some(&["b"])).await.unwrap();
     assert_eq!(written, StateWritten::Version(2));
     assert_eq!(body("c").await, None);

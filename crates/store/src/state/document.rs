@@ -85,7 +85,7 @@ pub(super) async fn plan_bodies(
     if let Some(referenced) = &parts.body_ids {
         let is_body = |id: &String| ids.contains(id) || parts.bodies.contains_key(id);
         if let Some(index) = referenced.iter().position(|id| !is_body(id)) {
-            return Ok(Err(StateWritten::NoBody(index)));
+            return Ok(Err(StateWritten::MissingBody(index)));
         }
         let referenced: BTreeSet<_> = referenced.iter().collect();
         gone = ids.extract_if(.., |id| !referenced.contains(id)).collect();

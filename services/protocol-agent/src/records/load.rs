@@ -163,12 +163,11 @@ impl<H: RecordsHost> GraphRecords<H> {
         let keys = head.stored.keys().cloned();
         let mut bodies = read_bodies(&self.host, &key_of(id), keys).await?;
         if let Ok(graph) = restore(head.stored, &mut |name| bodies.remove(name)) {
-            let facts = KnownGraph::from(&graph);
-            let known = KnownGraph {
+            let facts = KnownGraph {
                 open: true,
-                ..facts
+                ..KnownGraph::from(&graph)
             };
-            self.others.insert(id.clone(), known);
+            self.others.insert(id.clone(), facts);
         }
         Ok(())
     }
