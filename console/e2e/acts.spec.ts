@@ -114,7 +114,7 @@ test("a refused agent shows the faults at their fields", async ({ signedIn, gate
   await signedIn.goto(`${gateway.url}/console/agents/new`);
   await signedIn.getByLabel("Name").fill("x".repeat(200));
   await signedIn.getByLabel("Event types").fill("message.received");
-  await signedIn.getByLabel("Runner").selectOption({ index: 1 });
+  await signedIn.getByRole("combobox", { name: "Runner" }).selectOption({ index: 1 });
   await signedIn.getByRole("button", { name: "Review and save…" }).click();
   const dialog = signedIn.getByRole("dialog");
   await dialog.getByRole("button", { name: "Save" }).click();

@@ -13,7 +13,7 @@ export default defineConfig({
   fullyParallel: true,
   workers: 2,
   timeout: 30_000,
-  globalTimeout: 300_000,
+  globalTimeout: 600_000,
   forbidOnly: true,
   reporter: "list",
   expect: { timeout: 10_000 },

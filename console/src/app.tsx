@@ -24,7 +24,8 @@ export function App() {
   const key = useSyncExternalStore(subscribe, currentKey);
   const language = useLanguage();
   useEffect(() => {
-    document.documentElement.lang = language;
+    // The script selects the glyphs of characters that Chinese and Japanese share.
+    document.documentElement.lang = language === "zh" ? "zh-Hans" : language;
   }, [language]);
   useEffect(() => {
     // The next key may have other rights: nothing of the last one stays.

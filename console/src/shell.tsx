@@ -33,7 +33,11 @@ export function Shell() {
           {(rights?.posts || rights?.readsAdmin) && <Link to="/try">{t("nav.try")}</Link>}
           <Link to="/conversations">{t("nav.conversations")}</Link>
           {rights?.readsAdmin && <AdminLinks />}
-          <a href="/docs">{t("nav.api")}</a>
+          {/* That page has no way back. */}
+          <a href="/docs" target="_blank" rel="noreferrer noopener" title={t("nav.newTab")}>
+            {t("nav.api")}
+            <span aria-hidden="true"> ↗</span>
+          </a>
         </nav>
         <LanguageChoice />
         <button type="button" className="quiet" onClick={() => signOut()}>

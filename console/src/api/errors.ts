@@ -39,6 +39,15 @@ export function errorOf(status: number, body: unknown): ApiError {
   );
 }
 
+/** True if the gateway does not have the operation, as one of an older version. */
+export function isUnsupported(error: unknown): boolean {
+  if (!(error instanceof ApiError)) return false;
+  // Absent objects are 404, too: the message distinguishes absent routes.
+  const isNoRoute =
+    error.status === 404 && (error.code === "http_404" || /no such route/.test(error.message));
+  return error.status === 405 || isNoRoute;
+}
+
 /** Faults of single fields in `details.faults` or `details.pointer`. */
 export function faultsOf(error: unknown): FieldFault[] {
   if (!(error instanceof ApiError)) return [];

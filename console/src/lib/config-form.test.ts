@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { configItems, localized, missingItems, readControl } from "./config-form";
+import { configItems, localized, missingItems, promptText, readControl } from "./config-form";
 
 test("draws the types of the protocol, and others as JSON", () => {
   const config_schema = [
@@ -7,6 +7,8 @@ test("draws the types of the protocol, and others as JSON", () => {
     { type: "select", name: "mode", options: [{ name: "a", label: { en_US: "A" } }] },
     { type: "select", name: "free", allow_custom: true },
     { type: "prompt-editor", name: "prompt", required: true },
+    { type: "model-fallback-selector", name: "model" },
+    { type: "later-type", name: "later" },
     { type: "boolean" },
   ];
   const items = configItems({ config_schema }, "zh");
@@ -14,10 +16,18 @@ test("draws the types of the protocol, and others as JSON", () => {
     "timeout integer",
     "mode select",
     "free text",
-    "prompt json",
+    "prompt prompt",
+    "model models",
+    "later json",
   ]);
   expect(items[0]).toMatchObject({ label: "超时", default: 300 });
   expect(items[1]?.options).toEqual([{ value: "a", label: "A" }]);
+});
+
+test("a prompt of one system message is a text", () => {
+  expect(promptText([{ role: "system", content: "Be kind." }])).toBe("Be kind.");
+  expect(promptText([{ role: "user", content: "Be kind." }])).toBeNull();
+  expect(promptText([])).toBeNull();
 });
 
 test("falls back to another language", () => {

@@ -2,7 +2,21 @@
 
 import { record } from "../api/errors";
 
-export type ControlKind = "text" | "textarea" | "integer" | "number" | "boolean" | "select" | "json";
+export type ControlKind =
+  | "text"
+  | "textarea"
+  | "integer"
+  | "number"
+  | "boolean"
+  | "select"
+  | "json"
+  | "prompt"
+  // Names of the catalogue: one model, one model with fallbacks, knowledge bases.
+  | "model"
+  | "embedding"
+  | "rerank"
+  | "models"
+  | "bases";
 
 export interface ConfigOption {
   value: string;
@@ -25,10 +39,14 @@ const KINDS: Record<string, ControlKind> = {
   integer: "integer",
   number: "number",
   boolean: "boolean",
-  "llm-model-selector": "text",
-  "embedding-model-selector": "text",
-  "rerank-model-selector": "text",
-  "knowledge-base-selector": "text",
+  "prompt-editor": "prompt",
+  "llm-model-selector": "model",
+  "select-llm-model": "model",
+  "embedding-model-selector": "embedding",
+  "rerank-model-selector": "rerank",
+  "model-fallback-selector": "models",
+  "knowledge-base-multi-selector": "bases",
+  "select-knowledge-bases": "bases",
 };
 
 /** Items of a manifest's schema. Types without a control are edited as JSON. */
@@ -62,6 +80,14 @@ function optionsOf(options: unknown, language: string): ConfigOption[] {
     const value = `${option.name ?? option.value ?? ""}`;
     return { value, label: localized(option.label, language) || value };
   });
+}
+
+/** Text of a prompt that is one message of role `system`; null for other prompts, which are edited as JSON. */
+export function promptText(value: unknown): string | null {
+  if (!Array.isArray(value) || value.length !== 1) return null;
+  const { role, content, ...others } = record(value[0]);
+  const isPlain = role === "system" && typeof content === "string" && Object.keys(others).length === 0;
+  return isPlain ? content : null;
 }
 
 /** Text of an i18n object such as `{"en_US": …, "zh_Hans": …}`, or the text itself. */

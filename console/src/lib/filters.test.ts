@@ -1,5 +1,15 @@
 import { expect, test } from "vitest";
-import { isFiltered, localTime, queryOf, readFilters, secondsOf, startOfDay, withFilter } from "./filters";
+import {
+  failedSince,
+  isFiltered,
+  localTime,
+  queryOf,
+  readFilters,
+  secondsOf,
+  startOfDay,
+  withFilter,
+  withStatuses,
+} from "./filters";
 
 test("reads the API's filters of an address only", () => {
   const search = { statuses: "failed", tab: "raw", agent_id: " ", limit: "3", runner_id: 7, min_cost: "a" };
@@ -11,6 +21,14 @@ test("an empty value removes a filter", () => {
   expect(withFilter(filters, "statuses", "")).toEqual({ agent_id: "a" });
   expect(withFilter(filters, "runner_id", "r")).toEqual({ ...filters, runner_id: "r" });
   expect(isFiltered({})).toBe(false);
+});
+
+test("today's failures keep the other filters, and end with their time", () => {
+  const filters = { agent_id: "a", statuses: "running", created_before: "5" };
+  const today = failedSince(filters, "failed", "100");
+  expect(today).toEqual({ agent_id: "a", statuses: "failed", created_after: "100" });
+  expect(withStatuses(today, "running", "100")).toEqual({ agent_id: "a", statuses: "running" });
+  expect(withStatuses(today, "", "200")).toEqual({ agent_id: "a", created_after: "100" });
 });
 
 test("sends numbers as numbers", () => {

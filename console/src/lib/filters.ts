@@ -47,6 +47,18 @@ export function withFilter(filters: RunFilters, name: FilterName, value: string)
   return readFilters({ ...filters, [name]: value });
 }
 
+/** The filters with other statuses. A choice of today's failures ends with its time. */
+export function withStatuses(filters: RunFilters, statuses: string, today: string): RunFilters {
+  const { created_after: after, ...others } = filters;
+  return withFilter(after === today ? others : filters, "statuses", statuses);
+}
+
+/** The failures since a time. Filters other than status and time stay. */
+export function failedSince(filters: RunFilters, statuses: string, since: string): RunFilters {
+  const { created_before: _, ...others } = filters;
+  return { ...others, statuses, created_after: since };
+}
+
 export function isFiltered(filters: RunFilters): boolean {
   return FILTER_NAMES.some((name) => filters[name] !== undefined);
 }

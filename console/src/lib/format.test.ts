@@ -1,6 +1,6 @@
 import { expect, test } from "vitest";
-import { quote } from "./curl";
 import { bytes, canonical, count, distance, duration, money, relative, safeLink, short } from "./format";
+import { quote } from "./snippets";
 
 test("writes durations in two units", () => {
   const cases: [number, string][] = [

@@ -1,9 +1,10 @@
-import { ApiError, faultsOf } from "../api/errors";
+import { ApiError, faultsOf, isUnsupported } from "../api/errors";
 import { useText } from "../i18n";
 
 /** An error in the gateway's own words, with the fields that it names. */
 export function Problem({ error, retry }: { error: unknown; retry?: () => void }) {
   const t = useText();
+  if (isUnsupported(error)) return <p className="warning">{t("problem.older")}</p>;
   const isOffline = !(error instanceof ApiError) && error instanceof TypeError;
   const message = error instanceof Error ? error.message : `${error}`;
   return (

@@ -1,5 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useParams } from "@tanstack/react-router";
+import { useCallback, useState } from "react";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { tryEventOf } from "../../lib/compose";
@@ -7,6 +8,7 @@ import { Json, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { AgentEditor } from "./editor";
 import { type Agent, type AgentSpec, agentQuery, specOf } from "./queries";
+import { RegisteredSkills } from "./skills";
 
 const NEW: AgentSpec = {
   name: "",
@@ -16,28 +18,51 @@ const NEW: AgentSpec = {
   config: {},
 };
 
-export function AgentPage() {
-  const { agentId } = useParams({ from: "/agents/$agentId" });
-  return agentId === "new" ? <NewAgent /> : <StoredAgent agentId={agentId} />;
-}
+type FormState = "clean" | "dirty" | "saved";
 
-function NewAgent() {
+export function AgentPage() {
   const t = useText();
+  const { agentId } = useParams({ from: "/agents/$agentId" });
+  const [state, setState] = useState<FormState>("clean");
+  const form = {
+    // The form of the saved version reports that it has no changes: the note remains.
+    onChange: useCallback((isDirty: boolean) => {
+      setState((before) => (isDirty ? "dirty" : before === "dirty" ? "clean" : before));
+    }, []),
+    onSaved: useCallback(() => setState("saved"), []),
+  };
   return (
     <main>
-      <h1>{t("agents.new")}</h1>
-      <AgentEditor spec={NEW} stored={null} />
+      {agentId === "new" ? (
+        <>
+          <h1>{t("agents.new")}</h1>
+          <AgentEditor spec={NEW} stored={null} {...form} />
+        </>
+      ) : (
+        <StoredAgent key={agentId} agentId={agentId} {...form} />
+      )}
+      <p className="form-state" role="status" data-state={state}>
+        {state === "saved" && t("agents.saved")}
+        {state === "dirty" && t("agents.unsaved")}
+      </p>
     </main>
   );
 }
 
-function StoredAgent({ agentId }: { agentId: string }) {
+interface StoredProps {
+  agentId: string;
+  onChange: (isDirty: boolean) => void;
+  onSaved: () => void;
+}
+
+function StoredAgent({ agentId, ...form }: StoredProps) {
   const t = useText();
-  const agent = useQuery(agentQuery(agentId));
+  // A version from elsewhere must not replace the form while it is edited.
+  const agent = useQuery({ ...agentQuery(agentId), refetchOnWindowFocus: false, refetchOnReconnect: false });
   const rights = useRights();
   const isEditable = agent.data?.origin === "api" && rights?.changes === true;
   return (
-    <main>
+    <>
       {agent.isPending && <Loading what="nav.agents" />}
       {agent.error !== null && <Problem error={agent.error} retry={() => void agent.refetch()} />}
       <h1>{agent.data?.name ?? t("nav.agents")}</h1>
@@ -49,9 +74,10 @@ function StoredAgent({ agentId }: { agentId: string }) {
         </>
       )}
       {agent.data !== undefined && isEditable && (
-        <AgentEditor key={agent.data.version} spec={specOf(agent.data)} stored={agent.data} />
+        <AgentEditor key={agent.data.version} spec={specOf(agent.data)} stored={agent.data} {...form} />
       )}
-    </main>
+      {agent.data !== undefined && <RegisteredSkills agentId={agentId} />}
+    </>
   );
 }
 

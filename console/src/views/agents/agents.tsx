@@ -3,6 +3,7 @@ import { Link } from "@tanstack/react-router";
 import { agentsQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
+import { ListAge } from "../../ui/age";
 import { Badge, Empty, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -33,6 +34,7 @@ export function Agents() {
       )}
       {agents.isPending && <Loading what="nav.agents" />}
       {agents.error !== null && <Problem error={agents.error} retry={() => void agents.refetch()} />}
+      <ListAge of={agents} />
       {agents.isSuccess && items.length === 0 && <Empty text="agents.none" command={EXAMPLE} />}
       <Scroll>
         <table className="list" hidden={items.length === 0}>

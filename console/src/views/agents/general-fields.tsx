@@ -95,7 +95,8 @@ interface FieldProps {
   children: (marks: { id: string } & ReturnType<typeof invalid>) => ReactNode;
 }
 
-function Field({ label, faults, children }: FieldProps) {
+/** A control with its label and its faults. */
+export function Field({ label, faults, children }: FieldProps) {
   const id = useId();
   return (
     <div>

@@ -20,6 +20,15 @@ export function agentQuery(agentId: string) {
   });
 }
 
+/** Skills that runs of an agent have registered. */
+export function agentSkillsQuery(agentId: string) {
+  const path = { agent_id: agentId };
+  return queryOptions({
+    queryKey: ["agents", "skills", agentId],
+    queryFn: ({ signal }) => dataOf(api.GET("/v1/agents/{agent_id}/skills", { params: { path }, signal })),
+  });
+}
+
 /** The editable part of an agent. */
 export function specOf(agent: Agent): AgentSpec {
   const { id, origin, version, created_at, updated_at, refused, ...spec } = agent;

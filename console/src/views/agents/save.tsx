@@ -47,7 +47,7 @@ export function DeleteAgent({ agent }: { agent: Agent }) {
       return dataOf(api.DELETE("/v1/agents/{agent_id}", { params }));
     },
     onSuccess: async () => {
-      await navigate({ to: "/agents" });
+      await navigate({ to: "/agents", ignoreBlocker: true });
       client.removeQueries({ queryKey: agentQuery(agent.id).queryKey });
       await client.invalidateQueries({ queryKey: ["agents"] });
     },

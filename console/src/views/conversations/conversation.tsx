@@ -14,7 +14,9 @@ import { Text } from "../../ui/text";
 import { When } from "../../ui/when";
 import { StreamedAnswer } from "../run/answer";
 import { Questions } from "../run/questions";
+import { Files } from "./files";
 import { type ConversationKey, historyQuery } from "./queries";
+import { ConversationQuestions } from "./questions";
 
 type Item = Schema<"TranscriptItem">;
 
@@ -51,6 +53,8 @@ export function Conversation() {
       {messages.map((item) => (
         <ChatMessage key={item.transcript_id} item={item} />
       ))}
+      <Files messages={messages} />
+      <ConversationQuestions conversation={key} />
       {rights?.posts && (
         <Reply key={JSON.stringify(key)} conversation={key} newest={messages.at(-1)?.run_id ?? null} />
       )}

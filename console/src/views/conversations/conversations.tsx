@@ -1,6 +1,7 @@
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import { useText } from "../../i18n";
+import { ListAge } from "../../ui/age";
 import { Badge, Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -15,6 +16,7 @@ export function Conversations() {
       <h1>{t("nav.conversations")}</h1>
       {list.isPending && <Loading what="nav.conversations" />}
       {list.error !== null && <Problem error={list.error} />}
+      <ListAge of={list} />
       {list.isSuccess && items.length === 0 && (
         <Empty text="conversations.none" command='runnel send --conversation first "Hello"' />
       )}

@@ -31,6 +31,7 @@ export function historyQuery({ conversationId, botId, threadId }: ConversationKe
     queryFn: ({ pageParam, signal }) => {
       const query = {
         direction: "backward" as const,
+        include_attachments: true,
         // Empty selects the conversation without a bot or thread.
         bot_id: botId ?? "",
         thread_id: threadId ?? "",

@@ -5,6 +5,7 @@ import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { duration } from "../../lib/format";
 import { PAGE } from "../../lib/pages";
+import { ListAge } from "../../ui/age";
 import { useLinked } from "../../ui/linked";
 import { Badge, Empty, Facts, Json, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
@@ -39,6 +40,7 @@ export function Endpoints() {
       <h1>{t("nav.endpoints")}</h1>
       {endpoints.isPending && <Loading what="nav.endpoints" />}
       {endpoints.error !== null && <Problem error={endpoints.error} retry={() => void endpoints.refetch()} />}
+      <ListAge of={endpoints} />
       {rights?.changes && <Register />}
       {endpoints.isSuccess && items.length === 0 && <Empty text="endpoints.none" command={EXAMPLE} />}
       {items.map((endpoint) => (

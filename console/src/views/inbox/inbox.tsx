@@ -4,6 +4,7 @@ import type { Interaction } from "../../api/client";
 import { interactionsQuery, openQuestionsQuery } from "../../api/queries";
 import { useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
+import { ListAge } from "../../ui/age";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
@@ -22,6 +23,7 @@ export function Inbox() {
       <h1>{t("nav.inbox")}</h1>
       {open.isPending && <Loading what="nav.inbox" />}
       {open.error !== null && <Problem error={open.error} retry={() => void open.refetch()} />}
+      <ListAge of={open} />
       {open.isSuccess && waiting.length === 0 && <Empty text="inbox.none" />}
       {waiting.map((question) => (
         <Question key={question.id} question={question} />

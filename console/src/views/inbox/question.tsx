@@ -4,8 +4,11 @@ import { type FormEvent, useState } from "react";
 import { api, dataOf, type Interaction } from "../../api/client";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
+import { answerCall } from "../../lib/acts";
 import { initialValues, submittedValues, writeOut } from "../../lib/answer-form";
+import { CopyMenu } from "../../ui/copy-menu";
 import { Problem } from "../../ui/problem";
+import { Text } from "../../ui/text";
 import { When } from "../../ui/when";
 import { sentActionQuery } from "./answered";
 import { QuestionField } from "./field";
@@ -44,10 +47,8 @@ export function Question({ question }: { question: Interaction }) {
   return (
     <form className="question card" onSubmit={submit}>
       <h2>{writeOut(request.title)}</h2>
-      {request.description && <p className="text">{writeOut(request.description)}</p>}
-      {!request.description && fields.length === 0 && (
-        <p className="text">{writeOut(request.fallback_text)}</p>
-      )}
+      {request.description && <Text>{writeOut(request.description)}</Text>}
+      {!request.description && fields.length === 0 && <Text>{writeOut(request.fallback_text)}</Text>}
       {fields.map((field) => (
         <QuestionField
           key={field.id}
@@ -77,6 +78,12 @@ export function Question({ question }: { question: Interaction }) {
           </button>
         )}
       </div>
+      <CopyMenu
+        acts={(actions.length === 0 ? [{ id: null, label: t("inbox.send") }] : actions).map((action) => ({
+          label: writeOut(action.label),
+          call: answerCall(question, action.id, submittedValues(fields, values)),
+        }))}
+      />
       <p className="faint">
         {t("inbox.asked")} <When at={question.asked_at} /> · {t("inbox.expires")}{" "}
         <When at={question.expires_at} /> ·{" "}

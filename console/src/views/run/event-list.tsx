@@ -2,9 +2,9 @@ import { useVirtualizer } from "@tanstack/react-virtual";
 import { useEffect, useRef, useState } from "react";
 import type { Run } from "../../api/client";
 import { useText } from "../../i18n";
-import { curl } from "../../lib/curl";
+import { eventsCall } from "../../lib/acts";
 import { pagesOfSequences } from "../../lib/pages";
-import { Copy } from "../../ui/parts";
+import { CopyMenu } from "../../ui/copy-menu";
 import { Problem } from "../../ui/problem";
 import { useEventPages } from "./event-pages";
 import { EventRow } from "./event-row";
@@ -45,7 +45,7 @@ export function EventList({ run, chosen }: { run: Run; chosen: number[] | null }
     <>
       <div className="quick">
         <Jump last={count} jump={(row) => list.scrollToIndex(row - 1, { align: "center" })} />
-        <Copy text={curl("GET", `/v1/runs/${run.run_id}/events?limit=100`)} label="copyCurl" />
+        <CopyMenu acts={[{ label: t("copyAs.read"), call: eventsCall(run.run_id) }]} />
       </div>
       {error !== null && <Problem error={error} />}
       <section

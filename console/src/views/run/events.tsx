@@ -1,16 +1,14 @@
-import { useState } from "react";
 import type { Run } from "../../api/client";
 import { type TextKey, useText } from "../../i18n";
 import { pagesOf } from "../../lib/pages";
-import { isFailure, isStep } from "../../lib/summary";
+import { EVENT_KINDS, type Importance, isEventShown, type StepChoice, showsAllEvents } from "../../lib/steps";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { KindChoice, useSteps } from "../../ui/steps";
 import { EventList } from "./event-list";
 import { useEventPages } from "./event-pages";
 
-type Choice = "all" | "steps" | "failures";
-
-const CHOICES: { id: Choice; label: TextKey }[] = [
+const CHOICES: { id: Importance; label: TextKey }[] = [
   { id: "all", label: "events.all" },
   { id: "steps", label: "events.steps" },
   { id: "failures", label: "events.failures" },
@@ -22,35 +20,41 @@ const MAX_SEARCHED = 2000;
 /** The ledger of a run. */
 export function EventsTab({ run }: { run: Run }) {
   const t = useText();
-  const [choice, setChoice] = useState<Choice>("all");
+  const [choice, setChoice] = useSteps();
   if (run.last_sequence === 0) return <Empty text="events.none" />;
   return (
     <>
       <div className="quick">
         {CHOICES.map(({ id, label }) => (
-          <button key={id} type="button" aria-pressed={choice === id} onClick={() => setChoice(id)}>
+          <button
+            key={id}
+            type="button"
+            aria-pressed={choice.importance === id}
+            onClick={() => setChoice({ ...choice, importance: id })}
+          >
             {t(label)}
           </button>
         ))}
       </div>
-      {choice === "all" ? (
+      <KindChoice kinds={EVENT_KINDS} />
+      {showsAllEvents(choice) ? (
         <EventList run={run} chosen={null} />
       ) : (
-        <ChosenEvents key={choice} run={run} choice={choice} />
+        <ChosenEvents key={JSON.stringify(choice)} run={run} choice={choice} />
       )}
     </>
   );
 }
 
-function ChosenEvents({ run, choice }: { run: Run; choice: Choice }) {
+function ChosenEvents({ run, choice }: { run: Run; choice: StepChoice }) {
   const t = useText();
   const last = run.last_sequence;
   const from = Math.max(0, last - MAX_SEARCHED);
   const { bySequence, isPending, error } = useEventPages(run, pagesOf(from, last - 1, last));
   if (error !== null) return <Problem error={error} />;
   if (isPending) return <Loading what="events.all" />;
-  const isChosen = choice === "steps" ? isStep : isFailure;
-  const chosen = [...bySequence.values()].filter(isChosen).map((event) => event.sequence);
+  const shown = [...bySequence.values()].filter((event) => isEventShown(event, choice));
+  const chosen = shown.map((event) => event.sequence);
   return (
     <>
       {from > 0 && <p className="faint">{t("events.searched", { n: MAX_SEARCHED })}</p>}

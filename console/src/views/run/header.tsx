@@ -4,11 +4,12 @@ import type { Run, Schema } from "../../api/client";
 import { record } from "../../api/errors";
 import { eventQuery, usageQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
-import { useText } from "../../i18n";
+import { type Translate, useText } from "../../i18n";
+import { cancelCall, retryCall, runCall } from "../../lib/acts";
 import { writeOut } from "../../lib/answer-form";
-import { curl } from "../../lib/curl";
 import { count, duration, money } from "../../lib/format";
 import { plainWord } from "../../lib/words";
+import { type CopiedAct, CopyMenu } from "../../ui/copy-menu";
 import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
 import { RunState } from "../../ui/run-state";
@@ -43,10 +44,17 @@ export function RunHeader({ run }: { run: Run }) {
           {t("run.compare")}
         </Link>
         <Copy text={run.run_id} label="run.copyId" />
-        <Copy text={curl("GET", `/v1/runs/${run.run_id}`)} label="copyCurl" />
+        <CopyMenu acts={actsOf(t, run)} />
       </div>
     </header>
   );
+}
+
+function actsOf(t: Translate, run: Run): CopiedAct[] {
+  const acts: CopiedAct[] = [{ label: t("copyAs.read"), call: runCall(run.run_id) }];
+  if (isLive(run.status)) acts.push({ label: t("cancel.confirm"), call: cancelCall(run.run_id) });
+  else if (run.status !== "completed") acts.push({ label: t("run.retry"), call: retryCall(run.run_id) });
+  return acts;
 }
 
 /** Opens the run's message in the form. The API has the beginning of longer ones only. */

@@ -3,7 +3,9 @@ import type { Run } from "../../api/client";
 import { auditQuery, interactionsQuery } from "../../api/queries";
 import { useText } from "../../i18n";
 import { duration } from "../../lib/format";
+import { CALL_KINDS, isCallShown } from "../../lib/steps";
 import { type Bar, type Lane, layoutTimeline, ticks } from "../../lib/timeline";
+import { KindChoice, useSteps } from "../../ui/steps";
 import { useNow } from "../../ui/when";
 
 export function TimelinePanel({ run }: { run: Run }) {
@@ -11,11 +13,15 @@ export function TimelinePanel({ run }: { run: Run }) {
   const now = useNow();
   const audit = useInfiniteQuery(auditQuery(run));
   const question = useQuery(interactionsQuery({ run_id: run.run_id }));
-  const calls = audit.data?.pages.flatMap((page) => page.items) ?? [];
+  const [choice] = useSteps();
+  const calls = (audit.data?.pages ?? [])
+    .flatMap((page) => page.items)
+    .filter((call) => isCallShown(call, choice));
   const { totalMs, lanes } = layoutTimeline({ run, calls, interactions: question.data?.items ?? [], now });
   return (
     <section className="timeline" aria-label={t("run.timeline")}>
       <h2>{t("run.timeline")}</h2>
+      <KindChoice kinds={CALL_KINDS} />
       <div className="axis">
         <span />
         <div className="track">

@@ -1,5 +1,5 @@
 import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useRef, useState } from "react";
+import { type FormEvent, useEffect, useId, useRef, useState } from "react";
 import { api, dataOf } from "../../api/client";
 import { nextCursor } from "../../api/queries";
 import { useRights } from "../../api/rights";
@@ -13,24 +13,42 @@ import {
   type Matching,
   type Progress,
 } from "../../lib/bulk";
+import { sumOf } from "../../lib/counts";
 import { queryOf, type RunFilters } from "../../lib/filters";
 import { PAGE } from "../../lib/pages";
 import { Dialog } from "../../ui/dialog";
 import { Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { STATUSES } from "../../ui/status";
+import { countsQuery } from "./counts";
 
 /** Cancels or repeats all runs of a filter whose statuses allow it. */
 export function BulkActions({ filters }: { filters: RunFilters }) {
   const t = useText();
   const rights = useRights();
+  const id = useId();
   const [isOpen, setOpen] = useState(false);
   const kind = bulkKind(filters);
+  const counts = useQuery({ ...countsQuery(filters), enabled: kind !== null && rights?.acts === true }).data;
   if (kind === null || !rights?.acts) return null;
+  // A lower bound is no zero.
+  const isEmpty = sumOf(counts, STATUSES) === "0";
   return (
     <>
-      <button type="button" className={kind === "cancel" ? "danger" : ""} onClick={() => setOpen(true)}>
+      <button
+        type="button"
+        className={kind === "cancel" ? "danger" : ""}
+        disabled={isEmpty}
+        aria-describedby={isEmpty ? id : undefined}
+        onClick={() => setOpen(true)}
+      >
         {t(`bulk.${kind}`)}
       </button>
+      {isEmpty && (
+        <span id={id} className="faint">
+          {t("bulk.empty")}
+        </span>
+      )}
       {isOpen && <BulkDialog kind={kind} filters={filters} close={() => setOpen(false)} />}
     </>
   );

@@ -10,6 +10,7 @@ import {
   FILTER_NAMES,
   FILTERS,
   type FilterName,
+  failedSince,
   isFiltered,
   localTime,
   type RunFilters,
@@ -17,6 +18,7 @@ import {
   secondsOf,
   startOfDay,
   withFilter,
+  withStatuses,
 } from "../../lib/filters";
 import { useKeys } from "../../ui/keys";
 import { FAILED, LIVE, WAITING } from "../../ui/status";
@@ -61,9 +63,8 @@ interface FilterProps {
 function QuickFilters({ filters, apply }: FilterProps) {
   const t = useText();
   const today = `${startOfDay(useNow())}`;
-  const { statuses: _, ...others } = filters;
-  const all = useQuery(countsQuery(others));
-  const failedToday = { statuses: FAILED.join(","), created_after: today };
+  const all = useQuery(countsQuery(withStatuses(filters, "", today)));
+  const failedToday = failedSince(filters, FAILED.join(","), today);
   const failed = useQuery(countsQuery(failedToday));
   // The API has no filter for runs that ended with a question.
   const asking = useQuery(openQuestionsQuery()).data?.items.length ?? 0;
@@ -73,7 +74,7 @@ function QuickFilters({ filters, apply }: FilterProps) {
       label,
       count: statuses.length === 0 ? "" : sumOf(all.data, statuses),
       isChosen: (filters.statuses ?? "") === wanted && filters.created_after !== today,
-      next: withFilter(filters, "statuses", wanted),
+      next: withStatuses(filters, wanted, today),
     };
   };
   const buttons = [

@@ -9,8 +9,9 @@ export interface RunList {
   runs: Run[];
   isLoading: boolean;
   error: Error | null;
+  isFetching: boolean;
   /** Time of the newest page in epoch milliseconds; 0 before the first. */
-  updatedAt: number;
+  dataUpdatedAt: number;
   hasMore: boolean;
   isLoadingMore: boolean;
   loadMore: () => void;
@@ -30,7 +31,8 @@ export function useRunList(filters: RunFilters): RunList {
     runs,
     isLoading: newest.isPending,
     error: newest.error ?? pages.error,
-    updatedAt: newest.dataUpdatedAt,
+    isFetching: newest.isFetching,
+    dataUpdatedAt: newest.dataUpdatedAt,
     hasMore: pages.hasNextPage,
     isLoadingMore: pages.isFetchingNextPage,
     loadMore: () => void pages.fetchNextPage(),

@@ -3,10 +3,13 @@ import { useRef } from "react";
 import type { Run } from "../../api/client";
 import { record } from "../../api/errors";
 import { type Translate, useText } from "../../i18n";
+import { runsCall } from "../../lib/acts";
 import { isFiltered, type RunFilters } from "../../lib/filters";
 import { duration, short } from "../../lib/format";
 import { answeredQuestion } from "../../lib/waiting";
 import { plainWord } from "../../lib/words";
+import { ListAge } from "../../ui/age";
+import { CopyMenu } from "../../ui/copy-menu";
 import { useKeys } from "../../ui/keys";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
@@ -25,11 +28,7 @@ export function Runs() {
       <h1>{t("nav.runs")}</h1>
       <FilterBar filters={filters} />
       {list.error !== null && <Problem error={list.error} />}
-      {list.error !== null && list.updatedAt > 0 && (
-        <p className="faint">
-          {t("list.asOf")} <When at={Math.floor(list.updatedAt / 1000)} />
-        </p>
-      )}
+      <ListAge of={list} />
       {list.isLoading && <Loading what="nav.runs" />}
       {!list.isLoading && list.runs.length === 0 && list.error === null && !list.hasMore && (
         <NoRuns filters={filters} />
@@ -42,6 +41,7 @@ export function Runs() {
             {t("list.more")}
           </button>
         )}
+        <CopyMenu acts={[{ label: t("nav.runs"), call: runsCall(filters) }]} />
       </footer>
     </main>
   );

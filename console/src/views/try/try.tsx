@@ -6,10 +6,10 @@ import { newKey, usePost } from "../../api/post";
 import { runQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
+import { dryRunCall, postCall } from "../../lib/acts";
 import { composeEvent, EMPTY_FORM, type EventEnvelope, type EventForm, parseEvent } from "../../lib/compose";
-import { curl } from "../../lib/curl";
 import { pretty } from "../../lib/format";
-import { Copy } from "../../ui/parts";
+import { CopyMenu } from "../../ui/copy-menu";
 import { Problem } from "../../ui/problem";
 import { RunState } from "../../ui/run-state";
 import { StreamedAnswer } from "../run/answer";
@@ -111,7 +111,12 @@ function Send({ event }: { event: EventEnvelope }) {
         <button type="submit" className="primary" hidden={!rights?.posts} disabled={post.isPending}>
           {t("try.send")}
         </button>
-        <Copy text={curl("POST", "/v1/events", event)} label="copyCurl" />
+        <CopyMenu
+          acts={[
+            { label: t("try.send"), call: postCall(event) },
+            { label: t("try.dryRun"), call: dryRunCall(event) },
+          ]}
+        />
       </form>
       {post.error !== null && <Problem error={post.error} />}
       {dryRun.error !== null && <Problem error={dryRun.error} />}
