@@ -161,6 +161,8 @@ mod pipeline_adapter;
 mod planner;
 #[path = "e2e/policies.rs"]
 mod policies;
+#[path = "e2e/principals.rs"]
+mod principals;
 #[path = "e2e/races.rs"]
 mod races;
 #[path = "e2e/reading.rs"]

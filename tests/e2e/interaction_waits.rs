@@ -150,6 +150,9 @@ async fn returns_answer_to_waiting_run(#[values(Sqlite, Postgres)] engine: Engin
     assert_eq!(taken.body["status"], "submitted");
     assert_eq!(taken.body["submitted_run_id"], asking.run_id.as_str());
     assert_eq!(taken.body.get("submitted_event_id"), None);
+    let answer = &taken.body["answer"];
+    assert_eq!(answer["action_id"], "book");
+    assert_eq!(answer["by"]["kind"], "api_key", "{answer}");
     let actor = &resolution.body["actor"];
     assert_eq!(actor["actor_type"], "api_key");
     assert!(actor["actor_id"].is_string());

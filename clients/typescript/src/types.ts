@@ -147,6 +147,23 @@ export interface CountsByStatus {
 }
 
 /**
+ * Credential or component that made a change or a decision. `kind` is `api_key`, `link`, `event`, `run`, `config` or
+ * `gateway`. Keys of role client see no `name`.
+ */
+export interface Principal {
+  kind: string;
+  id?: string | null;
+  name?: string | null;
+}
+
+/** Accepted answer to a question. Texts of fields with a secret name are `***`. */
+export interface InteractionAnswer {
+  action_id?: string | null;
+  values: Json;
+  by: Principal;
+}
+
+/**
  * Question of a run, as the gateway stores it. Times are in epoch seconds. `id` is the gateway's id,
  * `request.interaction_id` the runner's. `status` is `open`, `submitted`, `expired` or `cancelled`.
  */
@@ -159,6 +176,7 @@ export interface Interaction {
   asked_at: number;
   expires_at: number;
   submitted_at?: number | null;
+  answer?: InteractionAnswer | null;
   submitted_event_id?: string | null;
   submitted_run_id?: string | null;
 }

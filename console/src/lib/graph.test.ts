@@ -123,16 +123,19 @@ test("finds the questions of each action", () => {
   expect(found.get("ask")?.[0]?.isApproval).toBe(false);
 });
 
-test("an answered approval of a started action was given", () => {
-  const [graph] = foldGraphs(
-    [],
-    [whole([action("a", { status: "completed" }), action("b", { status: "failed" })])],
-  );
-  const [done, failed] = graph?.actions ?? [];
-  if (done === undefined || failed === undefined) throw new Error("two actions");
-  const asked = { interaction: question("g.a.approve.6", "submitted"), isApproval: true };
-  expect(approvalOf(done, asked)).toBe("approved");
-  expect(approvalOf(failed, asked)).toBe("answered");
-  expect(approvalOf(done, { ...asked, isApproval: false })).toBe("answered");
-  expect(approvalOf(done, { ...asked, interaction: question("g.a.approve.6", "open") })).toBe("asked");
+test("the answer to an approval decides about each action", () => {
+  const [graph] = foldGraphs([], [whole([action("a"), action("b")])]);
+  const [a, b] = graph?.actions ?? [];
+  if (a === undefined || b === undefined) throw new Error("two actions");
+  const asked = (answer: object, status = "submitted") => ({
+    interaction: { ...question("g.a.approve.6", status), answer } as Interaction,
+    isApproval: true,
+  });
+  const fields = asked({ action_id: "submit", values: { a: "allow_conversation", b: "refuse" } });
+  expect([approvalOf(a, fields), approvalOf(b, fields)]).toEqual(["approved", "denied"]);
+  expect(approvalOf(a, asked({ action_id: "allow_once", values: {} }))).toBe("approved");
+  expect(approvalOf(a, asked({ action_id: "refuse", values: { a: "allow_once" } }))).toBe("denied");
+  expect(approvalOf(a, asked({ values: {} }))).toBe("denied");
+  expect(approvalOf(a, { ...fields, isApproval: false })).toBe("answered");
+  expect(approvalOf(a, asked({}, "open"))).toBe("asked");
 });

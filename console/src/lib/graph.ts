@@ -132,7 +132,7 @@ function list(value: unknown): unknown[] {
   return Array.isArray(value) ? value : [];
 }
 
-export type Approval = "asked" | "approved" | "answered" | "expired" | "cancelled";
+export type Approval = "asked" | "approved" | "denied" | "answered" | "expired" | "cancelled";
 
 export interface ActionQuestion {
   interaction: Interaction;
@@ -159,7 +159,12 @@ export function questionsOf(graphId: string, interactions: Interaction[]): Map<s
   return found;
 }
 
-/** State of a question. The API does not tell which answer was given, but an approved action starts. */
+/** Answers of the protocol agent's approvals that allow the call. */
+const ALLOWING: unknown[] = ["allow_once", "allow_conversation"];
+/** The action that sends the fields of an approval of several calls. */
+const SUBMIT = "submit";
+
+/** State of a question about an action. As for the protocol agent, an unknown answer denies. */
 export function approvalOf(action: GraphAction, { interaction, isApproval }: ActionQuestion): Approval {
   switch (interaction.status) {
     case "open":
@@ -169,8 +174,13 @@ export function approvalOf(action: GraphAction, { interaction, isApproval }: Act
     case "cancelled":
       return "cancelled";
     default:
-      return isApproval && (action.status === "running" || action.status === "completed")
-        ? "approved"
-        : "answered";
+      return isApproval ? verdictOf(action, interaction.answer) : "answered";
   }
+}
+
+function verdictOf(action: GraphAction, answer: Interaction["answer"]): Approval {
+  if (answer == null) return "answered";
+  const { action_id: button, values } = answer;
+  const word = button == null || button === SUBMIT ? values[action.id] : button;
+  return ALLOWING.includes(word) ? "approved" : "denied";
 }

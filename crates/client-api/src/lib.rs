@@ -2,6 +2,7 @@
 
 mod admin;
 pub mod client;
+mod principals;
 
 use domain::interaction::SUBMISSION_BYTES;
 use domain::knowledge::MAX_DOCUMENT_BYTES;

@@ -1,6 +1,7 @@
-//! Redaction of agent configurations for readers that must see no secret.
+//! Redaction of agent configurations and answers for readers that must see no secret.
 
 use protocol::JsonObject;
+use protocol::interaction::{InteractionField, InteractionFieldType};
 use serde_json::Value;
 
 /// A member whose name contains one of these words may hold a secret.
@@ -19,13 +20,32 @@ const REDACTED: &str = "***";
 /// secrets.
 pub fn redact_config(config: &mut JsonObject) {
     for (name, value) in config {
-        let name = name.to_ascii_lowercase();
-        if SECRET_WORDS.iter().any(|word| name.contains(word)) {
+        if suggests_secret(name) {
             redact_texts(value);
         } else {
             redact_members(value);
         }
     }
+}
+
+/// Replaces the texts of an answer to fields whose id or label suggests a secret. Chosen options stay: the question
+/// shows them.
+pub fn redact_answer(values: &mut JsonObject, fields: &[InteractionField]) {
+    for field in fields {
+        let is_text = matches!(
+            field.kind,
+            InteractionFieldType::Text | InteractionFieldType::Textarea
+        );
+        let is_secret = suggests_secret(&field.id) || suggests_secret(&field.label);
+        if let Some(value) = values.get_mut(&field.id).filter(|_| is_text && is_secret) {
+            redact_texts(value);
+        }
+    }
+}
+
+fn suggests_secret(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
 fn redact_members(value: &mut Value) {
@@ -66,5 +86,23 @@ mod tests {
             "credentials": {"user": "***", "parts": ["***", 1]},
         });
         assert_eq!(Value::Object(config), expected);
+    }
+
+    #[test]
+    fn redacts_texts_of_secret_fields_only() {
+        let fields = json!([
+            {"id": "a", "label": "Your password", "type": "text"},
+            {"id": "api_key", "label": "Which one?", "type": "select", "options": [{"value": "x", "label": "X"}]},
+            {"id": "token", "label": "Text", "type": "textarea"}, {"id": "room", "label": "Room", "type": "text"},
+        ]);
+        let fields: Vec<InteractionField> = serde_json::from_value(fields).unwrap();
+        let Value::Object(mut values) =
+            json!({"a": "p", "api_key": "x", "token": "t", "room": "r", "more": 1})
+        else {
+            unreachable!()
+        };
+        redact_answer(&mut values, &fields);
+        let expected = json!({"a": "***", "api_key": "x", "token": "***", "room": "r", "more": 1});
+        assert_eq!(Value::Object(values), expected);
     }
 }

@@ -27,6 +27,7 @@ pub mod host_api;
 pub mod knowledge;
 pub mod lists;
 pub mod model;
+pub mod principal;
 pub mod raw;
 pub mod run;
 pub mod runtime;

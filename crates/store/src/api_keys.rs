@@ -1,6 +1,6 @@
 //! API keys, stored as hashes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::LazyLock;
 
 use domain::canonical::canonical_json;
@@ -9,7 +9,7 @@ use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, Condition, DatabaseTransaction, EntityTrait, PaginatorTrait,
-    QueryFilter, QueryOrder,
+    QueryFilter, QueryOrder, QuerySelect,
 };
 
 use crate::entity::{api_keys, workspaces};
@@ -17,7 +17,7 @@ use crate::error::{StoreError, parsed};
 use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AccessRepository;
-use crate::sql::{Sql, SqlRow, columns};
+use crate::sql::{Sql, SqlRow, columns, padded};
 
 /// An API key, without its secret. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,6 +237,27 @@ impl AccessRepository<'_> {
             .one(&self.db.readers)
             .await?;
         row.map(record).transpose()
+    }
+
+    /// Names of API keys of a workspace, live or revoked, by id.
+    pub async fn find_api_key_names(
+        self,
+        workspace: &WorkspaceId,
+        ids: Vec<String>,
+    ) -> Result<HashMap<String, String>, StoreError> {
+        if ids.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let names: Vec<(String, String)> = api_keys::Entity::find()
+            .select_only()
+            .column(api_keys::Column::Id)
+            .column(api_keys::Column::Name)
+            .filter(api_keys::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(api_keys::Column::Id.is_in(padded(ids)))
+            .into_tuple()
+            .all(&self.db.readers)
+            .await?;
+        Ok(names.into_iter().collect())
     }
 
     /// An API key of a workspace, live or revoked, by its public part.

@@ -49,6 +49,8 @@ pub struct InteractionRecord {
 pub struct AnsweredInteraction {
     pub at: i64,
     pub taken: TakenAs,
+    /// The answer as stored, as JSON: the envelope of its event, or the answer for the run.
+    pub stored: String,
 }
 
 /// Form of an accepted answer.
@@ -74,6 +76,8 @@ const COLUMNS: Columns = Columns {
         "r.event_id",
         "e.event_id AS answer_event_id",
         "e.answer",
+        "e.envelope",
+        "i.given_answer",
     ],
     fixed: &[
         "i.sequence",
@@ -123,19 +127,6 @@ impl InteractionRepository<'_> {
 
 fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
     let id = row.text("id")?;
-    let event = (
-        row.text_if_any("answer_event_id")?,
-        row.text_if_any("answer")?,
-    );
-    let given = row.number_if_any("given_at")?;
-    let given = given.map(|at| (at, TakenAs::AnswerDelivery));
-    let taken = match (event, row.number_if_any("received_at")?) {
-        ((Some(event_id), Some(answer)), Some(at)) => {
-            Some((at, TakenAs::Event { event_id, answer }))
-        }
-        // An answer event takes precedence over an answer that was delivered to the run.
-        _ => given,
-    };
     Ok(InteractionRecord {
         run_id: parsed("interactions.run_id", &id, &row.text("run_id")?)?,
         sequence: unsigned("interactions.sequence", &id, row.number("sequence")?)?,
@@ -147,9 +138,33 @@ fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
         event_id: row.text("event_id")?,
         is_awaited: row.flag("is_awaited")?,
         is_closed: row.number_if_any("closed_at")?.is_some(),
-        answered: taken.map(|(at, taken)| AnsweredInteraction { at, taken }),
+        answered: answered(row)?,
         id,
     })
+}
+
+fn answered(row: &SqlRow) -> Result<Option<AnsweredInteraction>, StoreError> {
+    // An answer event takes precedence over an answer that was delivered to the run.
+    if let Some(event_id) = row.text_if_any("answer_event_id")? {
+        return Ok(Some(AnsweredInteraction {
+            at: row.number("received_at")?,
+            stored: row.text("envelope")?,
+            taken: TakenAs::Event {
+                event_id,
+                answer: row.text("answer")?,
+            },
+        }));
+    }
+    let given = row.number_if_any("given_at")?;
+    given
+        .map(|at| {
+            Ok(AnsweredInteraction {
+                at,
+                stored: row.text("given_answer")?,
+                taken: TakenAs::AnswerDelivery,
+            })
+        })
+        .transpose()
 }
 
 /// Inserts the questions of a commit.

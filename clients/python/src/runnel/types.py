@@ -179,6 +179,25 @@ class InteractionSubmission(TypedDict):
     submitted_at: NotRequired[int | None]
 
 
+class Principal(TypedDict):
+    """Credential or component that made a change or a decision.
+
+    `kind` is `api_key`, `link`, `event`, `run`, `config` or `gateway`. Keys of role client see no `name`.
+    """
+
+    kind: str
+    id: NotRequired[str | None]
+    name: NotRequired[str | None]
+
+
+class InteractionAnswer(TypedDict):
+    """Accepted answer to a question. Texts of fields with a secret name are `***`."""
+
+    action_id: NotRequired[str | None]
+    values: Json
+    by: Principal
+
+
 class Interaction(TypedDict):
     """Question of a run, as the gateway stores it. Times are in epoch seconds.
 
@@ -194,6 +213,7 @@ class Interaction(TypedDict):
     asked_at: int
     expires_at: int
     submitted_at: NotRequired[int | None]
+    answer: NotRequired[InteractionAnswer | None]
     submitted_event_id: NotRequired[str | None]
     submitted_run_id: NotRequired[str | None]
 

@@ -1,25 +1,14 @@
-import { queryOptions, skipToken, useQuery } from "@tanstack/react-query";
+import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import type { Interaction, Schema } from "../../api/client";
+import type { Interaction } from "../../api/client";
 import { runQuery } from "../../api/queries";
 import { type TextKey, useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
-import { KeyName } from "../../ui/key-name";
+import { answeredFields, chosenAction } from "../../lib/chosen";
 import { Badge } from "../../ui/parts";
+import { PrincipalName } from "../../ui/principal";
 import { RunState } from "../../ui/run-state";
 import { When } from "../../ui/when";
-
-type Action = Schema<"InteractionAction">;
-
-/** The action that this page has sent as the answer. The API does not return it. */
-export function sentActionQuery(questionId: string) {
-  return queryOptions<Action>({
-    queryKey: ["sent-action", questionId],
-    queryFn: skipToken,
-    staleTime: Number.POSITIVE_INFINITY,
-    gcTime: Number.POSITIVE_INFINITY,
-  });
-}
 
 const STATES: Record<string, { tone: string; text: TextKey }> = {
   open: { tone: "wait", text: "question.open" },
@@ -30,32 +19,37 @@ const STATES: Record<string, { tone: string; text: TextKey }> = {
 
 const ACTION_TONES = { primary: "good", danger: "bad", default: "live" };
 
-/** State of a question, or its answer if it was sent here. An unknown answer is no approval. */
+/** State of a question, or the action that was chosen. */
 export function QuestionState({ question }: { question: Interaction }) {
   const t = useText();
-  const sent = useQuery(sentActionQuery(question.id)).data;
-  if (sent !== undefined && question.status === "submitted") {
-    return <Badge tone={ACTION_TONES[sent.style ?? "default"]}>{writeOut(sent.label)}</Badge>;
+  const action = chosenAction(question);
+  if (action !== undefined) {
+    return <Badge tone={ACTION_TONES[action.style ?? "default"]}>{writeOut(action.label)}</Badge>;
   }
   const state = STATES[question.status];
   return <Badge tone={state?.tone ?? "off"}>{state ? t(state.text) : question.status}</Badge>;
 }
 
-/** The key that answered, and the run that continued unless the page shows it. An awaited answer names neither. */
+/** The values of the answer, its credential, and the run that continued unless the page shows it. */
 export function AnsweredBy({ question, of }: { question: Interaction; of?: string }) {
   const t = useText();
   const next = question.submitted_run_id;
   const continued = next != null && next !== question.run_id ? next : null;
   const run = useQuery({ ...runQuery(continued ?? ""), enabled: continued !== null }).data;
-  if (continued === null) return null;
+  const { answer } = question;
   return (
     <>
-      {run !== undefined && (
+      {answeredFields(question).map(({ id, label, value }) => (
+        <span key={id}>
+          {writeOut(label)}: <strong>{writeOut(value)}</strong> ·{" "}
+        </span>
+      ))}
+      {answer != null && (
         <>
-          {t("question.by")} {run.posted_by ? <KeyName keyId={run.posted_by} /> : t("question.byLink")}{" "}
+          {t("question.by")} <PrincipalName principal={answer.by} />{" "}
         </>
       )}
-      {continued !== of && (
+      {continued !== null && continued !== of && (
         <>
           ·{" "}
           <Link to="/runs/$runId" params={{ runId: continued }}>

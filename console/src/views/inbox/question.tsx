@@ -10,7 +10,6 @@ import { CopyMenu } from "../../ui/copy-menu";
 import { Problem } from "../../ui/problem";
 import { Text } from "../../ui/text";
 import { When } from "../../ui/when";
-import { sentActionQuery } from "./answered";
 import { QuestionField } from "./field";
 
 /** An open question, answered in place. Leaving it open denies nothing. */
@@ -31,10 +30,6 @@ export function Question({ question }: { question: Interaction }) {
       };
       const params = { path: { interaction: question.id } };
       return dataOf(api.POST("/v1/interactions/{interaction}/submit", { params, body }));
-    },
-    onSuccess: (_, actionId) => {
-      const action = actions.find(({ id }) => id === actionId);
-      if (action !== undefined) client.setQueryData(sentActionQuery(question.id).queryKey, action);
     },
     // An answer from elsewhere is a refusal here: the list shows it, too.
     onSettled: () => client.invalidateQueries({ queryKey: ["interactions"] }),

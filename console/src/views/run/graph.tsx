@@ -7,6 +7,7 @@ import { useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
 import {
   type ActionQuestion,
+  type Approval,
   approvalOf,
   type Graph,
   type GraphAction,
@@ -14,6 +15,7 @@ import {
   questionsOf,
 } from "../../lib/graph";
 import { Badge, type Fact, Facts, Scroll } from "../../ui/parts";
+import { PrincipalName } from "../../ui/principal";
 import { Text } from "../../ui/text";
 import { When } from "../../ui/when";
 import { GraphCanvas } from "./graph-canvas";
@@ -247,6 +249,15 @@ function Jumps({ actions, choose }: { actions: GraphAction[]; choose: (id: strin
   ));
 }
 
+const APPROVAL_TONES: Record<Approval, string> = {
+  asked: "wait",
+  approved: "good",
+  denied: "bad",
+  answered: "off",
+  expired: "off",
+  cancelled: "off",
+};
+
 interface AskedProps {
   action: GraphAction;
   question: ActionQuestion;
@@ -262,9 +273,7 @@ function AskedText({ action, question, runId }: AskedProps) {
     <div className="asked">
       <h4>
         {t(question.isApproval ? "graph.approval" : "graph.questionTo")}{" "}
-        <Badge tone={state === "approved" ? "good" : state === "asked" ? "wait" : "off"}>
-          {t(`graph.question.${state}`)}
-        </Badge>
+        <Badge tone={APPROVAL_TONES[state]}>{t(`graph.question.${state}`)}</Badge>
       </h4>
       {/* biome-ignore lint/a11y/noNoninteractiveTabindex: a scrolling region must be reachable by keyboard */}
       <pre tabIndex={0}>{writeOut(request.description || request.fallback_text)}</pre>
@@ -274,6 +283,12 @@ function AskedText({ action, question, runId }: AskedProps) {
           <>
             {" · "}
             {t("graph.question.answered")} <When at={interaction.submitted_at} />
+          </>
+        )}
+        {interaction.answer != null && (
+          <>
+            {" "}
+            {t("question.by")} <PrincipalName principal={interaction.answer.by} />
           </>
         )}
         <RunLinks

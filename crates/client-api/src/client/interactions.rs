@@ -1,22 +1,24 @@
 //! Interactions: questions of runs to users. Read them, create links, submit answers.
 
+mod answer;
 mod link;
+mod view;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use domain::interaction::{check_answer, check_submission};
 use http::{HeaderValue, StatusCode};
+use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
 use protocol::id::{RunId, WorkspaceId};
-use protocol::interaction::{InteractionRequest, InteractionSubmission};
-use protocol::raw::RawJson;
+use protocol::interaction::InteractionSubmission;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
-    LinkInteraction, StoreError, TakenAs, Unanswerable, sha256_hex,
+    LinkInteraction, Unanswerable, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -32,83 +34,8 @@ use web::query::{PathOf, QueryOf, conversations_of, page_limit};
 use web::state::ApiState;
 
 pub(super) use link::LinkCaller;
-
-/// A question of a run to a user.
-#[derive(Serialize, utoipa::ToSchema)]
-pub(crate) struct Interaction {
-    /// Id of the interaction, as in `metadata.interaction.id` of the ledger event.
-    id: String,
-    #[schema(value_type = String)]
-    run_id: RunId,
-    /// Sequence of the ledger event with the question.
-    sequence: u64,
-    /// `open`, `submitted`, `expired`, or `cancelled` together with its run.
-    status: &'static str,
-    #[schema(value_type = InteractionRequest)]
-    request: RawJson,
-    /// Epoch seconds, like all times of this object.
-    asked_at: i64,
-    /// Expiry by the gateway's clock.
-    expires_at: i64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    submitted_at: Option<i64>,
-    /// The event of the answer. Absent if the run waited for the answer (`request.await`).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    submitted_event_id: Option<String>,
-    /// The run that got the answer: a new one, or the asking run if it waited.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    submitted_run_id: Option<RunId>,
-}
-
-impl Interaction {
-    fn of(record: InteractionRecord, now_ms: i64) -> Result<Self, StoreError> {
-        let status = match &record.answered {
-            Some(_) => "submitted",
-            None if record.cancelled => "cancelled",
-            // The sweep closes expired interactions later; until then the time decides.
-            None if record.is_closed || record.expires_at <= now_ms => "expired",
-            None => "open",
-        };
-        let request = RawJson::parse(record.request).map_err(|_| corrupt(&record.id))?;
-        let (event_id, has_answer) = match record.answered.as_ref().map(|answered| &answered.taken)
-        {
-            Some(TakenAs::Event { event_id, answer }) => {
-                let answer = serde_json::from_str::<EventAccepted>(answer).ok();
-                (
-                    Some(event_id.clone()),
-                    answer.and_then(|answer| answer.run_id),
-                )
-            }
-            Some(TakenAs::AnswerDelivery) => (None, Some(record.run_id)),
-            None => (None, None),
-        };
-        let submitted_at = record.answered.as_ref().map(|answered| answered.at);
-        Ok(Self {
-            run_id: record.run_id,
-            sequence: record.sequence,
-            status,
-            request,
-            asked_at: record.asked_at.div_euclid(1000),
-            expires_at: record.expires_at.div_euclid(1000),
-            submitted_at: submitted_at.map(|at| at.div_euclid(1000)),
-            submitted_run_id: has_answer,
-            submitted_event_id: event_id,
-            id: record.id,
-        })
-    }
-}
-
-pub(super) fn read_request(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
-    serde_json::from_str(&record.request).map_err(|_| corrupt(&record.id))
-}
-
-fn corrupt(id: &str) -> StoreError {
-    StoreError::Corrupt {
-        column: "interactions.request",
-        row: id.to_owned(),
-    }
-}
+pub(super) use view::read_request;
+use view::{Interaction, view, views};
 
 /// Filters, cursor and size of a page.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
@@ -241,10 +168,8 @@ pub(crate) async fn list_interactions(
         .interactions()
         .list_interactions(workspace, &filter, caller.answer.page(limit))
         .await?;
-    let records = found.records.into_iter();
-    let items = records.map(|record| Interaction::of(record, now));
     Ok(Json(Page {
-        items: items.collect::<Result<_, _>>()?,
+        items: views(&state, workspace, Some(caller.role), found.records).await?,
         has_more: found.next.is_some(),
         next_cursor: found.next.and_then(next_cursor),
         prev_cursor: None,
@@ -263,8 +188,9 @@ pub(crate) async fn get_interaction(
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<Interaction>> {
-    let (_, record) = caller.find_interaction(&state, &id).await?;
-    Ok(Json(Interaction::of(record, state.runs.clock().now_ms())?))
+    let (workspace, record) = caller.find_interaction(&state, &id).await?;
+    let interaction = view(&state, workspace, Some(caller.role), record).await?;
+    Ok(Json(interaction))
 }
 
 /// A link to answer one interaction without an API key.
@@ -348,7 +274,7 @@ pub(crate) async fn submit_interaction(
         record,
         sender: AnswerSender::Key(caller.key),
     };
-    submit(&state, workspace, question, submission).await
+    submit(&state, workspace, Some(caller.role), question, submission).await
 }
 
 /// Submits the answer to an interaction by its link. The token is the only credential.
@@ -372,7 +298,7 @@ pub(crate) async fn submit_interaction_by_link(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let (workspace, question) = link.question(&state).await?;
-    submit(&state, &workspace, question, submission).await
+    submit(&state, &workspace, None, question, submission).await
 }
 
 /// Fails if an unanswered interaction no longer accepts an answer.
@@ -422,6 +348,7 @@ pub(super) async fn accept_answer(
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
+    reader: Option<KeyRole>,
     question: AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {
@@ -440,11 +367,8 @@ async fn submit(
                 let record = record.await?;
                 let record = record
                     .ok_or_else(|| ApiError::not_found("interaction", &question.record.id))?;
-                let now = state.runs.clock().now_ms();
-                (
-                    Json(Interaction::of(record, now)?).into_response(),
-                    replayed,
-                )
+                let interaction = view(state, workspace, reader, record).await?;
+                (Json(interaction).into_response(), replayed)
             }
         };
     if replayed {

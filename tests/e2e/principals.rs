@@ -1,0 +1,88 @@
+//! Principals: answers, cancels and changes name the credential or component that made them.
+
+use rstest::rstest;
+use serde_json::{Value, json};
+
+use crate::interactions::{ask, asking_event, question, stage};
+use crate::support::client::Client;
+use crate::support::{Engine, OwnStage, Postgres, Sqlite};
+
+/// An API key of this role, with its id.
+struct NamedKey {
+    client: Client,
+    id: Value,
+}
+
+impl NamedKey {
+    async fn create(stage: &OwnStage, role: &str) -> Self {
+        let spec = json!({"name": format!("the {role}"), "role": role});
+        let made = stage.admin.create("/v1/api-keys", &spec).await.expect(201);
+        Self {
+            client: Client::new(&stage.client.url, made.body["key"].as_str().unwrap()),
+            id: made.body["id"].clone(),
+        }
+    }
+
+    /// The key as a principal, for readers of role admin, operator and viewer.
+    fn named(&self, role: &str) -> Value {
+        json!({"kind": "api_key", "id": self.id, "name": format!("the {role}")})
+    }
+
+    /// The key as a principal, for readers of role client.
+    fn anonymous(&self) -> Value {
+        json!({"kind": "api_key", "id": self.id})
+    }
+}
+
+async fn only_interaction(client: &Client, run_id: &str) -> Value {
+    let found = client
+        .get(&format!("/v1/interactions?run_id={run_id}"))
+        .await
+        .expect(200);
+    assert_eq!(found.body["items"].as_array().unwrap().len(), 1);
+    found.body["items"][0].clone()
+}
+
+#[rstest]
+#[tokio::test]
+async fn answers_name_their_credential_and_no_secret(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(stage(engine).await);
+    let operator = NamedKey::create(&stage, "operator").await;
+    let secret = json!({"fields": [
+        {"id": "room", "label": "Room", "type": "text"},
+        {"id": "pin", "label": "Password of the door", "type": "text"},
+    ]});
+    let run_id = ask(&stage, &asking_event("m-1"), &[question("q", &secret)]).await;
+    let open = only_interaction(&stage.admin, &run_id).await;
+    assert_eq!(open["answer"], Value::Null);
+    let path = format!("/v1/interactions/{}", open["id"].as_str().unwrap());
+    let answer = json!({"interaction_id": "q", "action_id": "book",
+        "values": {"room": "a", "pin": "1234"}});
+    let submit = format!("{path}/submit");
+    operator.client.create(&submit, &answer).await.expect(202);
+    let expected = json!({"action_id": "book", "values": {"room": "a", "pin": "***"},
+        "by": operator.named("operator")});
+    let listed = only_interaction(&stage.admin, &run_id).await;
+    assert_eq!(listed["answer"], expected);
+    let read = operator.client.get(&path).await.expect(200);
+    assert_eq!(read.body["answer"], expected);
+    let read = stage.client.get(&path).await.expect(200);
+    assert_eq!(read.body["answer"]["by"], operator.anonymous());
+
+    let run_id = ask(&stage, &asking_event("m-2"), &[question("q", &json!({}))]).await;
+    let open = only_interaction(&stage.client, &run_id).await;
+    let path = format!("/v1/interactions/{}", open["id"].as_str().unwrap());
+    let link = format!("{path}/link");
+    let link = stage
+        .client
+        .create(&link, &json!({}))
+        .await
+        .expect(200)
+        .body;
+    let by_link = format!("/v1/interactions/{}", link["token"].as_str().unwrap());
+    let answer = json!({"interaction_id": "q", "action_id": "book", "values": {"room": "b"}});
+    stage.client.create(&by_link, &answer).await.expect(202);
+    let read = stage.admin.get(&path).await.expect(200);
+    let expected = json!({"action_id": "book", "values": {"room": "b"}, "by": {"kind": "link"}});
+    assert_eq!(read.body["answer"], expected);
+}
