@@ -8,6 +8,7 @@ pub use sea_orm_migration::{MigratorTrait, SchemaManager};
 
 mod m20261129_000001_baseline;
 mod m20261129_000002_interactions_by_expiry;
+mod m20261129_000003_principals;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -18,6 +19,7 @@ impl MigratorTrait for Migrator {
         vec![
             Box::new(m20261129_000001_baseline::Migration),
             Box::new(m20261129_000002_interactions_by_expiry::Migration),
+            Box::new(m20261129_000003_principals::Migration),
         ]
     }
 }

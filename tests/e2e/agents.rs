@@ -82,6 +82,7 @@ async fn created_agent_receives_events(#[values(Sqlite, Postgres)] engine: Engin
         ("version", json!(1)),
         ("created_at", agent["created_at"].clone()),
         ("updated_at", agent["updated_at"].clone()),
+        ("updated_by", agent["updated_by"].clone()),
     ] {
         assert!(!value.is_null(), "{member}: {agent}");
         expected[member] = value;

@@ -258,6 +258,8 @@ async fn parent_cancels_one_child(#[values(Sqlite, Postgres)] engine: Engine) {
         .await;
     assert_eq!(taken.status, 200, "{}", taken.body);
     assert_eq!(cancelled(&stage, &child.run_id).await, "enough");
+    let by = &stage.client.run(&child.run_id).await["cancelled_by"];
+    assert_eq!(*by, json!({"kind": "run", "id": parent.run_id}));
     let body = parent.follow(&child.run_id, 0).await.body;
     assert_eq!(body["status"], "cancelled");
     assert_eq!(body["finish_reason"], Value::Null);

@@ -32,7 +32,7 @@ async fn run_reads_its_context_and_record(#[values(Sqlite, Postgres)] engine: En
     assert_eq!(record.status, 200);
     let mut seen_by_client = stage.client.run(&run.run_id).await;
     // Only the client API shows these.
-    for member in ["agent_name", "input_preview", "posted_by"] {
+    for member in ["agent_name", "input_preview", "posted_by", "cancelled_by"] {
         seen_by_client.as_object_mut().unwrap().remove(member);
     }
     assert_eq!(record.body, seen_by_client);

@@ -57,6 +57,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("list_runs", ResourceKind::Own, 0),
     ("count_runs", ResourceKind::Own, 0),
     ("stream_workspace_feed", ResourceKind::Own, 0),
+    ("get_own_key", ResourceKind::Own, 0),
     ("get_run", ResourceKind::Run, 0),
     ("list_run_events", ResourceKind::Run, 0),
     ("stream_run_events", ResourceKind::Run, 0),
@@ -651,6 +652,8 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
         let owners = ask(&owner).await.status;
         match operation.face {
             Face::Owner => assert!(opens(owners) && owners != 403, "{id} {owners}"),
+            // A key of any role reads itself.
+            Face::Client if id == "get_own_key" => assert_eq!(owners, 200),
             Face::Client | Face::Admin => assert_eq!(owners, 403, "{id}"),
             Face::Host | Face::Link => assert_eq!(owners, 401, "{id}"),
             Face::Open => assert_eq!(owners, 200, "{id}"),

@@ -172,6 +172,8 @@ async fn interrupting_event_cancels_previous_run(#[values(Sqlite, Postgres)] eng
         .outcome(&first.run_id)
         .await
         .assert("cancelled cancelled", &["run.failed"]);
+    let by = &stage.client.run(&first.run_id).await["cancelled_by"];
+    assert_eq!(*by, json!({"kind": "event", "id": "m-2"}));
     let second = stage.outcome(&answer.run_id()).await;
     second.assert("completed", &["message.delta", "run.completed"]);
 }

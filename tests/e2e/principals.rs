@@ -1,10 +1,13 @@
 //! Principals: answers, cancels and changes name the credential or component that made them.
 
+use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::interactions::{ask, asking_event, question, stage};
-use crate::support::client::Client;
+use crate::support::client::{Client, message};
+use crate::support::held::HeldRun;
+use crate::support::runner::RUNNER_ID;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite};
 
 /// An API key of this role, with its id.
@@ -85,4 +88,67 @@ async fn answers_name_their_credential_and_no_secret(#[values(Sqlite, Postgres)]
     let read = stage.admin.get(&path).await.expect(200);
     let expected = json!({"action_id": "book", "values": {"room": "b"}, "by": {"kind": "link"}});
     assert_eq!(read.body["answer"], expected);
+}
+
+#[rstest]
+#[tokio::test]
+async fn cancelled_runs_name_the_first_key(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
+    let operator = NamedKey::create(&stage, "operator").await;
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let live = stage.admin.run(&run.run_id).await;
+    assert_eq!(live["cancelled_by"], Value::Null);
+    let first = operator.client.cancel(&run.run_id).await.expect(202);
+    assert_eq!(first.body["cancelled_by"], operator.named("operator"));
+    stage.admin.cancel(&run.run_id).await;
+    run.release();
+    stage.client.finished(&run.run_id).await;
+    let read = stage.admin.run(&run.run_id).await;
+    assert_eq!(read["cancelled_by"], operator.named("operator"));
+    let listed = stage.client.get("/v1/runs").await.expect(200).body;
+    assert_eq!(listed["items"][0]["cancelled_by"], operator.anonymous());
+}
+
+#[rstest]
+#[tokio::test]
+async fn agents_name_the_cause_of_their_last_change(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
+    let (first, second) = (
+        NamedKey::create(&stage, "admin").await,
+        NamedKey::create(&stage, "admin").await,
+    );
+    let spec = json!({"name": "helper", "event_types": ["test.event"], "runner_id": RUNNER_ID});
+    let made = first.client.create("/v1/agents", &spec).await.expect(201);
+    assert_eq!(made.body["updated_by"], first.named("admin"));
+    let path = format!("/v1/agents/{}", made.body["id"].as_str().unwrap());
+    let changed = second.client.call(Method::PUT, &path, &spec).await;
+    assert_eq!(
+        changed.expect(200).body["updated_by"],
+        second.named("admin")
+    );
+    let listed = stage.admin.get("/v1/agents").await.expect(200).body;
+    let causes = listed["items"].as_array().unwrap().iter();
+    let causes: Vec<_> = causes
+        .map(|agent| (&agent["name"], &agent["updated_by"]))
+        .collect();
+    let (config, key) = (json!({"kind": "config"}), second.named("admin"));
+    assert_eq!(
+        causes,
+        [(&json!("helper"), &key), (&json!("main"), &config)]
+    );
+}
+
+#[rstest]
+#[tokio::test]
+async fn keys_of_every_role_read_themselves(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
+    for role in ["admin", "operator", "viewer", "client"] {
+        let key = NamedKey::create(&stage, role).await;
+        let read = key.client.get("/v1/whoami").await.expect(200).body;
+        assert_members!(read, {"id": key.id, "name": format!("the {role}"), "role": role,
+            "workspace_id": "default", "expires_at": null, "revoked_at": null});
+        assert_eq!(read.get("key"), None);
+    }
+    let owner = stage.gateway.owner().get("/v1/whoami").await.expect(200);
+    assert_members!(owner.body, {"role": "owner", "workspace_id": null});
 }

@@ -94,7 +94,14 @@ async fn retry_decides_with_agents_of_now() {
     refused.assert_detail(409, "reason", "no_agent");
 
     let mut spec = agent.as_object().unwrap().clone();
-    for set in ["id", "origin", "version", "created_at", "updated_at"] {
+    for set in [
+        "id",
+        "origin",
+        "version",
+        "created_at",
+        "updated_at",
+        "updated_by",
+    ] {
         spec.remove(set);
     }
     let created = stage.admin.create("/v1/agents", &json!(spec)).await;

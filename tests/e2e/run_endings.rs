@@ -36,6 +36,7 @@ async fn repeated_denied_calls_end_a_run() {
         (ended["status"].as_str(), ended["status_reason"].as_str()),
         (Some("cancelled"), Some("runner.denied_calls"))
     );
+    assert_eq!(ended["cancelled_by"], json!({"kind": "gateway"}));
     assert_eq!(run.get("/run").await.status, 401);
     let audit = format!("/v1/runs/{}/audit?limit=100", run.run_id);
     let audit = stage.client.get(&audit).await.body;

@@ -317,6 +317,7 @@ export interface AgentRun {
   finished_at?: number | null;
   deadline_at?: number | null;
   cancel_requested_at?: number | null;
+  cancelled_by?: Principal | null;
   output?: Json | null;
   error?: Json | null;
   usage?: Json | null;

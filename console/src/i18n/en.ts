@@ -428,6 +428,8 @@ export const en = {
   "run.answerTo": "Answer to: {title}",
   "run.answerToQuestion": "Answer to a question ({id})",
   "run.key": "key",
+  "run.cancelledBy": "Cancelled by",
+  "agents.version": "Version {n}",
   "inbox.result": "Result",
   "inbox.question": "Question",
   "inbox.closedAt": "Closed",

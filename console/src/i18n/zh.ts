@@ -427,6 +427,8 @@ export const zh: Record<TextKey, string> = {
   "run.answerTo": "回答：{title}",
   "run.answerToQuestion": "对问题的回答（{id}）",
   "run.key": "密钥",
+  "run.cancelledBy": "取消者",
+  "agents.version": "版本 {n}",
   "inbox.result": "结果",
   "inbox.question": "问题",
   "inbox.closedAt": "结束时间",

@@ -25,8 +25,3 @@ const BY_ROLE: Record<string, Rights> = {
 export function rightsOf(role: string): Rights {
   return BY_ROLE[role] ?? { ...NONE, readsAdmin: true };
 }
-
-/** Role of the key `rnl_PREFIX_…` among the listed ones. */
-export function roleOf(key: string, listed: { prefix: string; role: string }[]): string | undefined {
-  return listed.find((each) => key.startsWith(`rnl_${each.prefix}_`))?.role;
-}

@@ -9,19 +9,20 @@ use http::Method;
 use http::header::IF_MATCH;
 use serde_json::{Value, json};
 
-use crate::facts::{elements, moment, print_facts, text};
+use crate::facts::{elements, moment, principal, print_facts, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
 use crate::output::{self, OutputFormat};
 use crate::table::{TableRow, print_table};
 
 /// Members that the gateway adds to the spec of an agent.
-const ADDED: [&str; 6] = [
+const ADDED: [&str; 7] = [
     "id",
     "origin",
     "version",
     "created_at",
     "updated_at",
+    "updated_by",
     "refused",
 ];
 /// Maximum number of listed agents.
@@ -188,6 +189,7 @@ fn show(agent: &Value, format: OutputFormat) {
         ("priority", agent["priority"].to_string()),
         ("version", agent["version"].to_string()),
         ("updated", moment(agent, "updated_at").unwrap_or_default()),
+        ("by", principal(agent, "updated_by").unwrap_or_default()),
     ]);
     facts.retain(|(_, value)| !value.is_empty() && value != "null");
     print_facts(&facts);

@@ -32,6 +32,15 @@ pub(super) fn moment(object: &Value, key: &str) -> Option<String> {
     Some(output::time(at.saturating_mul(1000)))
 }
 
+/// Cause of a cancel or change: its kind, with the name or id.
+pub(super) fn principal(object: &Value, key: &str) -> Option<String> {
+    let principal = &object[key];
+    let kind = principal["kind"].as_str()?;
+    let shown = principal["name"].as_str().or(principal["id"].as_str());
+    let kind = kind.replace('_', " ");
+    Some(shown.map_or_else(|| kind.clone(), |shown| format!("{kind} {shown}")))
+}
+
 /// Duration of a run.
 pub(super) fn took(run: &Value) -> Option<String> {
     run["duration_ms"].as_u64().map(milliseconds)

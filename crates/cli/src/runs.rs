@@ -12,7 +12,7 @@ use clock::Clock;
 use http::Method;
 use serde_json::{Value, json};
 
-use crate::facts::{age, elements, moment, print_facts, text, took};
+use crate::facts::{age, elements, moment, principal, print_facts, text, took};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{RUNS, find_id, tail};
 use crate::lifetime::parse_lifetime;
@@ -285,6 +285,7 @@ async fn show(
     add("parent", member("parent_run_id"));
     add("retry of", member("retry_of"));
     add("API key", member("posted_by"));
+    add("cancelled by", principal(&run, "cancelled_by"));
     let created = moment(&run, "created_at");
     add(
         "created",

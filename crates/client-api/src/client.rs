@@ -12,6 +12,7 @@ pub(super) mod events;
 pub(super) mod feed;
 pub(super) mod history;
 pub(super) mod interactions;
+pub(super) mod own_key;
 pub(super) mod pipeline;
 pub(super) mod retry;
 pub(super) mod run_filter;

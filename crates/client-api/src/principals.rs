@@ -6,15 +6,14 @@ use protocol::principal::{Principal, PrincipalKind};
 use store::StoreError;
 use web::state::ApiState;
 
-/// Adds the current names of API keys, with one query. `reader`: role of the caller; `None`: a link. Only roles that
-/// read the list of keys get names.
+/// Adds the current names of API keys, with one query. Only readers of roles that read the list of keys get names.
 pub(crate) async fn name_keys(
     state: &ApiState,
     workspace: &WorkspaceId,
-    reader: Option<KeyRole>,
+    reader: KeyRole,
     principals: Vec<&mut Principal>,
 ) -> Result<(), StoreError> {
-    if reader.is_none_or(|role| role == KeyRole::Client) {
+    if reader == KeyRole::Client {
         return Ok(());
     }
     let keys = principals

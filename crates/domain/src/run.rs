@@ -1,6 +1,7 @@
 //! Runs and their endings.
 
 use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::principal::Principal;
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::{Value, json};
@@ -35,6 +36,8 @@ pub struct Run {
     pub last_sequence: u64,
     pub deadline_at: i64,
     pub cancel_requested_at: Option<i64>,
+    /// Cause of the cancel request, if known.
+    pub cancelled_by: Option<Principal>,
     /// SHA-256 of the authorization snapshot as canonical JSON.
     pub snapshot_sha256: String,
     pub output: Option<RawJson>,

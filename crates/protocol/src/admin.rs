@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::id::{AgentId, EndpointId, RunnerId};
 use crate::lists;
+use crate::principal::Principal;
 
 mod policy;
 
@@ -165,6 +166,10 @@ pub struct Agent {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    /// Cause of the last change, which may be the creation: an API key, or the configuration file. Absent for a change by
+    /// an older gateway.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub updated_by: Option<Principal>,
     /// Reasons for which an agent that the config file enables is disabled: it does not fit its runner. Absent
     /// for all other agents.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

@@ -87,6 +87,16 @@ pub struct ApiKey {
     pub revoked_at: Option<i64>,
 }
 
+/// The API key of a request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct OwnKey {
+    #[serde(flatten)]
+    pub api_key: ApiKey,
+    /// The workspace of the key. Null for role owner, which opens no workspace.
+    pub workspace_id: Option<String>,
+}
+
 /// Response to `POST /v1/api-keys`. Contains the secret key, so the type has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -2,6 +2,7 @@
 
 use crate::JsonObject;
 use crate::id::{AgentId, ApiKeyId, RunId, RunnerId};
+use crate::principal::Principal;
 use crate::raw::RawJson;
 use serde::{Deserialize, Serialize};
 
@@ -111,6 +112,11 @@ pub struct AgentRun {
     pub updated_at: Option<i64>,
     pub deadline_at: Option<i64>,
     pub cancel_requested_at: Option<i64>,
+    /// Cause of the cancel request: an API key, an event of the conversation that interrupts the run, a run (itself, a
+    /// run of its runner and conversation, or its parent), or a limit of the gateway, named by `status_reason`. Absent
+    /// without a request, for runs of older gateways, and in the host API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cancelled_by: Option<Principal>,
     pub dispatch_attempts: i64,
     /// Queue state of the run, for pull workers.
     #[serde(flatten)]

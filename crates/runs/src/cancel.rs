@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::run::Failure;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, LeaseFilter, StoreError, failpoint};
+use store::{CancelOutcome, CancelRequest, LeaseFilter, StoreError, failpoint};
 
 use crate::child_cancellation;
 use crate::deps::RunDeps;
@@ -18,12 +18,12 @@ pub struct Cancellation {
 }
 
 impl Cancellation {
-    /// Stores the cancel request with its reason, and wakes the run if it lives here.
+    /// Stores the cancel request, and wakes the run if it lives here.
     pub async fn cancel(
         self: &Arc<Self>,
         workspace: &WorkspaceId,
         id: RunId,
-        reason: Option<String>,
+        request: CancelRequest,
     ) -> Result<CancelOutcome, StoreError> {
         // A task of its own: the caller may disconnect, but a stored request must be signalled.
         let (this, workspace) = (Arc::clone(self), workspace.clone());
@@ -31,7 +31,7 @@ impl Cancellation {
             .deps
             .lifecycle
             .tasks
-            .spawn(async move { this.request(&workspace, id, reason).await });
+            .spawn(async move { this.request(&workspace, id, request).await });
         cancelling.await.map_err(|_| StoreError::Closed)?
     }
 
@@ -39,14 +39,14 @@ impl Cancellation {
         &self,
         workspace: &WorkspaceId,
         id: RunId,
-        reason: Option<String>,
+        request: CancelRequest,
     ) -> Result<CancelOutcome, StoreError> {
         let now = self.deps.clock.now_ms();
         let outcome = self
             .deps
             .store
             .runs()
-            .request_cancel(workspace, id, reason, now)
+            .request_cancel(workspace, id, request, now)
             .await?;
         failpoint::pass("cancel.after_commit").await?;
         let CancelOutcome::Requested(run) = &outcome else {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use dashmap::DashMap;
 use domain::authorization::denials::{DENIED_CALLS, DenialOutcome, after_denial};
 use protocol::id::RunId;
+use protocol::principal::PrincipalKind;
+use store::CancelRequest;
 use uuid::Uuid;
 
 use crate::cancel::Cancellation;
@@ -113,8 +115,11 @@ impl Denials {
             let (workspace, id) = (run.workspace.clone(), run.id);
             let (cancellation, counts) = (Arc::clone(&self.cancellation), Arc::clone(&self.counts));
             self.deps.lifecycle.tasks.spawn(async move {
-                let reason = Some(DENIED_CALLS.to_owned());
-                if cancellation.cancel(&workspace, id, reason).await.is_err() {
+                let request = CancelRequest {
+                    by: PrincipalKind::Gateway.into(),
+                    reason: Some(DENIED_CALLS.to_owned()),
+                };
+                if cancellation.cancel(&workspace, id, request).await.is_err() {
                     counts.end_again(id);
                 }
             });

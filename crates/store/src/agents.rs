@@ -2,6 +2,7 @@
 
 use protocol::admin::{AgentSpec, Fault};
 use protocol::id::{AgentId, WorkspaceId};
+use protocol::principal::{Principal, PrincipalKind};
 use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
 use serde_json::json;
@@ -12,6 +13,7 @@ use crate::error::{StoreError, parsed, parsed_json};
 use crate::generations::delete_generations;
 use crate::model::registry::AgentRecord;
 use crate::mutation::Mutation;
+use crate::runs::principal_if_any;
 use crate::sql::{SqlRow, locked};
 use crate::state::delete_bodies_of_agent;
 use crate::storage::{AreaAccess, area_lock, discard_area};
@@ -29,6 +31,7 @@ pub enum SaveAgent {
         id: AgentId,
         workspace: WorkspaceId,
         spec: AgentSpec,
+        by: Principal,
         at: i64,
     },
     /// Over the API; `if_match`: the expected current version.
@@ -37,6 +40,7 @@ pub enum SaveAgent {
         workspace: WorkspaceId,
         spec: AgentSpec,
         if_match: Option<i64>,
+        by: Principal,
         at: i64,
     },
     /// Over the API.
@@ -92,16 +96,18 @@ impl Mutation for SaveAgent {
                 id,
                 workspace,
                 spec,
+                by,
                 at,
-            } => insert(tx, *id, workspace, ORIGIN_API, columns(spec, &[]), *at).await,
+            } => insert(tx, *id, workspace, ORIGIN_API, columns(spec, &[], by), *at).await,
             Self::Update {
                 id,
                 workspace,
                 spec,
                 if_match,
+                by,
                 at,
             } => match changeable(tx, workspace, *id, *if_match).await? {
-                Ok(row) => update(tx, row, ORIGIN_API, columns(spec, &[]), *at).await,
+                Ok(row) => update(tx, row, ORIGIN_API, columns(spec, &[], by), *at).await,
                 Err(refused) => Ok(refused),
             },
             Self::Delete {
@@ -126,7 +132,7 @@ impl Mutation for SaveAgent {
                 refused,
                 at,
             } => {
-                let new = columns(spec, refused);
+                let new = columns(spec, refused, &PrincipalKind::Config.into());
                 let existing = agents::Entity::find()
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Name.eq(spec.name.as_str()));
@@ -150,6 +156,10 @@ impl Mutation for SaveAgent {
                     .col_expr(agents::Column::Origin, Expr::value(ORIGIN_API))
                     .col_expr(agents::Column::Refused, Expr::value(None::<String>))
                     .col_expr(agents::Column::UpdatedAt, Expr::value(*at))
+                    .col_expr(
+                        agents::Column::UpdatedBy,
+                        Expr::value(PrincipalKind::Config.as_str()),
+                    )
                     .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
                     .filter(agents::Column::Origin.eq(ORIGIN_CONFIG))
                     .filter(agents::Column::Name.is_not_in(names.clone()))
@@ -253,8 +263,8 @@ async fn update(
     Ok(SavedAgent::Saved(Box::new(agent_record(row)?)))
 }
 
-/// Columns derived from a specification and its faults.
-fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
+/// Columns derived from a specification, its faults and the principal of the change.
+fn columns(spec: &AgentSpec, refused: &[Fault], by: &Principal) -> agents::Model {
     agents::Model {
         id: String::new(),
         workspace_id: String::new(),
@@ -271,6 +281,7 @@ fn columns(spec: &AgentSpec, refused: &[Fault]) -> agents::Model {
         created_at: 0,
         updated_at: 0,
         refused: (!refused.is_empty()).then(|| json!(refused).to_string()),
+        updated_by: Some(by.stored()),
     }
 }
 
@@ -292,6 +303,7 @@ pub(crate) fn read_agent(row: &SqlRow) -> Result<AgentRecord, StoreError> {
         created_at: row.number("created_at")?,
         updated_at: row.number("updated_at")?,
         refused: row.text_if_any("refused")?,
+        updated_by: row.text_if_any("updated_by")?,
     })
 }
 
@@ -303,6 +315,7 @@ pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError
         Some(faults) => parsed_json("agents.refused", &row.id, faults)?,
         None => Vec::new(),
     };
+    let updated_by = principal_if_any("agents.updated_by", &row.id, row.updated_by.as_deref())?;
     Ok(AgentRecord {
         id: parsed("agents.id", &row.id, &row.id)?,
         workspace: WorkspaceId(row.workspace_id),
@@ -311,6 +324,7 @@ pub(crate) fn agent_record(row: agents::Model) -> Result<AgentRecord, StoreError
         version: row.version,
         created_at: row.created_at,
         updated_at: row.updated_at,
+        updated_by,
         refused,
     })
 }

@@ -2,6 +2,7 @@
 
 use domain::run::Run;
 use protocol::id::{RunId, WorkspaceId};
+use protocol::principal::Principal;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter};
@@ -14,6 +15,20 @@ use crate::mutation::Mutation;
 use crate::repositories::RunRepository;
 use crate::runs::find;
 
+/// A cancel request.
+#[derive(Clone, Debug)]
+pub struct CancelRequest {
+    pub by: Principal,
+    /// The status reason of the run. `None`: no reason.
+    pub reason: Option<String>,
+}
+
+impl From<Principal> for CancelRequest {
+    fn from(by: Principal) -> Self {
+        Self { by, reason: None }
+    }
+}
+
 /// Result of a cancel request.
 #[derive(Clone, Debug)]
 pub enum CancelOutcome {
@@ -25,19 +40,19 @@ pub enum CancelOutcome {
 }
 
 impl RunRepository<'_> {
-    /// Records a cancel request. The run's owner acts on it; the first reason stays.
+    /// Records a cancel request. The run's owner acts on it; the first request stays.
     pub async fn request_cancel(
         self,
         workspace: &WorkspaceId,
         id: RunId,
-        reason: Option<String>,
+        request: CancelRequest,
         at: i64,
     ) -> Result<CancelOutcome, StoreError> {
         self.db
             .write(RequestCancel {
                 workspace: workspace.clone(),
                 id,
-                reason,
+                request,
                 at,
             })
             .await
@@ -47,7 +62,7 @@ impl RunRepository<'_> {
 struct RequestCancel {
     workspace: WorkspaceId,
     id: RunId,
-    reason: Option<String>,
+    request: CancelRequest,
     at: i64,
 }
 
@@ -66,9 +81,13 @@ impl Mutation for RequestCancel {
             RunStatus::Running,
         ];
         let mut update = runs::Entity::update_many()
-            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at));
+            .col_expr(runs::Column::CancelRequestedAt, Expr::value(self.at))
+            .col_expr(
+                runs::Column::CancelledBy,
+                Expr::value(self.request.by.stored()),
+            );
         // Without a reason the column keeps its value.
-        if let Some(reason) = &self.reason {
+        if let Some(reason) = &self.request.reason {
             update = update.col_expr(runs::Column::StatusReason, Expr::value(reason.as_str()));
         }
         update

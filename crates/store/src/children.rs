@@ -2,6 +2,7 @@
 
 use protocol::child_run::{MAX_CHILD_RUNS, WAITING_CHILD};
 use protocol::id::RunId;
+use protocol::principal::Principal;
 use protocol::run::RunStatus;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
@@ -57,6 +58,7 @@ struct EndChildren {
 /// A live child run of an ended or cancelled parent.
 struct Orphan {
     id: Uuid,
+    parent: RunId,
     has_parent_ended: bool,
 }
 
@@ -78,7 +80,7 @@ impl Mutation for EndChildren {
         let ids = orphans.iter().map(|orphan| orphan.id).collect();
         // In id order, as every transaction: the children belong to many conversations.
         lock_runs(tx, &ids, std::iter::empty()).await?;
-        let cancel = "UPDATE runs SET cancel_requested_at = $1, status_reason = $2 \
+        let cancel = "UPDATE runs SET cancel_requested_at = $1, status_reason = $2, cancelled_by = $4 \
                       WHERE id = $3 AND finished_at IS NULL AND cancel_requested_at IS NULL";
         for orphan in &orphans {
             let reason = if orphan.has_parent_ended {
@@ -86,8 +88,12 @@ impl Mutation for EndChildren {
             } else {
                 "parent_cancelled"
             };
-            let values: Vec<Value> =
-                vec![self.at.into(), reason.into(), orphan.id.to_string().into()];
+            let values: Vec<Value> = vec![
+                self.at.into(),
+                reason.into(),
+                orphan.id.to_string().into(),
+                Principal::from(orphan.parent).stored().into(),
+            ];
             tx.execute_sql(cancel.to_owned(), values).await?;
         }
         Ok(orphans.iter().map(|orphan| RunId(orphan.id)).collect())
@@ -127,15 +133,16 @@ impl EndChildren {
             None => "",
         };
         let sql = format!(
-            "SELECT c.id, (p.finished_at IS NOT NULL) AS has_ended FROM runs c, runs p \
+            "SELECT c.id, p.id AS parent_id, (p.finished_at IS NOT NULL) AS has_ended FROM runs c, runs p \
              WHERE c.parent_run_id IS NOT NULL AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL \
              AND p.id = c.parent_run_id {only} AND (p.cancel_requested_at IS NOT NULL OR \
              (p.finished_at IS NOT NULL AND NOT (p.status = $1 AND COALESCE(p.status_reason, '') = $2))) LIMIT $3"
         );
         let rows = tx.query_sql(sql, values).await?;
         let read = |row: &SqlRow| {
-            let id = row.text("id")?;
+            let (id, parent) = (row.text("id")?, row.text("parent_id")?);
             Ok(Orphan {
+                parent: parsed("runs.parent_run_id", &id, &parent)?,
                 id: parsed("runs.id", &id, &id)?,
                 has_parent_ended: row.flag("has_ended")?,
             })

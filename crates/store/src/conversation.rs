@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 use domain::admission::{ActiveRun, ConversationLoad};
 use domain::event::ConversationIdentity;
 use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::principal::{Principal, PrincipalKind};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
@@ -262,23 +263,38 @@ async fn steering_waiting(
     Ok(counts)
 }
 
-/// Marks live runs as cancelled, each with its time. Locks them in the common order, because other replicas
+/// A live run that an event cancels.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct InterruptedRun {
+    pub(crate) run: RunId,
+    pub(crate) event_id: String,
+    /// Epoch milliseconds.
+    pub(crate) at: i64,
+}
+
+/// Marks live runs as cancelled. Locks them in the common order, because other replicas
 /// write them, too.
 pub(crate) async fn cancel_all(
     tx: &impl Sql,
-    mut cancels: Vec<(RunId, i64)>,
+    mut cancels: Vec<InterruptedRun>,
 ) -> Result<(), StoreError> {
     if cancels.is_empty() {
         return Ok(());
     }
     cancels.sort_unstable();
-    let runs = cancels.iter().map(|(run, _)| run.0);
+    let runs = cancels.iter().map(|interrupted| interrupted.run.0);
     lock_runs(tx, &runs.collect(), std::iter::empty()).await?;
     // Compared with the row's value: a constant condition makes a scan of an empty table look cheap.
-    let cancel = "UPDATE runs SET cancel_requested_at = ?2 FROM rows \
+    let cancel = "UPDATE runs SET cancel_requested_at = ?2, cancelled_by = COALESCE(cancelled_by, ?3) FROM rows \
                   WHERE id = ?1 AND COALESCE(cancel_requested_at, ?2) = ?2";
-    let rows = cancels.iter();
-    let rows = rows.map(|(id, at)| [id.to_string().into(), (*at).into()]);
+    let rows = cancels.into_iter().map(|interrupted| {
+        let by = Principal::identified(PrincipalKind::Event, interrupted.event_id);
+        [
+            interrupted.run.to_string().into(),
+            interrupted.at.into(),
+            by.stored().into(),
+        ]
+    });
     executed(tx, rows.collect(), cancel).await
 }
 

@@ -5,7 +5,7 @@ use sea_orm::DatabaseTransaction;
 use uuid::Uuid;
 
 use crate::capacity::lock_capacity;
-use crate::conversation::{cancel_all, live_runs, lock_all, lock_runs};
+use crate::conversation::{InterruptedRun, cancel_all, live_runs, lock_all, lock_runs};
 use crate::error::{StoreError, parsed};
 use crate::generations::generations_of;
 use crate::model::ingest::{Decide, DecisionFacts, IngestPlan};
@@ -89,7 +89,12 @@ impl Mutation for RetryRun {
                 return Ok(Retried::Refused);
             }
         };
-        cancel_all(tx, cancel.into_iter().map(|run| (run, self.at)).collect()).await?;
+        let cancels = cancel.into_iter().map(|run| InterruptedRun {
+            run,
+            event_id: self.event_id.clone(),
+            at: self.at,
+        });
+        cancel_all(tx, cancels.collect()).await?;
         let event = RunEvent {
             workspace: &self.workspace,
             event_id: &self.event_id,

@@ -33,7 +33,7 @@ pub use inputs::StoredRunInputs;
 pub use labels::RunLabels;
 pub(crate) use labels::input_texts;
 pub use owners::RunOwner;
-pub(crate) use rows::{readable, to_domain};
+pub(crate) use rows::{principal_if_any, readable, to_domain};
 
 /// Range and direction of a run list.
 #[derive(Clone, Copy, Debug, Default)]

@@ -14,7 +14,7 @@ use store::{
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{StoreFixture, TestRng, audit, dispatch, new_run, on_both};
+use crate::support::{StoreFixture, TestRng, audit, cancel_request, dispatch, new_run, on_both};
 
 on_both!(
     delivers_answer_to_run_or_as_event,
@@ -261,9 +261,10 @@ async fn accepts_one_answer_while_run_is_live(bench: StoreFixture) {
         None
     );
     let (cancelled, id) = asking(&bench, "e-2").await;
-    let cancel = store
-        .runs()
-        .request_cancel(&bench.workspace, cancelled.id, None, 4_000);
+    let cancel =
+        store
+            .runs()
+            .request_cancel(&bench.workspace, cancelled.id, cancel_request(), 4_000);
     cancel.await.unwrap();
     let give = given(&bench, &cancelled, &id, "a", 4_000);
     let gone = AnswerDelivery::Refused(Unanswerable::Cancelled);

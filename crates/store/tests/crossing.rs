@@ -8,6 +8,7 @@ use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
+use protocol::principal::PrincipalKind;
 use store::{
     Append, Appended, DatabaseCondition, Dispatched, Ingest, IngestPlan, Ingested, LeaseFilter,
     Promotion, RunnerStatus, SaveAgent, SavedAgent, StateWritten, Store, StoreError,
@@ -420,6 +421,7 @@ async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestD
         id,
         workspace: workspace.clone(),
         spec: spec.clone(),
+        by: PrincipalKind::Gateway.into(),
         at: 1,
     };
     bench.write(create).await.unwrap();
@@ -434,6 +436,7 @@ async fn reports_version_conflict_of_agents(bench: StoreFixture, database: TestD
         workspace,
         spec,
         if_match,
+        by: PrincipalKind::Gateway.into(),
         at: 2,
     };
     for (change, current) in [(update, 2), (delete, 3)] {

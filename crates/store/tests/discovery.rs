@@ -169,6 +169,7 @@ async fn keeps_absent_runner_with_agents(bench: StoreFixture) {
         id: protocol::id::AgentId(Uuid::now_v7()),
         workspace: bench.workspace.clone(),
         spec: serde_json::from_value(spec).unwrap(),
+        by: protocol::principal::PrincipalKind::Gateway.into(),
         at: 1,
     };
     bench.write(create).await.unwrap();

@@ -3,17 +3,19 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{StoreFixture, audit, dispatch, on_both};
+use crate::support::{StoreFixture, audit, cancel_request, dispatch, on_both};
 use domain::normalize::{Reason, Rejection, RunQuestion, StateUpdate};
 use domain::run::Run;
 use protocol::id::WorkspaceId;
+use protocol::principal::{Principal, PrincipalKind};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    AnsweredBy, Append, Appended, CancelOutcome, Dispatch, Dispatched, DocumentParts, HistoryQuery,
-    Ingest, IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction, RunEnd,
-    StateAccess, StateChange, StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
+    AnsweredBy, Append, Appended, CancelOutcome, CancelRequest, Dispatch, Dispatched,
+    DocumentParts, HistoryQuery, Ingest, IngestPlan, Ingested, LeaseFilter, LinkInteraction,
+    NewInteraction, RunEnd, StateAccess, StateChange, StateWritten, Store, TranscriptWrite,
+    Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -97,7 +99,7 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
     assert_eq!(answer("a-4", None).await, None);
     let cancelled = bench
         .runs()
-        .request_cancel(&bench.workspace, run.id, None, 4_000);
+        .request_cancel(&bench.workspace, run.id, cancel_request(), 4_000);
     cancelled.await.unwrap();
     let gone = Some(Unanswerable::Cancelled);
     assert_eq!(answer("a-5", Some("second")).await, gone);
@@ -440,10 +442,11 @@ async fn state_write_requires_version_and_live_run(bench: StoreFixture) {
 
 async fn records_first_cancel_of_live_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
-    let cancel = async |at| {
+    let cancel = async |at: i64| {
+        let by = Principal::identified(PrincipalKind::Event, at.to_string());
         bench
             .runs()
-            .request_cancel(&bench.workspace, run.id, None, at)
+            .request_cancel(&bench.workspace, run.id, by.into(), at)
             .await
             .unwrap()
     };
@@ -457,12 +460,14 @@ async fn records_first_cancel_of_live_run(bench: StoreFixture) {
         (first.cancel_requested_at, second.cancel_requested_at),
         (Some(7), Some(7))
     );
+    let by = Some(Principal::identified(PrincipalKind::Event, "7"));
+    assert_eq!((&first.cancelled_by, &second.cancelled_by), (&by, &by));
     bench.end(&run, 0).await;
     assert!(matches!(cancel(9).await, CancelOutcome::Ended(_)));
     let other_workspace = WorkspaceId("other".to_owned());
     let unknown = bench
         .runs()
-        .request_cancel(&other_workspace, run.id, None, 1)
+        .request_cancel(&other_workspace, run.id, cancel_request(), 1)
         .await
         .unwrap();
     assert!(matches!(unknown, CancelOutcome::Unknown));
@@ -489,10 +494,13 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         ("e-2", Some("enough"), vec![rejected()]),
     ] {
         let run = bench.running(event).await;
-        let reason_text = reason.map(str::to_owned);
+        let request = CancelRequest {
+            reason: reason.map(str::to_owned),
+            ..cancel_request()
+        };
         let cancel = bench
             .runs()
-            .request_cancel(&bench.workspace, run.id, reason_text, 7);
+            .request_cancel(&bench.workspace, run.id, request, 7);
         cancel.await.unwrap();
         for status in [RunStatus::Completed, RunStatus::Failed, RunStatus::Timeout] {
             let append = Append {

@@ -8,16 +8,17 @@ use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::{DeltaMode, EndpointMode};
 use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::principal::{Principal, PrincipalKind};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
-    Append, Appended, AuditEntry, ConversationsOf, Dispatch, Dispatched, DocumentParts,
-    EndpointRecord, FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd, RunFilter,
-    RunWindow, SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange, Store,
-    StoreError, UserMessage,
+    Append, Appended, AuditEntry, CancelRequest, ConversationsOf, Dispatch, Dispatched,
+    DocumentParts, EndpointRecord, FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd,
+    RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange,
+    Store, StoreError, UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -222,6 +223,11 @@ impl LockHolder {
     pub(crate) async fn commit(mut self) {
         self.take("COMMIT").await.unwrap();
     }
+}
+
+/// A cancel request of the gateway itself, without a reason.
+pub(crate) fn cancel_request() -> CancelRequest {
+    Principal::from(PrincipalKind::Gateway).into()
 }
 
 pub(crate) fn audit(id: Uuid) -> AuditEntry {

@@ -53,6 +53,9 @@ pub struct AdminCaller {
     pub answer: ResponseMemory,
 }
 
+/// The holder of an API key of any role, also of a restricted one.
+pub struct KeyCaller(pub ApiKeyRecord);
+
 /// An operator of the installation, by an API key of role `owner`. It creates workspaces and has access to none.
 pub struct OwnerCaller {
     /// The API key of the request.
@@ -94,6 +97,14 @@ impl FromRequestParts<ApiState> for ClientCaller {
             // An owner creates workspaces and must not read their content.
             KeyRole::Owner => Err(needs("client or admin")),
         }
+    }
+}
+
+impl FromRequestParts<ApiState> for KeyCaller {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
+        authenticate_key(parts, state).await.map(Self)
     }
 }
 

@@ -58,6 +58,7 @@ pub fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> AgentRu
         parent_run_id: run.parent_run_id,
         retry_of: run.retry_of,
         posted_by: None,
+        cancelled_by: None,
         binding_id: None,
         runner_id: run.runner_id,
         conversation_id: part(|c| &c.conversation_id),

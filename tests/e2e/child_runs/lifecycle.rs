@@ -18,6 +18,8 @@ async fn cancel_reaches_children_and_grandchildren(#[values(Sqlite, Postgres)] e
     let grandchild = child.child(&stage, "k", &gate).await;
     assert_eq!(stage.client.cancel(&parent.run_id).await.status, 202);
     assert_eq!(cancelled(&stage, &child.run_id).await, "parent_cancelled");
+    let by = &stage.client.run(&child.run_id).await["cancelled_by"];
+    assert_eq!(*by, json!({"kind": "run", "id": parent.run_id}));
     let reason = cancelled(&stage, &grandchild.run_id).await;
     assert!(
         reason == "parent_cancelled" || reason == "parent_ended",

@@ -366,6 +366,7 @@ class AgentRun(TypedDict):
     finished_at: NotRequired[int | None]
     deadline_at: NotRequired[int | None]
     cancel_requested_at: NotRequired[int | None]
+    cancelled_by: NotRequired[Principal | None]
     output: NotRequired[Json | None]
     error: NotRequired[Json | None]
     usage: NotRequired[Json | None]

@@ -5,7 +5,9 @@ import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { tryEventOf } from "../../lib/compose";
 import { Json, Loading } from "../../ui/parts";
+import { PrincipalName } from "../../ui/principal";
 import { Problem } from "../../ui/problem";
+import { When } from "../../ui/when";
 import { AgentEditor } from "./editor";
 import { type Agent, type AgentSpec, agentQuery, specOf } from "./queries";
 import { RegisteredSkills } from "./skills";
@@ -66,6 +68,7 @@ function StoredAgent({ agentId, ...form }: StoredProps) {
       {agent.isPending && <Loading what="nav.agents" />}
       {agent.error !== null && <Problem error={agent.error} retry={() => void agent.refetch()} />}
       <h1>{agent.data?.name ?? t("nav.agents")}</h1>
+      {agent.data !== undefined && <LastChange agent={agent.data} />}
       {agent.data !== undefined && <TryLink agent={agent.data} />}
       {agent.data !== undefined && !isEditable && (
         <>
@@ -78,6 +81,21 @@ function StoredAgent({ agentId, ...form }: StoredProps) {
       )}
       {agent.data !== undefined && <RegisteredSkills agentId={agentId} />}
     </>
+  );
+}
+
+function LastChange({ agent }: { agent: Agent }) {
+  const t = useText();
+  return (
+    <p className="faint">
+      {t("agents.version", { n: agent.version })} · {t("agents.updated")} <When at={agent.updated_at} />
+      {agent.updated_by != null && (
+        <>
+          {" "}
+          {t("question.by")} <PrincipalName principal={agent.updated_by} />
+        </>
+      )}
+    </p>
   );
 }
 

@@ -31,6 +31,6 @@ export function agentSkillsQuery(agentId: string) {
 
 /** The editable part of an agent. */
 export function specOf(agent: Agent): AgentSpec {
-  const { id, origin, version, created_at, updated_at, refused, ...spec } = agent;
+  const { id, origin, version, created_at, updated_at, updated_by, refused, ...spec } = agent;
   return spec;
 }

@@ -12,6 +12,7 @@ import { plainWord } from "../../lib/words";
 import { type CopiedAct, CopyMenu } from "../../ui/copy-menu";
 import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
+import { PrincipalName } from "../../ui/principal";
 import { RunState } from "../../ui/run-state";
 import { isLive, isPlainEnd } from "../../ui/status";
 import { useNow, When } from "../../ui/when";
@@ -116,8 +117,22 @@ function RunFacts({ run }: { run: Run }) {
     { label: t("run.conversation"), value: run.conversation_id && <ConversationLink run={run} /> },
     { label: t("run.parent"), value: run.parent_run_id && <RunLink runId={run.parent_run_id} /> },
     { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
+    { label: t("run.cancelledBy"), value: run.cancel_requested_at == null ? null : <CancelledBy run={run} /> },
   ];
   return <Facts facts={facts} />;
+}
+
+function CancelledBy({ run }: { run: Run }) {
+  return (
+    <>
+      {run.cancelled_by != null && (
+        <>
+          <PrincipalName principal={run.cancelled_by} /> ·{" "}
+        </>
+      )}
+      <When at={run.cancel_requested_at} />
+    </>
+  );
 }
 
 function AgentLink({ run }: { run: Run }) {

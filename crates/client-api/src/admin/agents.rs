@@ -15,6 +15,7 @@ use store::{AgentRecord, SaveAgent, SavedAgent, StoreError};
 use uuid::Uuid;
 
 use crate::admin::endpoints::{NameQuery, name_page, to_page};
+use crate::principals::name_keys;
 use web::auth::AdminCaller;
 use web::error::version::{read_only, version_conflict};
 use web::error::{ApiError, ApiResult};
@@ -29,18 +30,30 @@ fn view(record: AgentRecord) -> Agent {
         version: record.version,
         created_at: record.created_at.div_euclid(1000),
         updated_at: record.updated_at.div_euclid(1000),
+        updated_by: record.updated_by,
         refused: record.refused,
         spec: record.spec,
     }
 }
 
-/// The agent for a reader of this role.
+/// The agent for a reader of this role, without the name of its key.
 fn shown(record: AgentRecord, role: KeyRole) -> Agent {
     let mut agent = view(record);
     if role != KeyRole::Admin {
         redact_config(&mut agent.spec.config);
     }
     agent
+}
+
+async fn name_updaters(
+    state: &ApiState,
+    caller: &AdminCaller,
+    agents: &mut [Agent],
+) -> Result<(), StoreError> {
+    let principals = agents
+        .iter_mut()
+        .filter_map(|agent| agent.updated_by.as_mut());
+    name_keys(state, &caller.workspace, caller.role, principals.collect()).await
 }
 
 async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
@@ -92,7 +105,12 @@ async fn runner_faults(
     })
 }
 
-async fn save(state: &ApiState, id: AgentId, change: SaveAgent) -> ApiResult<Option<Agent>> {
+async fn save(
+    state: &ApiState,
+    caller: &AdminCaller,
+    id: AgentId,
+    change: SaveAgent,
+) -> ApiResult<Option<Agent>> {
     let saved = state
         .runs
         .store()
@@ -104,7 +122,11 @@ async fn save(state: &ApiState, id: AgentId, change: SaveAgent) -> ApiResult<Opt
             error => error.into(),
         })?;
     match saved {
-        SavedAgent::Saved(record) => Ok(Some(view(*record))),
+        SavedAgent::Saved(record) => {
+            let mut agent = view(*record);
+            name_updaters(state, caller, std::slice::from_mut(&mut agent)).await?;
+            Ok(Some(agent))
+        }
         SavedAgent::Done => Ok(None),
         SavedAgent::Unknown => Err(ApiError::not_found("agent", id)),
         SavedAgent::ReadOnly => Err(read_only()),
@@ -131,11 +153,12 @@ pub(crate) async fn create_agent(
     let id = AgentId(Uuid::now_v7());
     let create = SaveAgent::Create {
         id,
-        workspace: caller.workspace,
+        workspace: caller.workspace.clone(),
         spec,
+        by: caller.key.into(),
         at,
     };
-    let agent = save(&state, id, create)
+    let agent = save(&state, &caller, id, create)
         .await?
         .ok_or_else(|| ApiError::not_found("agent", id))?;
     Ok((StatusCode::CREATED, Json(agent)))
@@ -155,13 +178,14 @@ pub(crate) async fn list_agents(
 ) -> ApiResult<Json<Page<Agent>>> {
     let workspace = &caller.workspace;
     let (after, limit) = name_page(&state, "agents", workspace, query.cursor, query.limit)?;
-    let found = state
+    let mut found = state
         .runs
         .store()
         .agents()
         .list_agents(workspace, after.as_deref(), caller.answer.page(limit))
         .await?
         .map(|record| shown(record, caller.role));
+    name_updaters(&state, &caller, &mut found.items).await?;
     Ok(Json(to_page(
         &state,
         "agents",
@@ -191,7 +215,9 @@ pub(crate) async fn get_agent(
         .find_agent(&caller.workspace, id)
         .await?;
     let record = record.ok_or_else(|| ApiError::not_found("agent", id))?;
-    Ok(Json(shown(record, caller.role)))
+    let mut agent = shown(record, caller.role);
+    name_updaters(&state, &caller, std::slice::from_mut(&mut agent)).await?;
+    Ok(Json(agent))
 }
 
 /// Replaces an agent.
@@ -218,12 +244,13 @@ pub(crate) async fn update_agent(
     let at = state.runs.clock().now_ms();
     let update = SaveAgent::Update {
         id,
-        workspace: caller.workspace,
+        workspace: caller.workspace.clone(),
         spec,
         if_match,
+        by: caller.key.into(),
         at,
     };
-    save(&state, id, update)
+    save(&state, &caller, id, update)
         .await?
         .map(Json)
         .ok_or_else(|| ApiError::not_found("agent", id))
@@ -246,9 +273,9 @@ pub(crate) async fn delete_agent(
     let if_match = if_match(&headers)?;
     let delete = SaveAgent::Delete {
         id,
-        workspace: caller.workspace,
+        workspace: caller.workspace.clone(),
         if_match,
     };
-    save(&state, id, delete).await?;
+    save(&state, &caller, id, delete).await?;
     Ok(StatusCode::NO_CONTENT)
 }

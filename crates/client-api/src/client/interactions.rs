@@ -169,7 +169,7 @@ pub(crate) async fn list_interactions(
         .list_interactions(workspace, &filter, caller.answer.page(limit))
         .await?;
     Ok(Json(Page {
-        items: views(&state, workspace, Some(caller.role), found.records).await?,
+        items: views(&state, workspace, caller.role, found.records).await?,
         has_more: found.next.is_some(),
         next_cursor: found.next.and_then(next_cursor),
         prev_cursor: None,
@@ -189,7 +189,7 @@ pub(crate) async fn get_interaction(
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<Interaction>> {
     let (workspace, record) = caller.find_interaction(&state, &id).await?;
-    let interaction = view(&state, workspace, Some(caller.role), record).await?;
+    let interaction = view(&state, workspace, caller.role, record).await?;
     Ok(Json(interaction))
 }
 
@@ -274,7 +274,7 @@ pub(crate) async fn submit_interaction(
         record,
         sender: AnswerSender::Key(caller.key),
     };
-    submit(&state, workspace, Some(caller.role), question, submission).await
+    submit(&state, workspace, caller.role, question, submission).await
 }
 
 /// Submits the answer to an interaction by its link. The token is the only credential.
@@ -298,7 +298,8 @@ pub(crate) async fn submit_interaction_by_link(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let (workspace, question) = link.question(&state).await?;
-    submit(&state, &workspace, None, question, submission).await
+    // A link reads what a key of role client reads.
+    submit(&state, &workspace, KeyRole::Client, question, submission).await
 }
 
 /// Fails if an unanswered interaction no longer accepts an answer.
@@ -348,7 +349,7 @@ pub(super) async fn accept_answer(
 async fn submit(
     state: &ApiState,
     workspace: &WorkspaceId,
-    reader: Option<KeyRole>,
+    reader: KeyRole,
     question: AnsweredQuestion,
     submission: InteractionSubmission,
 ) -> ApiResult<Response> {

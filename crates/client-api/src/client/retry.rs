@@ -54,5 +54,5 @@ pub(crate) async fn retry_run(
     } else {
         StatusCode::ACCEPTED
     };
-    Ok((status, headers, Json(view(&state, run).await?)))
+    Ok((status, headers, Json(view(&state, caller.role, run).await?)))
 }

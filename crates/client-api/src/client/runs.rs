@@ -13,6 +13,7 @@ use protocol::api_key::KeyRole;
 use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
 use protocol::id::{RunId, WorkspaceId};
+use protocol::principal::Principal;
 use protocol::resources::AgentResources;
 use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use store::{CancelOutcome, StoreError};
 
 use crate::client::run_filter::{CountsByStatus, RunFilterQuery};
 use crate::client::run_stream::stream_after;
+use crate::principals::name_keys;
 use runs::grant::read_snapshot;
 use web::auth::ScopedCaller;
 use web::catalog_work::with_permit;
@@ -31,9 +33,11 @@ use web::state::ApiState;
 use web::stream::wants_stream;
 use web::view::{Direction, PREVIEW_READ, agent_run, preview};
 
+/// The runs for a reader of this role.
 async fn views(
     state: &ApiState,
     workspace: &WorkspaceId,
+    reader: KeyRole,
     runs: Vec<Run>,
 ) -> Result<Vec<AgentRun>, StoreError> {
     let repository = state.runs.store().runs();
@@ -49,15 +53,19 @@ async fn views(
             agent_name: labels.agent_names.get(&run.agent_id).cloned(),
             input_preview: input.map(preview),
             posted_by: run.posted_by,
+            cancelled_by: run.cancelled_by.clone(),
             ..agent_run(run, conversation)
         }
     };
-    Ok(runs.into_iter().map(view).collect())
+    let mut views: Vec<_> = runs.into_iter().map(view).collect();
+    let principals = views.iter_mut().filter_map(|run| run.cancelled_by.as_mut());
+    name_keys(state, workspace, reader, principals.collect()).await?;
+    Ok(views)
 }
 
-pub(super) async fn view(state: &ApiState, run: Run) -> ApiResult<AgentRun> {
+pub(super) async fn view(state: &ApiState, reader: KeyRole, run: Run) -> ApiResult<AgentRun> {
     let (id, workspace) = (run.id, run.workspace.clone());
-    let mut views = views(state, &workspace, vec![run]).await?;
+    let mut views = views(state, &workspace, reader, vec![run]).await?;
     views.pop().ok_or_else(|| ApiError::not_found("run", id))
 }
 
@@ -88,7 +96,7 @@ pub(crate) async fn list_runs(
     };
     let memory = &caller.answer;
     let (runs, page) = list_part(&state, workspace, &list, &filter, &part, memory).await?;
-    let items = views(&state, workspace, runs).await?;
+    let items = views(&state, workspace, caller.role, runs).await?;
     // This list has no backward direction.
     Ok(Json(Page {
         items,
@@ -129,7 +137,7 @@ pub(crate) async fn get_run(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<Json<AgentRun>> {
     let run = caller.find_run(&state, id).await?;
-    Ok(Json(view(&state, run).await?))
+    Ok(Json(view(&state, caller.role, run).await?))
 }
 
 /// Start and size of a page of events.
@@ -346,11 +354,15 @@ pub(crate) async fn cancel_run(
     PathOf(id): PathOf<RunId>,
 ) -> ApiResult<(StatusCode, Json<AgentRun>)> {
     let run = caller.find_run(&state, id).await?;
-    let cancelling = state.runs.cancellation.cancel(&run.workspace, id, None);
+    let cancelling =
+        state
+            .runs
+            .cancellation
+            .cancel(&run.workspace, id, Principal::from(caller.key).into());
     let (status, run) = match cancelling.await? {
         CancelOutcome::Requested(run) => (StatusCode::ACCEPTED, run),
         CancelOutcome::Ended(run) => (StatusCode::OK, run),
         CancelOutcome::Unknown => return Err(ApiError::not_found("run", id)),
     };
-    Ok((status, Json(view(&state, *run).await?)))
+    Ok((status, Json(view(&state, caller.role, *run).await?)))
 }

@@ -244,6 +244,7 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
         duration_ms: None,
         retry_of: None,
         posted_by: None,
+        cancelled_by: None,
         id: None,
         binding_id: None,
         updated_at: None,

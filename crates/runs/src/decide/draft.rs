@@ -72,6 +72,7 @@ impl RunDraft {
             last_sequence: 0,
             deadline_at: row.deadline_at,
             cancel_requested_at: None,
+            cancelled_by: None,
             snapshot_sha256: row.snapshot_sha256.clone(),
             output: None,
             error: None,

@@ -2,6 +2,7 @@
 
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
+use protocol::principal::PrincipalKind;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use super::{ORIGIN_CONFIG, agent_record, columns, is_unchanged};
@@ -112,7 +113,9 @@ impl AgentRepository<'_> {
             .filter(agents::Column::Name.eq(spec.name.as_str()))
             .one(&self.db.readers)
             .await?;
-        Ok(row.is_some_and(|row| is_unchanged(&row, &columns(spec, &[]))))
+        Ok(row.is_some_and(|row| {
+            is_unchanged(&row, &columns(spec, &[], &PrincipalKind::Config.into()))
+        }))
     }
 
     /// Agents bound to one of these runners, by name.

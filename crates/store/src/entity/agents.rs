@@ -22,6 +22,7 @@ pub struct Model {
     pub updated_at: i64,
     /// JSON: faults that disable an agent of the config file.
     pub refused: Option<String>,
+    pub updated_by: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -37,6 +37,7 @@ pub struct Model {
     pub parent_run_id: Option<String>,
     pub retry_of: Option<String>,
     pub posted_by: Option<String>,
+    pub cancelled_by: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -6,7 +6,7 @@ use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
-use crate::conversation::cancel_all;
+use crate::conversation::{InterruptedRun, cancel_all};
 use crate::error::StoreError;
 use crate::generations::{BegunGeneration, begin_generations};
 use crate::model::ingest::{ConversationPosition, Ingest, IngestPlan, Ingested};
@@ -143,8 +143,7 @@ fn read_locked(row: &SqlRow) -> Result<Locked, StoreError> {
 #[derive(Default)]
 pub(super) struct Rows<'a> {
     runs: Vec<(RunEvent<'a>, Box<NewRun>, Begin)>,
-    /// Runs to cancel, each with the time of the request.
-    cancels: Vec<(RunId, i64)>,
+    cancels: Vec<InterruptedRun>,
     /// Sorted by workspace and id, the write order of all replicas.
     events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
@@ -185,7 +184,11 @@ impl<'a> Rows<'a> {
                 cancel,
                 answer,
             } => {
-                let cancels = cancel.iter().map(|run| (*run, ingest.at));
+                let cancels = cancel.into_iter().map(|run| InterruptedRun {
+                    run,
+                    event_id: ingest.event_id.clone(),
+                    at: ingest.at,
+                });
                 self.cancels.extend(cancels);
                 let queued = self.run(event, run, Begin::Queued);
                 (Some(queued), message, answer)

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use protocol::admin::{AgentSpec, DeltaMode, EndpointMode, Fault};
 use protocol::id::{AgentId, EndpointId, RunnerId, WorkspaceId};
+use protocol::principal::Principal;
 use protocol::resources::SkillResource;
 
 /// An agent with its stored metadata.
@@ -16,6 +17,8 @@ pub struct AgentRecord {
     pub version: i64,
     pub created_at: i64,
     pub updated_at: i64,
+    /// Cause of the last change; `None`: an older gateway did not record it.
+    pub updated_by: Option<Principal>,
     /// Faults that disable an agent of the config file; empty for all others.
     pub refused: Vec<Fault>,
 }

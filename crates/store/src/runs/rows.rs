@@ -5,6 +5,7 @@ use std::str::FromStr;
 use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::id::{EndpointId, WorkspaceId};
+use protocol::principal::Principal;
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 
@@ -34,6 +35,21 @@ fn id_if_any<T: FromStr>(
     id.map(|id| parsed(column, row, id)).transpose()
 }
 
+/// The principal in a column; `None` for NULL.
+pub(crate) fn principal_if_any(
+    column: &'static str,
+    row: &str,
+    stored: Option<&str>,
+) -> Result<Option<Principal>, StoreError> {
+    let read = |stored| {
+        Principal::from_stored(stored).ok_or_else(|| StoreError::Corrupt {
+            column,
+            row: row.to_owned(),
+        })
+    };
+    stored.map(read).transpose()
+}
+
 pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
     let row = model.id.as_str();
     let corrupt = |column| StoreError::Corrupt {
@@ -60,6 +76,7 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         parent_run_id: id_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
         retry_of: id_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
         posted_by: id_if_any("runs.posted_by", row, model.posted_by.as_deref())?,
+        cancelled_by: principal_if_any("runs.cancelled_by", row, model.cancelled_by.as_deref())?,
         event_id: model.event_id,
         trace_parent: model.trace_parent.as_deref().and_then(TraceParent::parse),
         conversation_key: model.conversation_key,

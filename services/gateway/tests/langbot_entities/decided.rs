@@ -124,6 +124,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         &["AgentRun.posted_by is only ours"],
     ),
     (
+        "the cause of a cancel, for its operator; left out in the host API",
+        &["AgentRun.cancelled_by is only ours"],
+    ),
+    (
         "a live run may wait for the answer; peers ignore what they do not know",
         &["InteractionRequest.await is only ours"],
     ),

@@ -88,11 +88,11 @@ impl Interaction {
     }
 }
 
-/// The records for a reader of this role; `None`: a link.
+/// The records for a reader of this role.
 pub(super) async fn views(
     state: &ApiState,
     workspace: &WorkspaceId,
-    reader: Option<KeyRole>,
+    reader: KeyRole,
     records: Vec<InteractionRecord>,
 ) -> ApiResult<Vec<Interaction>> {
     let now = state.runs.clock().now_ms();
@@ -109,7 +109,7 @@ pub(super) async fn views(
 pub(super) async fn view(
     state: &ApiState,
     workspace: &WorkspaceId,
-    reader: Option<KeyRole>,
+    reader: KeyRole,
     record: InteractionRecord,
 ) -> ApiResult<Interaction> {
     let id = record.id.clone();

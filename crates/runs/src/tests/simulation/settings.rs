@@ -103,6 +103,7 @@ pub(in crate::tests) fn run(
         last_sequence: 0,
         deadline_at: epoch_ms(now + DEADLINE),
         cancel_requested_at: None,
+        cancelled_by: None,
         snapshot_sha256: String::new(),
         output: None,
         error: None,
