@@ -51,6 +51,7 @@ test("cancel lists its effects and ends the run", async ({ signedIn, gateway }) 
   await signedIn.getByRole("button", { name: "Cancel…" }).click();
   await dialog.getByRole("button", { name: "Cancel the run" }).click();
   await expect(signedIn.getByRole("heading", { level: 1 })).toContainText("cancelled");
+  await expect(signedIn.locator(".facts")).toContainText("Cancelled by");
   await signedIn.getByRole("button", { name: "Run again" }).click();
   await expect(signedIn).not.toHaveURL(new RegExp(id));
   await expect(signedIn.getByText("Repeats")).toBeVisible();
@@ -71,6 +72,10 @@ test("question answered elsewhere disappears", async ({ signedIn, gateway }) => 
   await gateway.call(`/v1/interactions/${items[0].id}/submit`, answer);
   await expect(form).toHaveCount(0);
   await expect(signedIn.getByRole("alert")).toHaveCount(0);
+  // The closed question names its answer and the key that gave it.
+  const closed = signedIn.getByRole("row").filter({ hasText: "Which floor?" });
+  await expect(closed).toContainText("by key");
+  await expect(closed.getByRole("strong")).toHaveText("2");
 });
 
 test("plan is approved on the page of its run, and continues", async ({ signedIn, gateway }) => {
@@ -84,7 +89,15 @@ test("plan is approved on the page of its run, and continues", async ({ signedIn
     items.some((run: { run_id: string }) => run.run_id > id),
   );
   await signedIn.goto(`${gateway.url}/console/runs/${items[0].run_id}?tab=calls`);
-  await expect(signedIn.getByRole("tabpanel")).toContainText("post_note");
+  const calls = signedIn.getByRole("tabpanel");
+  await expect(calls).toContainText("post_note");
+  // Who allowed it: the policy, and the answered question.
+  const call = calls.getByRole("row").filter({ hasText: "call_tool post_note" });
+  await expect(call).toContainText("resource_policy.tools of the agent's policy");
+  await expect(call.getByRole("link", { name: request.title })).toBeVisible();
+  await expect(call).toContainText("by key");
+  await calls.getByRole("searchbox").fill(request.title);
+  await expect(calls.getByRole("row")).toHaveCount(2);
 });
 
 test("event is tried and sent by a form", async ({ signedIn, gateway }) => {

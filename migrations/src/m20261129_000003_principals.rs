@@ -1,18 +1,21 @@
-//! The principal of a cancel request and of the last change of an agent.
+//! The principals of cancel requests and of the last changes of agents; the questions that allowed calls.
 
 use sea_orm_migration::prelude::*;
 
 #[derive(DeriveMigrationName)]
 pub(crate) struct Migration;
 
-// `KIND` or `KIND:ID`; NULL: recorded by an older gateway, or no such request.
-const UP: [&str; 2] = [
+// Principals are `KIND` or `KIND:ID`; NULL: recorded by an older gateway, or no such request. `interaction_id` is the
+// gateway's id of a question.
+const UP: [&str; 3] = [
     "ALTER TABLE runs ADD COLUMN cancelled_by TEXT",
     "ALTER TABLE agents ADD COLUMN updated_by TEXT",
+    "ALTER TABLE audit_entries ADD COLUMN interaction_id TEXT",
 ];
-const DOWN: [&str; 2] = [
+const DOWN: [&str; 3] = [
     "ALTER TABLE runs DROP COLUMN cancelled_by",
     "ALTER TABLE agents DROP COLUMN updated_by",
+    "ALTER TABLE audit_entries DROP COLUMN interaction_id",
 ];
 
 #[async_trait::async_trait]
@@ -30,7 +33,7 @@ impl MigrationTrait for Migration {
     }
 }
 
-async fn execute(manager: &SchemaManager<'_>, statements: [&str; 2]) -> Result<(), DbErr> {
+async fn execute(manager: &SchemaManager<'_>, statements: [&str; 3]) -> Result<(), DbErr> {
     for statement in statements {
         manager
             .get_connection()

@@ -61,7 +61,15 @@ async fn approved_calls_are_made_once_by_later_runs(#[values(Sqlite, Postgres)] 
         .await;
     let rows = audit.body["items"].as_array().unwrap().clone();
     let calls = rows.iter().filter(|row| row["resource"] == "post");
-    assert_eq!(calls.count(), 1, "{rows:?}");
+    let calls: Vec<_> = calls.collect();
+    assert_eq!(calls.len(), 1, "{rows:?}");
+    assert_eq!(calls[0]["rule"], "resource_policy.tools allows it");
+    let approval = &calls[0]["approval"];
+    assert_members!(approval, {"run_id": asking, "action_id": "allow_once"});
+    assert_eq!(approval["by"]["kind"], "api_key", "{approval}");
+    let id = approval["interaction_id"].as_str().unwrap();
+    let question = house.client.get(&format!("/v1/interactions/{id}")).await;
+    assert_eq!(question.body["request"]["title"], approval["title"]);
 }
 
 #[rstest]

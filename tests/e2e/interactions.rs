@@ -27,6 +27,7 @@ pub async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> 
     let asking = |id: &str| {
         let mut manifest = manifest(id);
         manifest["permissions"]["interactions"] = json!(["request"]);
+        manifest["permissions"]["tools"] = json!(["call"]);
         manifest["capabilities"]["interactions"] = json!(true);
         manifest
     };

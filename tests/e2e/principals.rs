@@ -4,11 +4,13 @@ use reqwest::Method;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::interactions::{ask, asking_event, question, stage};
-use crate::support::client::{Client, message};
+use crate::interactions::{ask, asking_event, question, stage, stage_with};
+use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::RUNNER_ID;
+use crate::support::tool_server::ToolServer;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite};
+use crate::tools::tools_at;
 
 /// An API key of this role, with its id.
 struct NamedKey {
@@ -151,4 +153,78 @@ async fn keys_of_every_role_read_themselves(#[values(Sqlite, Postgres)] engine: 
     }
     let owner = stage.gateway.owner().get("/v1/whoami").await.expect(200);
     assert_members!(owner.body, {"role": "owner", "workspace_id": null});
+}
+
+#[rstest]
+#[tokio::test]
+async fn calls_name_only_questions_of_their_conversation(
+    #[values(Sqlite, Postgres)] engine: Engine,
+) {
+    let tools = ToolServer::start().await;
+    let stage = stage_with(engine, |config| {
+        config.agents[0].resources = r#"tools = "*""#;
+        config.rest = tools_at(&tools, "", &["echo"]);
+    });
+    let stage = or_skip!(stage.await);
+    let operator = NamedKey::create(&stage, "operator").await;
+    let questions = ["answered", "open"].map(|id| question(id, &json!({})));
+    let asking = ask(&stage, &asking_event("m-1"), &questions).await;
+    let found = format!("/v1/interactions?run_id={asking}");
+    let found = stage.admin.get(&found).await.expect(200).body;
+    let found = found["items"].as_array().unwrap().iter();
+    let answered = found.filter(|one| one["request"]["interaction_id"] == "answered");
+    let id = answered.last().unwrap()["id"].as_str().unwrap();
+    let answer =
+        json!({"interaction_id": "answered", "action_id": "book", "values": {"room": "a"}});
+    let submit = format!("/v1/interactions/{id}/submit");
+    let taken = operator.client.create(&submit, &answer).await.expect(202);
+    stage.client.finished(&taken.run_id()).await;
+
+    let mut elsewhere = message("m-3");
+    elsewhere["conversation"]["conversation_id"] = json!("elsewhere");
+    let (same, other) = (
+        HeldRun::start(&stage, &message("m-2")).await,
+        HeldRun::start(&stage, &elsewhere).await,
+    );
+    let call = async |run: &HeldRun, approved_by: String| {
+        let request = run.request(Method::POST, "/tools/echo/call");
+        let request = request.header("approved-by", approved_by);
+        send(request.json(&json!({"parameters": {}})))
+            .await
+            .unwrap()
+            .status
+    };
+    for (run, named) in [
+        (&same, "answered"),
+        (&same, "open"),
+        (&same, "absent"),
+        (&other, "answered"),
+    ] {
+        assert_eq!(call(run, format!("{asking}/{named}")).await, 200, "{named}");
+    }
+    for malformed in [asking.clone(), "x/answered".to_owned()] {
+        assert_eq!(call(&same, malformed).await, 400);
+    }
+    let approvals = async |run: &HeldRun, client: &Client| {
+        let audit = format!("/v1/runs/{}/audit?limit=100", run.run_id);
+        let audit = client.get(&audit).await.expect(200).body;
+        let entries = audit["items"].as_array().unwrap().iter();
+        let calls = entries.filter(|entry| entry["action"] == "call_tool");
+        let rule = json!("resource_policy.tools allows it");
+        calls
+            .inspect(|call| assert_eq!(call["rule"], rule))
+            .map(|call| call["approval"].clone())
+            .collect::<Vec<_>>()
+    };
+    let expected = json!({"interaction_id": id, "run_id": asking, "title": "Which room?",
+        "action_id": "book", "by": operator.named("operator")});
+    let mut shown = approvals(&same, &stage.admin).await;
+    assert!(shown[0]["answered_at"].is_i64(), "{shown:?}");
+    shown[0].as_object_mut().unwrap().remove("answered_at");
+    assert_eq!(shown, [expected, Value::Null, Value::Null]);
+    assert_eq!(approvals(&other, &stage.admin).await, [Value::Null]);
+    let read = approvals(&same, &stage.client).await;
+    assert_eq!(read[0]["by"], operator.anonymous());
+    same.end(&stage).await;
+    other.end(&stage).await;
 }

@@ -226,6 +226,9 @@ pub struct Node {
     pub delivered: Option<(u32, NodeState)>,
     /// True if its bound arguments are approved.
     pub cleared: bool,
+    /// The question whose answer approved them, in the words of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cleared_by: Option<String>,
     /// Hash of the arguments that an approval names.
     pub approval: Option<String>,
     /// Number of the last attempt; 0 before the first.
@@ -275,6 +278,7 @@ impl Node {
             error: self.error.clone(),
             child: self.child.clone(),
             approval: self.approval.clone(),
+            cleared_by: self.cleared_by.clone(),
             attempts: self.attempts.clone(),
             ..*self
         }

@@ -108,6 +108,9 @@ pub struct StandingApproval {
     /// Arguments that may have any value, by JSON pointer; an argument in neither list is not covered.
     #[serde(default)]
     pub free: BTreeSet<String>,
+    /// The question whose answer gave it, in the words of the service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub given_by: Option<String>,
 }
 
 impl StandingApproval {
@@ -268,6 +271,7 @@ mod tests {
             effects: effects.clone(),
             arguments: BTreeMap::from([("/to/0".to_owned(), json!("a@b"))]),
             free: BTreeSet::from(["/text".to_owned(), "/a~1b".to_owned()]),
+            given_by: None,
         };
         for (input, covered) in [
             (json!({"to": ["a@b"], "text": "hello"}), true),

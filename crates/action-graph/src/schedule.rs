@@ -81,7 +81,7 @@ impl<'g> StepState<'g> {
             }
             GraphEvent::Woken { id, attempt } => self.attempts().woken(&id, attempt),
             GraphEvent::TimerFired { id, attempt } => self.attempts().timer_fired(&id, attempt),
-            GraphEvent::Approved { ids } => self.decisions().approved(&ids),
+            GraphEvent::Approved { ids, by } => self.decisions().approved(&ids, by.as_ref()),
             GraphEvent::Denied { ids, why } => self.decisions().denied(&ids, why),
             GraphEvent::Decide { decision, by } => self.decisions().decide(&decision, by),
             GraphEvent::Revise { actions, constants } => {

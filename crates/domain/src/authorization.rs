@@ -27,6 +27,7 @@ use crate::state::StateOwner;
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
 
+mod audited;
 pub mod denials;
 mod granted;
 mod layers;
@@ -637,6 +638,43 @@ mod tests {
             found.map(|decision| (decision.granted, decision.layer))
         };
         assert_eq!(trimmed("invoke", "m1"), Some((true, Layer::EventScope)));
+        for (action, resource, operation, rule) in [
+            (
+                "models_invoke",
+                "m1",
+                "invoke",
+                "resource_policy.models allows it",
+            ),
+            (
+                "call_tool",
+                "search",
+                "call",
+                "resource_policy.tools allows it",
+            ),
+            (
+                "history_page",
+                "conversation",
+                "page",
+                "resource_policy.history allows it",
+            ),
+            (
+                "state_set",
+                "conversation/a/b",
+                "state",
+                "state_policy.scopes allows it",
+            ),
+            ("run_list", "conversation", "list", "every layer allows it"),
+            (
+                "models_invoke",
+                "m2",
+                "invoke",
+                "granted by the run's snapshot",
+            ),
+            ("run_get", "run", "get", "open to every run"),
+        ] {
+            let allowing = full.allowing_rule(action, resource, operation);
+            assert_eq!(allowing, rule, "{action} {resource}");
+        }
         assert_eq!(
             trimmed("invoke", "m2"),
             Some((false, Layer::ConfigSelector))

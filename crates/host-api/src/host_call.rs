@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
-use store::{AuditEntry, AuditOutcome};
+use store::{ApprovalReference, AuditEntry, AuditOutcome};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
@@ -52,8 +52,24 @@ impl HostCall {
         call: AuditedCall<'_>,
         permission: Result<T, E>,
     ) -> ApiResult<(Self, T)> {
+        Self::begin_approved(caller, state, call, permission, None).await
+    }
+
+    /// Like `begin`, and names the question that approved the call in the audit log.
+    pub(super) async fn begin_approved<T, E: Display + Into<ApiError>>(
+        caller: &RunCaller,
+        state: &ApiState,
+        call: AuditedCall<'_>,
+        permission: Result<T, E>,
+        approval: Option<&ApprovalReference>,
+    ) -> ApiResult<(Self, T)> {
         let refusal = permission.as_ref().err().map(ToString::to_string);
-        let entry = caller.audit_entry(state, call, refusal.as_deref(), 0);
+        let mut entry = caller.audit_entry(state, call, refusal.as_deref(), 0);
+        if let Some(approval) = approval.filter(|_| entry.allowed) {
+            let store = state.runs.store();
+            let run = &caller.grant.run;
+            entry.interaction_id = store.interactions().find_approval(run, approval).await?;
+        }
         let begun = Self::begun(caller, state, entry).await?;
         Ok((begun, permission.map_err(Into::into)?))
     }

@@ -293,6 +293,7 @@ impl RunMcpServer {
             caller,
             state,
             name,
+            approval: None,
         };
         let result = calling.call(arguments, None).await?;
         // Looked up after the call: the call has checked the grant.

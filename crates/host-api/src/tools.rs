@@ -12,10 +12,11 @@ use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::resources::{StateScope, ToolOperation, ToolResource};
 use protocol::tool::{
-    CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription, ToolDetail, ToolList,
+    APPROVED_BY_HEADER, CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription,
+    ToolDetail, ToolList,
 };
 use serde_json::{Value, json};
-use store::{ActivateSkill, KeyOf, StateAccess};
+use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess};
 
 use crate::host_call::{HostCall, Spend};
 use crate::idempotent_call::IdempotentCall;
@@ -101,7 +102,8 @@ pub(super) async fn read_detail(
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique for each intended call"),
-        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days")),
+        ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days"),
+        ("Approved-By" = Option<String>, Header, description = "The answered question that approved the call, for the audit log: `{run_id}/{interaction_id}` of this run or of an earlier run of its agent in its conversation. A question that is not found is ignored, and the header grants nothing")),
     request_body = CallTool, responses(
     (status = 200, description = "The tool's result, which may be an error that the tool reports", body = ToolCallResult),
     (status = 400, description = "A parameter does not match the schema, the tool rejected it, or the run has no conversation for the key scope", body = ErrorBody),
@@ -130,6 +132,7 @@ pub(crate) async fn call_tool(
         caller: &caller,
         state: &state,
         name: &name,
+        approval: approval_of(&headers)?,
     };
     let result = call.call(body.parameters, key).await?;
     Ok(Json(ToolCallResult { result }))
@@ -140,6 +143,8 @@ pub(super) struct ToolCalling<'a> {
     pub(super) caller: &'a RunCaller,
     pub(super) state: &'a ApiState,
     pub(super) name: &'a str,
+    /// The answered question that approved the call.
+    pub(super) approval: Option<ApprovalReference>,
 }
 
 /// An idempotency key and its scope.
@@ -161,6 +166,23 @@ fn scope_of(headers: &HeaderMap) -> ApiResult<Option<KeyScope>> {
         .ok_or_else(|| ApiError::invalid_argument(message))
 }
 
+/// Parses the header with the question that approved the call.
+fn approval_of(headers: &HeaderMap) -> ApiResult<Option<ApprovalReference>> {
+    let Some(named) = single_header(headers, APPROVED_BY_HEADER)? else {
+        return Ok(None);
+    };
+    let approval = named.split_once('/').and_then(|(run_id, interaction_id)| {
+        Some(ApprovalReference {
+            run_id: run_id.parse().ok()?,
+            interaction_id: interaction_id.to_owned(),
+        })
+    });
+    let message = "`Approved-By` must be `{run_id}/{interaction_id}` of an answered question";
+    approval
+        .map(Some)
+        .ok_or_else(|| ApiError::invalid_argument(message))
+}
+
 impl ToolCalling<'_> {
     /// Calls the tool. Checks the grant, the unchanged definition, the parameters and the idempotency key.
     pub(super) async fn call(
@@ -178,8 +200,9 @@ impl ToolCalling<'_> {
             .grant
             .snapshot
             .tool(self.name, ToolOperation::Call);
-        let (mut host_call, granted) =
-            HostCall::begin(self.caller, self.state, call, permission).await?;
+        let approval = self.approval.as_ref();
+        let begun = HostCall::begin_approved(self.caller, self.state, call, permission, approval);
+        let (mut host_call, granted) = begun.await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         // Held by the call until its end.
         if let Err(refused) = host_call.take_slot(CallKind::Tool) {

@@ -54,6 +54,9 @@ pub struct CallTool {
 /// Request header with the [`KeyScope`] of a tool call's `Idempotency-Key`.
 pub const KEY_SCOPE_HEADER: &str = "idempotency-key-scope";
 
+/// Request header with the answered question that approved a tool call: `{run_id}/{interaction_id}`.
+pub const APPROVED_BY_HEADER: &str = "approved-by";
+
 /// Runs that share the `Idempotency-Key` of a tool call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

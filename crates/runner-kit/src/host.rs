@@ -39,7 +39,7 @@ pub use models::{ModelStream, ModelsApi};
 pub use runs::{RunEventsQuery, RunPageQuery, RunsApi};
 pub use state::StateApi;
 pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
-pub use tools::ToolsApi;
+pub use tools::{CallOptions, ToolsApi};
 
 use connection::HostConnection;
 use token::{Credentials, GatewayClock, Times};

@@ -145,6 +145,7 @@ impl Interactions {
                 operation: "submit",
                 allowed: true,
                 rule: sender.rule().into(),
+                interaction_id: Some(record.id.clone()),
                 bytes: answer.len() as u64,
                 at: now,
                 is_shared: false,

@@ -34,6 +34,8 @@ pub struct AuditRecord {
     /// `allow` or `deny`.
     pub decision: String,
     pub rule: String,
+    /// The gateway's id of the answered question that allowed the call.
+    pub interaction_id: Option<String>,
     pub bytes: u64,
     pub at: i64,
     /// Number of aggregated calls.
@@ -59,7 +61,7 @@ pub(crate) async fn insert(
             own.push((entry, 1));
         }
     }
-    let row = |(entry, calls): (&AuditEntry, i64)| -> [Value; 11] {
+    let row = |(entry, calls): (&AuditEntry, i64)| -> [Value; 12] {
         [
             entry.id.to_string().into(),
             entry.workspace.to_string().into(),
@@ -72,10 +74,11 @@ pub(crate) async fn insert(
             signed(entry.bytes).into(),
             entry.at.into(),
             calls.into(),
+            entry.interaction_id.clone().into(),
         ]
     };
     let into = "audit_entries (id, workspace_id, run_id, action, resource, operation, decision, rule, bytes, at, \
-        calls)";
+        calls, interaction_id)";
     inserted(conn, into, own.into_iter().map(row).collect()).await?;
     // The conflict target must name a unique index: `SQLite` keys the table by run.
     let key = match conn.backend() {
@@ -249,6 +252,7 @@ impl AuditRepository<'_> {
                 operation: row.operation,
                 decision: row.decision,
                 rule: row.rule,
+                interaction_id: row.interaction_id,
                 at: row.at,
                 outcome: row.outcome,
                 duration_ms: row.duration_ms,

@@ -1,6 +1,7 @@
 //! Interactions: questions of runs to users. The ledger event and its question are written together. An answer
 //! is an event with a reserved key, so each question has one answer.
 
+mod approval;
 mod awaited;
 mod list;
 
@@ -16,6 +17,7 @@ use crate::page::Columns;
 use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, SqlRow, inserted};
 
+pub use approval::{AnswerSummary, ApprovalReference};
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
 pub use list::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,

@@ -170,6 +170,7 @@ impl Append {
                     operation: "state",
                     allowed: false,
                     rule: full.to_string().into(),
+                    interaction_id: None,
                     bytes: update.value.len() as u64,
                     at: self.at,
                     is_shared: false,

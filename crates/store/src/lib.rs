@@ -120,9 +120,10 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
-    AnswerDelivery, AnsweredInteraction, AwaitedRecord, CloseAwaited, DeliverAnswer,
-    ExpiryPosition, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
-    InteractionsFound, LinkInteraction, TakenAs, answer_event_id,
+    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AwaitedRecord,
+    CloseAwaited, DeliverAnswer, ExpiryPosition, InteractionFilter, InteractionOrder,
+    InteractionRecord, InteractionStatus, InteractionsFound, LinkInteraction, TakenAs,
+    answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,

@@ -240,6 +240,7 @@ pub(crate) fn audit(id: Uuid) -> AuditEntry {
         operation: "state",
         allowed: true,
         rule: "".into(),
+        interaction_id: None,
         bytes: 1,
         at: 1,
         is_shared: false,

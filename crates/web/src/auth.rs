@@ -354,10 +354,14 @@ impl RunCaller {
             resource: truncated_name(call.resource).to_owned(),
             operation: call.operation,
             allowed: refusal.is_none(),
-            rule: match refusal {
-                Some(refusal) => refusal.to_owned().into(),
-                None => "granted by the run's snapshot".into(),
+            rule: if let Some(refusal) = refusal {
+                refusal.to_owned().into()
+            } else {
+                let snapshot = &self.grant.snapshot;
+                let rule = snapshot.allowing_rule(call.action, call.resource, call.operation);
+                rule.into()
             },
+            interaction_id: None,
             bytes: bytes as u64,
             at: state.runs.clock().now_ms(),
             is_shared: false,

@@ -5,8 +5,7 @@ use protocol::JsonObject;
 use protocol::child_run::{ChildRun, ChildRunRequest};
 use protocol::id::RunId;
 use protocol::run::AgentRun;
-use protocol::tool::KeyScope;
-use runner_kit::host::Host;
+use runner_kit::host::{CallOptions, Host};
 use serde_json::Value;
 
 pub use crate::records::{HostResult, RecordsHost};
@@ -17,13 +16,12 @@ pub trait GraphAgentHost: AgentHost + RecordsHost {
     /// Ledger row of this run.
     fn run(&self) -> impl Future<Output = HostResult<AgentRun>> + Send;
 
-    /// Calls a tool at most once for a key. `scope`: runs that share the key.
+    /// Calls a tool at most once for the key of the options.
     fn call_tool(
         &self,
         name: &str,
         parameters: JsonObject,
-        key: &str,
-        scope: KeyScope,
+        options: CallOptions<'_>,
     ) -> impl Future<Output = HostResult<Value>> + Send;
 
     /// Bytes of an artifact from `first` to `last`, inclusive.
@@ -60,10 +58,9 @@ impl GraphAgentHost for Host {
         &self,
         name: &str,
         parameters: JsonObject,
-        key: &str,
-        scope: KeyScope,
+        options: CallOptions<'_>,
     ) -> HostResult<Value> {
-        let answer = self.tools().call_once(name, parameters, key, scope).await?;
+        let answer = self.tools().call_once(name, parameters, options).await?;
         Ok(answer.result)
     }
 

@@ -8,9 +8,10 @@ use action_graph::action::{Action, Executor, ExecutorKind, FailureMode};
 use action_graph::bind::is_binding;
 use action_graph::code::Code;
 use action_graph::declaration::{Payload, Section};
+use action_graph::graph::Graph;
 use action_graph::ids::ActionId;
 use action_graph::json::pretty;
-use action_graph::node::Sent;
+use action_graph::node::{Node, Sent};
 use action_graph::rules::KnownFacts;
 use action_graph::schedule::ActionOutcome;
 use action_graph::validate::{AcceptedDeclaration, Context};
@@ -41,6 +42,23 @@ pub(crate) fn outcome(outcome: ActionOutcome) -> ActionOutcome {
         } => ActionOutcome::failed(Code::ApprovalDenied, "the user refused the plan", Sent::Yes),
         outcome => outcome,
     }
+}
+
+/// Records the answered question at its action, for calls of the plan.
+pub(crate) fn note_answer(graph: &mut Graph, id: &ActionId, question: Option<String>) {
+    let node = graph.nodes.iter_mut().find(|node| node.action.id == *id);
+    if let Some(node) = node {
+        node.cleared_by = question;
+    }
+}
+
+/// The question whose answer approved the plan of an action.
+pub(crate) fn approval_of(graph: &Graph, node: &Node) -> Option<String> {
+    // Instances of a fan-out have the dependencies of their declared action.
+    let declared = node.parent.as_ref().and_then(|parent| graph.node(parent));
+    let action = &declared.unwrap_or(node).action;
+    let question = action.depends_on.iter().find(|id| is_question(id))?;
+    graph.node(question)?.cleared_by.clone()
 }
 
 /// True if the agent's configuration or the program requires an approval of plans.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use action_graph::declaration::{GraphDecision, Intent};
 use action_graph::ids::GraphId;
 use action_graph::node::{NodeState, Wait};
+use action_graph::rules::StandingApproval;
 use action_graph::schedule::{
     ActionOutcome, Actor, Command, Denial, Execute, GraphEvent, RecoveredAttempt,
 };
@@ -259,7 +260,8 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
             };
             match node.state {
                 NodeState::Waiting(Wait::Approval) => {
-                    events.push(self.consent(position, about, submission).await?);
+                    let by = ask.reference();
+                    events.push(self.consent(position, about, submission, by).await?);
                 }
                 NodeState::Waiting(Wait::User) => {
                     let execute = Execute {
@@ -269,10 +271,13 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                         input: node.input.clone().unwrap_or_default(),
                         key: String::new(),
                         timeout_ms: None,
+                        approved_by: None,
                     };
                     let mut outcome: ActionOutcome = human::outcome(&execute, submission);
                     if plan_approval::is_question(&execute.id) {
                         outcome = plan_approval::outcome(outcome);
+                        let graph = &mut self.driver.graphs.live_graphs[position].graph;
+                        plan_approval::note_answer(graph, &execute.id, ask.reference());
                     }
                     let (id, attempt) = (execute.id, execute.attempt);
                     events.push(GraphEvent::Finished {
@@ -309,6 +314,7 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         position: usize,
         about: &QuestionSubject,
         submission: &Submission,
+        by: Option<String>,
     ) -> Result<GraphEvent, Halt> {
         let consent = human::consent_of(&about.id, submission);
         let ids = vec![(about.id.clone(), about.hash.clone().unwrap_or_default())];
@@ -322,7 +328,10 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
         let resolved =
             node.and_then(|node| Some((node.action.resolved.clone()?, node.input.clone()?)));
         if let (Consent::Conversation, Some((resolved, input))) = (consent, resolved) {
-            let standing = pattern(&resolved.target, &resolved.effects, &input);
+            let standing = StandingApproval {
+                given_by: by.clone(),
+                ..pattern(&resolved.target, &resolved.effects, &input)
+            };
             match self.driver.graphs.records.allow(&standing).await {
                 Ok(()) => {
                     // Graphs copied the approvals at their opening.
@@ -337,6 +346,6 @@ impl<H: GraphAgentHost> GraphTakeover<'_, H> {
                 }
             }
         }
-        Ok(GraphEvent::Approved { ids })
+        Ok(GraphEvent::Approved { ids, by })
     }
 }

@@ -5,10 +5,9 @@ import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { tryEventOf } from "../../lib/compose";
 import { Json, Loading } from "../../ui/parts";
-import { PrincipalName } from "../../ui/principal";
 import { Problem } from "../../ui/problem";
-import { When } from "../../ui/when";
 import { AgentEditor } from "./editor";
+import { LastChange } from "./last-change";
 import { type Agent, type AgentSpec, agentQuery, specOf } from "./queries";
 import { RegisteredSkills } from "./skills";
 
@@ -81,21 +80,6 @@ function StoredAgent({ agentId, ...form }: StoredProps) {
       )}
       {agent.data !== undefined && <RegisteredSkills agentId={agentId} />}
     </>
-  );
-}
-
-function LastChange({ agent }: { agent: Agent }) {
-  const t = useText();
-  return (
-    <p className="faint">
-      {t("agents.version", { n: agent.version })} · {t("agents.updated")} <When at={agent.updated_at} />
-      {agent.updated_by != null && (
-        <>
-          {" "}
-          {t("question.by")} <PrincipalName principal={agent.updated_by} />
-        </>
-      )}
-    </p>
   );
 }
 

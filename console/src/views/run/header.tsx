@@ -117,7 +117,10 @@ function RunFacts({ run }: { run: Run }) {
     { label: t("run.conversation"), value: run.conversation_id && <ConversationLink run={run} /> },
     { label: t("run.parent"), value: run.parent_run_id && <RunLink runId={run.parent_run_id} /> },
     { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
-    { label: t("run.cancelledBy"), value: run.cancel_requested_at == null ? null : <CancelledBy run={run} /> },
+    {
+      label: t("run.cancelledBy"),
+      value: run.cancel_requested_at == null ? null : <CancelledBy run={run} />,
+    },
   ];
   return <Facts facts={facts} />;
 }

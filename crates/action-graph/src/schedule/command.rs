@@ -58,6 +58,8 @@ pub struct Execute {
     pub key: String,
     /// Longest run in milliseconds, where the action has a limit of its own.
     pub timeout_ms: Option<u32>,
+    /// The question whose answer approved the arguments, in the words of the service.
+    pub approved_by: Option<String>,
 }
 
 /// One requested approval.

@@ -50,6 +50,8 @@ pub enum GraphEvent {
     Approved {
         /// The actions, with the hashes that the approval named.
         ids: Vec<(ActionId, String)>,
+        /// The question, in the words of the service.
+        by: Option<String>,
     },
     /// An approval did not come.
     Denied {

@@ -231,7 +231,7 @@ impl StepState<'_> {
 
 impl DecisionEvents<'_, '_> {
     /// Rule 14. An approval covers the bytes that it names, once.
-    pub(super) fn approved(&mut self, ids: &[(ActionId, String)]) {
+    pub(super) fn approved(&mut self, ids: &[(ActionId, String)], by: Option<&String>) {
         for (id, hash) in ids {
             let Some(position) = self.waiting_for_approval(id) else {
                 continue;
@@ -243,6 +243,7 @@ impl DecisionEvents<'_, '_> {
                 continue;
             }
             node.cleared = true;
+            node.cleared_by = by.cloned();
             self.step.go(position, NodeState::Pending, None);
         }
     }

@@ -96,8 +96,12 @@ impl ReadyRules<'_, '_> {
             return None;
         };
         let mut standing = self.step.graph.settings.standing.iter();
-        if standing.any(|one| one.covers(&resolved.target, &resolved.effects, input)) {
-            self.step.graph.nodes[position].cleared = true;
+        let covering = standing.find(|one| one.covers(&resolved.target, &resolved.effects, input));
+        if let Some(covering) = covering {
+            let by = covering.given_by.clone();
+            let node = &mut self.step.graph.nodes[position];
+            node.cleared = true;
+            node.cleared_by = by;
             return None;
         }
         // Fails now: no event could ever end the wait.

@@ -95,6 +95,7 @@ impl ReadyRules<'_, '_> {
             input: node.input.clone().unwrap_or_default(),
             key,
             timeout_ms: node.action.timeout_ms,
+            approved_by: node.cleared_by.clone().filter(|_| node.cleared),
         };
         let (state, command) = match node.kind() {
             ExecutorKind::Human => (NodeState::Waiting(Wait::User), Command::Ask(execute)),

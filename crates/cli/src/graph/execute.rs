@@ -170,6 +170,7 @@ impl GraphExecutor<'_> {
             None => return,
             Some(true) => GraphEvent::Approved {
                 ids: vec![(request.id, request.hash)],
+                by: None,
             },
             Some(false) => GraphEvent::Denied {
                 ids: vec![request.id],

@@ -1,13 +1,21 @@
 //! The audit log of a run.
 
+use std::collections::HashMap;
+
 use axum::Json;
 use axum::extract::State;
+use domain::run::Run;
+use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
 use protocol::id::RunId;
+use protocol::principal::Principal;
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
+use store::{AnswerSummary, AuditRecord, StoreError};
 
+use super::interactions::principal;
 use super::usage::TokensByPrice;
+use crate::principals::name_keys;
 use keys::cursor::{CursorKind, InvalidCursor};
 use web::auth::ScopedCaller;
 use web::error::ApiResult;
@@ -35,8 +43,13 @@ pub(crate) struct AuditEntryView {
     operation: String,
     /// `allow` or `deny`.
     decision: String,
-    /// Reason of the decision.
+    /// Reason of the decision. Of an allowed call that needs a grant, the rule of its decision in
+    /// `GET /v1/runs/{run_id}/authorization`, for example `resource_policy.tools allows it`.
     rule: String,
+    /// The answered question that allowed the call: of the entry `interaction_answer` itself, otherwise as the runner named
+    /// it by `Approved-By`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval: Option<CallApproval>,
     /// Bytes written, or bytes received from an external service.
     bytes: u64,
     /// Outcome of an external call, for example to a model or tool: `ok` or an error code. Absent while it is in
@@ -57,6 +70,62 @@ pub(crate) struct AuditEntryView {
     /// Milliseconds from the creation of the run to the newest of these calls.
     #[schema(minimum = 0)]
     offset_ms: i64,
+}
+
+/// An answered question that allowed a call.
+#[derive(Clone, Serialize, utoipa::ToSchema)]
+pub(crate) struct CallApproval {
+    /// Id of the interaction, see `GET /v1/interactions/{interaction}`.
+    interaction_id: String,
+    /// The asking run.
+    #[schema(value_type = String)]
+    run_id: RunId,
+    title: String,
+    /// Id of the chosen action. Absent if the answer names none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    action_id: Option<String>,
+    /// The credential of the answer: an API key, or the link.
+    by: Principal,
+    /// Time of the answer, in epoch seconds.
+    answered_at: i64,
+}
+
+impl CallApproval {
+    fn of(summary: AnswerSummary) -> Option<Self> {
+        let actor = serde_json::from_str(&summary.answered_by).ok()?;
+        Some(Self {
+            interaction_id: summary.id,
+            run_id: summary.run_id,
+            title: summary.title,
+            action_id: summary.action_id,
+            by: principal(actor)?,
+            answered_at: summary.answered_at.div_euclid(1000),
+        })
+    }
+}
+
+/// The questions of these entries that still exist, by id.
+async fn approvals(
+    state: &ApiState,
+    run: &Run,
+    reader: KeyRole,
+    entries: &[AuditRecord],
+) -> Result<HashMap<String, CallApproval>, StoreError> {
+    let ids = entries
+        .iter()
+        .filter_map(|entry| entry.interaction_id.clone());
+    let store = state.runs.store();
+    let found = store
+        .interactions()
+        .find_answer_summaries(&run.workspace, ids)
+        .await?;
+    let mut approvals: Vec<_> = found.into_iter().filter_map(CallApproval::of).collect();
+    let principals = approvals.iter_mut().map(|approval| &mut approval.by);
+    name_keys(state, &run.workspace, reader, principals.collect()).await?;
+    let by_id = approvals
+        .into_iter()
+        .map(|approval| (approval.interaction_id.clone(), approval));
+    Ok(by_id.collect())
 }
 
 /// Lists the host API calls of a run in order, both allowed and denied.
@@ -102,11 +171,13 @@ pub(crate) async fn list_run_audit(
     let usage = state.runs.store().usage();
     // One query for the page instead of one for each row.
     let tokens = usage.tokens_of_calls(run.id, ids).await?;
+    let approvals = approvals(&state, &run, caller.role, &found.items).await?;
     let items = found
         .items
         .into_iter()
         .map(|record| AuditEntryView {
             tokens: tokens.get(&record.id).copied().map(Into::into),
+            approval: (record.interaction_id).and_then(|id| approvals.get(&id).cloned()),
             id: record.id,
             action: record.action,
             resource: record.resource,

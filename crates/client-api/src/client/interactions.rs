@@ -33,6 +33,7 @@ use web::json::JsonBody;
 use web::query::{PathOf, QueryOf, conversations_of, page_limit};
 use web::state::ApiState;
 
+pub(super) use answer::principal;
 pub(super) use link::LinkCaller;
 pub(super) use view::read_request;
 use view::{Interaction, view, views};

@@ -297,12 +297,15 @@ pub(crate) async fn list_run_rejections(
 pub(crate) struct RunAuthorization {
     #[schema(value_type = String)]
     run_id: RunId,
+    /// Version of the agent whose policy grants.
+    agent_version: i64,
     /// Hash of the frozen snapshot: the token's `res` claim.
     snapshot_sha256: String,
     resources: AgentResources,
     available_apis: AvailableApis,
     /// Entries `{kind, id, operation, granted, layer, rule}`. The layer is manifest, `agent_policy`,
-    /// `config_selector` or `event_scope`.
+    /// `config_selector` or `event_scope`. The rule of a granted entry is the setting of the agent's policy that allows
+    /// it.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
 }
@@ -328,6 +331,7 @@ pub(crate) async fn get_run_authorization(
         })?;
         let explained = RunAuthorization {
             run_id: id,
+            agent_version: snapshot.agent_version,
             snapshot_sha256: run.snapshot_sha256,
             resources: Arc::unwrap_or_clone(snapshot.resources),
             available_apis: snapshot.available_apis,

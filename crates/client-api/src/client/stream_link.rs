@@ -174,6 +174,7 @@ fn audit(link: &StreamLink, operation: &'static str, at: i64) -> AuditEntry {
         operation,
         allowed: true,
         rule: format!("link of API key {}", link.key).into(),
+        interaction_id: None,
         bytes: 0,
         at,
         is_shared: false,

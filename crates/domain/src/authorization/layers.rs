@@ -75,7 +75,7 @@ impl<'a> LayerEvaluation<'a> {
                 format!("permissions.{kind} lacks {operation}").into(),
             ),
             Some((layer, _, rule)) => (layer, Cow::from(rule)),
-            None => (Layer::EventScope, "every layer allows it".into()),
+            None => (Layer::EventScope, allowing_rule(checks)),
         };
         self.decisions.push(Decision {
             kind: singular(kind).into(),
@@ -349,6 +349,16 @@ impl<'a> LayerEvaluation<'a> {
             }
         }
         granted
+    }
+}
+
+/// Rule of a granted operation: the setting of the agent's policy that allows it, with which rules of a policy begin.
+fn allowing_rule(checks: &[LayerVerdict]) -> Cow<'static, str> {
+    let mut policies = checks.iter().rev();
+    let policy = policies.find(|(layer, ..)| *layer == Layer::AgentPolicy);
+    match policy.and_then(|(_, _, denial)| denial.split_once(' ')) {
+        Some((setting, _)) => format!("{setting} allows it").into(),
+        None => "every layer allows it".into(),
     }
 }
 

@@ -483,19 +483,26 @@ async fn sends_child_run_calls() {
 }
 
 #[tokio::test]
-async fn keyed_calls_name_their_scope() {
+async fn keyed_calls_name_scope_and_approval() {
+    use crate::host::CallOptions;
     use protocol::tool::KeyScope;
 
     let (fake, host) = connected().await;
     fake.answer(200, json!({"result": 7}));
+    let options = CallOptions {
+        key: "k",
+        scope: KeyScope::Conversation,
+        approved_by: Some("r/q"),
+    };
     let called = host
         .tools()
-        .call_once("look", JsonObject::new(), "k", KeyScope::Conversation)
+        .call_once("look", JsonObject::new(), options)
         .await;
     assert_eq!(called.unwrap().result, json!(7));
     let call = last_call(&fake);
     assert_eq!(call.headers["idempotency-key"], "k");
     assert_eq!(call.headers["idempotency-key-scope"], "conversation");
+    assert_eq!(call.headers["approved-by"], "r/q");
 }
 
 #[tokio::test]

@@ -2,12 +2,25 @@
 
 use protocol::JsonObject;
 use protocol::tool::{
-    CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription, ToolDetail,
+    APPROVED_BY_HEADER, CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription,
+    ToolDetail,
 };
 use reqwest::Method;
 use serde_json::Value;
 
 use crate::host::{HostConnection, HostError};
+
+/// Options of a tool call that is made once.
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions<'a> {
+    /// Idempotency key: 1 to 255 visible characters.
+    pub key: &'a str,
+    /// Runs that share the key. [`KeyScope::Conversation`] needs a run with a conversation.
+    pub scope: KeyScope,
+    /// The answered question that approved the call, for the audit log: `{run_id}/{interaction_id}` of this run or of an
+    /// earlier run of its agent in its conversation.
+    pub approved_by: Option<&'a str>,
+}
 
 /// Tools of the run.
 #[derive(Clone, Copy, Debug)]
@@ -42,22 +55,23 @@ impl ToolsApi<'_> {
         Ok(called.result)
     }
 
-    /// Calls a tool once under a key (1 to 255 visible characters) that the runs of `scope` share. A repeated
-    /// call gets the stored result. [`KeyScope::Conversation`] needs a run with a conversation.
+    /// Calls a tool once under the key of the options. A repeated call gets the stored result.
     pub async fn call_once(
         self,
         name: &str,
         parameters: JsonObject,
-        key: &str,
-        scope: KeyScope,
+        options: CallOptions<'_>,
     ) -> Result<ToolCallResult, HostError> {
         let call = self
             .0
             .request(Method::POST, &["tools", name, "call"])
             .await?;
-        let call = call
-            .header("idempotency-key", key)
-            .header(KEY_SCOPE_HEADER, scope.as_str());
+        let mut call = call
+            .header("idempotency-key", options.key)
+            .header(KEY_SCOPE_HEADER, options.scope.as_str());
+        if let Some(question) = options.approved_by {
+            call = call.header(APPROVED_BY_HEADER, question);
+        }
         self.0
             .long_answer(call.json(&CallTool { parameters }))
             .await

@@ -36,6 +36,7 @@ impl Artifacts {
             operation: "delete",
             allowed: true,
             rule: format!("deleted by an operator with API key {by}").into(),
+            interaction_id: None,
             bytes: row.size,
             at: self.deps.clock.now_ms(),
             is_shared: false,

@@ -287,6 +287,7 @@ fn wrong_run_audit(run_id: RunId, workspace: WorkspaceId, at: i64) -> AuditEntry
         operation: "append",
         allowed: false,
         rule: "a result named another run".into(),
+        interaction_id: None,
         bytes: 0,
         at,
         is_shared: false,

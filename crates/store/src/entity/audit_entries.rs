@@ -19,6 +19,7 @@ pub struct Model {
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
     pub calls: i64,
+    pub interaction_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

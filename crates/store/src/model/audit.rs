@@ -17,6 +17,8 @@ pub struct AuditEntry {
     pub operation: &'static str,
     pub allowed: bool,
     pub rule: Cow<'static, str>,
+    /// The gateway's id of the answered question that allowed the call.
+    pub interaction_id: Option<String>,
     pub bytes: u64,
     pub at: i64,
     /// Aggregates denied calls: an existing id increments its count.

@@ -20,6 +20,7 @@ use crate::execute::{AttemptReport, agent, human, remote};
 use crate::failpoint::reach;
 use crate::failure::Halt;
 use crate::host::GraphAgentHost;
+use crate::plan_approval;
 use crate::records::{PendingQuestion, QuestionSubject};
 use crate::session::{GraphDriver, RunGraphs};
 use crate::work::AttemptKey;
@@ -65,12 +66,15 @@ impl<H: GraphAgentHost> GraphDriver<H> {
     }
 
     /// Starts an attempt after a second check of its arguments.
-    async fn execute(&mut self, position: usize, execute: Execute) -> Result<(), Halt> {
+    async fn execute(&mut self, position: usize, mut execute: Execute) -> Result<(), Halt> {
         let live = &self.graphs.live_graphs[position];
         let key = AttemptKey::new(live.id(), &execute);
         let Some(node) = live.graph.node(&execute.id) else {
             return Ok(());
         };
+        if execute.approved_by.is_none() {
+            execute.approved_by = plan_approval::approval_of(&live.graph, node);
+        }
         // The declaration was validated before its references had values; validate the bound values now.
         let faults = check_bound(&node.action, &execute.input, &self.graphs.env.catalog);
         if let Some(fault) = faults.first() {
@@ -115,6 +119,7 @@ impl<H: GraphAgentHost> GraphDriver<H> {
                 parameters: execute.input.as_object().cloned().unwrap_or_default(),
                 key: execute.key.clone(),
                 scope,
+                approved_by: execute.approved_by.clone(),
                 time,
                 may_summarize,
             },

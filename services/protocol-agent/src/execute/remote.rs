@@ -37,6 +37,7 @@ pub(crate) fn job(remote: &Remote, execute: &Execute, scope: KeyScope, time: Dur
         parameters,
         key: execute.key.clone(),
         scope,
+        approved_by: execute.approved_by.clone(),
         time,
         may_summarize: false,
     }
@@ -56,6 +57,7 @@ pub(crate) async fn status(
         // A new key for each query: a repeated key would return the first response.
         key: format!("status.{}", Uuid::new_v4().simple()),
         scope: KeyScope::Run,
+        approved_by: None,
         time: STATUS_TIME,
         may_summarize: false,
     };

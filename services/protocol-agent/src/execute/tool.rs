@@ -12,6 +12,7 @@ use protocol::message::Message;
 use protocol::model::LlmRequest;
 use protocol::tool::KeyScope;
 use runner_kit::HostError;
+use runner_kit::host::CallOptions;
 use serde_json::{Value, json};
 
 use crate::execute::{ExecutorEnv, jitter};
@@ -42,6 +43,8 @@ pub(crate) struct ToolJob {
     pub(crate) parameters: JsonObject,
     pub(crate) key: String,
     pub(crate) scope: KeyScope,
+    /// Reference to the answered question that approved the call.
+    pub(crate) approved_by: Option<String>,
     pub(crate) time: Duration,
     /// The summarizer model may read the output.
     pub(crate) may_summarize: bool,
@@ -50,9 +53,13 @@ pub(crate) struct ToolJob {
 /// Calls a tool within its timeout. A lost response is requested once more.
 pub(crate) async fn call(env: &ExecutorEnv<impl GraphAgentHost>, job: ToolJob) -> ActionOutcome {
     let once = || {
-        let parameters = job.parameters.clone();
+        let options = CallOptions {
+            key: &job.key,
+            scope: job.scope,
+            approved_by: job.approved_by.as_deref(),
+        };
         env.host
-            .call_tool(&job.tool, parameters, &job.key, job.scope)
+            .call_tool(&job.tool, job.parameters.clone(), options)
     };
     let work = async {
         match once().await {

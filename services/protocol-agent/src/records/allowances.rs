@@ -107,5 +107,6 @@ pub fn pattern(target: &str, effects: &BTreeSet<Effect>, input: &Value) -> Stand
         effects: effects.clone(),
         arguments,
         free,
+        given_by: None,
     }
 }

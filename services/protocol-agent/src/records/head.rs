@@ -27,6 +27,13 @@ pub struct PendingQuestion {
     pub run: String,
 }
 
+impl PendingQuestion {
+    /// Reference to the question for host calls; `None` for a question of an older agent, which did not store its run.
+    pub fn reference(&self) -> Option<String> {
+        (!self.run.is_empty()).then(|| format!("{}/{}", self.run, self.interaction))
+    }
+}
+
 /// Action of a question.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuestionSubject {

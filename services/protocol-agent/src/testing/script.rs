@@ -15,7 +15,7 @@ use protocol::message::Message;
 use protocol::model::{LlmInvokeResult, LlmRequest, LlmStreamEvent};
 use protocol::run::{AgentRun, Page};
 use protocol::tool::{KeyScope, ToolDescription};
-use runner_kit::host::{HistoryPageQuery, ModelStream};
+use runner_kit::host::{CallOptions, HistoryPageQuery, ModelStream};
 use runner_kit::testing::run_record;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -66,6 +66,8 @@ pub(crate) struct GraphScript {
     pub(crate) calls: Vec<(String, Value)>,
     /// Scopes of keys, as calls named them.
     pub(crate) scopes: Vec<KeyScope>,
+    /// Questions that approved the calls.
+    pub(crate) approvals: Vec<Option<String>>,
     pub(crate) history: Vec<TranscriptItem>,
     /// Each pull takes one.
     pub(crate) steering: VecDeque<Vec<SteeringInputItem>>,
@@ -135,6 +137,11 @@ impl GraphTestHost {
     /// Names and parameters of all calls of tools.
     pub(crate) fn calls(&self) -> Vec<(String, Value)> {
         self.script().calls.clone()
+    }
+
+    /// Questions that approved the calls.
+    pub(crate) fn approvals(&self) -> Vec<Option<String>> {
+        self.script().approvals.clone()
     }
 
     /// The texts of all messages of the model's request at this place.
@@ -280,13 +287,15 @@ impl GraphAgentHost for GraphTestHost {
         &self,
         name: &str,
         parameters: JsonObject,
-        key: &str,
-        scope: KeyScope,
+        options: CallOptions<'_>,
     ) -> HostResult<Value> {
+        let key = options.key;
         let tool = {
             let mut script = self.script();
             script.calls.push((name.to_owned(), json!(parameters)));
-            script.scopes.push(scope);
+            script.scopes.push(options.scope);
+            let approved_by = options.approved_by.map(str::to_owned);
+            script.approvals.push(approved_by);
             let answers = script.tools.get_mut(name);
             let answers = answers.filter(|answers| !answers.is_empty());
             answers.map(|answers| {

@@ -101,6 +101,9 @@ async fn conversation_approval_skips_further_questions() {
         "other arguments ask again"
     );
     assert_eq!(host.calls().len(), 2);
+    let id = pending.1["interaction_id"].as_str().unwrap();
+    let question = format!("{}/{id}", pending.0.run_id);
+    assert_eq!(host.approvals(), [Some(question.clone()), Some(question)]);
     assert!(
         questions(&results)[0]["description"]
             .as_str()

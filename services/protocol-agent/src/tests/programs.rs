@@ -197,6 +197,10 @@ async fn plans_of_programs_wait_for_their_approval() {
             (host.calls().len(), ending(&results)),
             (calls, ("run.completed", end))
         );
+        let id = questions(&first_run)[0]["interaction_id"].clone();
+        let question = format!("{}/{}", context.run_id, id.as_str().unwrap());
+        let approvals = host.approvals();
+        assert!(approvals.iter().all(|by| by.as_ref() == Some(&question)));
     }
 }
 

@@ -142,6 +142,7 @@ impl<'a> Player<'a> {
                     }),
                     _ => Some(GraphEvent::Approved {
                         ids: vec![(id, hash)],
+                        by: None,
                     }),
                 }
             }

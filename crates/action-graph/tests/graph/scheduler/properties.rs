@@ -159,6 +159,7 @@ fn any_event(dice: &mut Dice, spec: &Spec, graph: &Graph) -> GraphEvent {
         10 => GraphEvent::TimerFired { id, attempt },
         11 => GraphEvent::Approved {
             ids: vec![(id, node.approval.clone().unwrap_or_default())],
+            by: None,
         },
         12 => GraphEvent::Denied {
             ids: vec![id],
@@ -277,6 +278,7 @@ fn at_most_once_runs_once_over_crashes() {
                     Command::AskApproval(all) => {
                         events.push(GraphEvent::Approved {
                             ids: all.into_iter().map(|one| (one.id, one.hash)).collect(),
+                            by: None,
                         });
                     }
                     _ => {}

@@ -258,12 +258,17 @@ fn approvals_cover_exactly_their_bytes() {
     let hash = requests[0].hash.clone();
     let wrong = GraphEvent::Approved {
         ids: vec![("a".into(), "other".to_owned())],
+        by: None,
     };
     assert_eq!(step(&mut graph, wrong, 1), REFUSED);
     let right = GraphEvent::Approved {
         ids: vec![("a".into(), hash)],
+        by: Some("q".to_owned()),
     };
-    assert_eq!(started(&step(&mut graph, right, 2)).len(), 1);
+    let commands = step(&mut graph, right, 2);
+    let started = started(&commands);
+    assert_eq!(started.len(), 1);
+    assert_eq!(started[0].approved_by.as_deref(), Some("q"));
 }
 
 #[test]
@@ -310,6 +315,7 @@ fn standing_approvals_cover_their_pattern() {
         effects: [Effect::Send].into(),
         arguments: [("/to".to_owned(), json!("x"))].into(),
         free: ["/text".to_owned()].into(),
+        given_by: Some("q".to_owned()),
     };
     let run = |to: &str| {
         let world = world();
@@ -322,11 +328,13 @@ fn standing_approvals_cover_their_pattern() {
             &world.known,
             vec![standing.clone()],
         );
-        step(&mut graph, GraphEvent::Begin, 0);
-        state(&graph, "a")
+        let commands = step(&mut graph, GraphEvent::Begin, 0);
+        let started = started(&commands);
+        let approved_by = started.first().and_then(|one| one.approved_by.clone());
+        (state(&graph, "a"), approved_by)
     };
-    assert_eq!(run("x"), NodeState::Running);
-    assert_eq!(run("z"), NodeState::Waiting(Wait::Approval));
+    assert_eq!(run("x"), (NodeState::Running, Some("q".to_owned())));
+    assert_eq!(run("z"), (NodeState::Waiting(Wait::Approval), None));
 }
 
 #[test]

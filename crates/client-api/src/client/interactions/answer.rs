@@ -74,7 +74,7 @@ fn of_delivery(answer: &str) -> Option<InteractionAnswer> {
 }
 
 /// The principal of a stored credential.
-fn principal(actor: ActorContext) -> Option<Principal> {
+pub(in crate::client) fn principal(actor: ActorContext) -> Option<Principal> {
     match actor.actor_id {
         Some(id) => Some(id.parse::<ApiKeyId>().ok()?.into()),
         None => Some(PrincipalKind::Link.into()),

@@ -15,11 +15,18 @@ impl LayerEvaluation<'_> {
             let mut operations = peer.operations.clone();
             operations.retain(|operation| {
                 // The policy is applied before: only listed agents are candidates.
-                let checks = [(
-                    Layer::Manifest,
-                    self.manifest.permissions.agents.contains(operation),
-                    "",
-                )];
+                let checks = [
+                    (
+                        Layer::Manifest,
+                        self.manifest.permissions.agents.contains(operation),
+                        "",
+                    ),
+                    (
+                        Layer::AgentPolicy,
+                        true,
+                        "resource_policy.agents does not name it",
+                    ),
+                ];
                 self.decide("agents", &peer.agent_id, operation.as_str(), &checks)
             });
             if !operations.is_empty() {

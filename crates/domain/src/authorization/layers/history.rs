@@ -17,11 +17,18 @@ impl LayerEvaluation<'_> {
         let mut others = false;
         for conversation in named {
             let permissions = &self.manifest.permissions;
-            let checks = [(
-                Layer::Manifest,
-                permissions.history.contains(&HistoryOperation::Workspace),
-                "permissions.history lacks workspace",
-            )];
+            let checks = [
+                (
+                    Layer::Manifest,
+                    permissions.history.contains(&HistoryOperation::Workspace),
+                    "permissions.history lacks workspace",
+                ),
+                (
+                    Layer::AgentPolicy,
+                    true,
+                    "resource_policy.history_conversations does not name it",
+                ),
+            ];
             others |= self.decide("history", conversation, "conversation", &checks);
         }
         (page || all || others, search || all || others)

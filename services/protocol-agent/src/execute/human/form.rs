@@ -232,6 +232,7 @@ mod tests {
             input,
             key: "k".to_owned(),
             timeout_ms: None,
+            approved_by: None,
         }
     }
 

@@ -293,7 +293,7 @@ async fn answered_questions_are_forgotten() {
     asks(&mut records, &graph, question.clone()).await;
     let hash = question.about[0].hash.clone().unwrap();
     let ids = vec![("a".into(), hash)];
-    step(&mut graph, GraphEvent::Approved { ids }, NOW);
+    step(&mut graph, GraphEvent::Approved { ids, by: None }, NOW);
     records.driven.save(&graph).await.unwrap();
     assert_eq!(records.driven.ask(&question.interaction), None);
 }
