@@ -98,7 +98,7 @@ function FactTable({ a, b }: { a: Run; b: Run }) {
   const t = useText();
   const [first, second] = [useFacts(a), useFacts(b)];
   return (
-    <table className="list">
+    <table className="list compared">
       <thead>
         <tr>
           <td />
