@@ -1,86 +1,146 @@
-/** Markup in text of users, runners and errors is text: nothing of it runs, loads or leaves. */
+/** Markup in text of users, runners, tools and files is text: nothing of it runs, loads or leaves. */
 
-import { completed, delta, failed, message, question } from "./support/runner.ts";
-import { expect, type Page, test } from "./support/test.ts";
+import { test as base } from "@playwright/test";
+import { Gateway } from "./support/gateway.ts";
+import { hostileFiles, type Planted, plant } from "./support/hostile.ts";
+import { assertInert } from "./support/inert.ts";
+import { all, PAYLOADS, type Payload, within } from "./support/payloads.ts";
+import { completed, message, question } from "./support/runner.ts";
+import { expect, type Page, type PageFixtures, pageFixtures, test } from "./support/test.ts";
 
-const PAYLOADS = [
-  `<img src=x onerror="window.attacked=1">`,
-  `<script>window.attacked=1</script>`,
-  `"><svg onload=window.attacked=1>`,
-  `<iframe srcdoc="<script>parent.attacked=1</script>"></iframe>`,
-  `[link](javascript:window.attacked=1) javascript:window.attacked=1`,
-  `<a href="javascript:window.attacked=1">open</a>`,
-  `<style>*{display:none}</style><base href="https://evil.example/"><meta http-equiv="refresh" content="0;url=https://evil.example">`,
-  `{{constructor.constructor("window.attacked=1")()}} \${window.attacked=1}`,
-];
-const TEXT = PAYLOADS.join("\n");
+/** Payloads of one gateway: as many as one page of each list shows. */
+const BATCH = 20;
+/** All payloads take minutes; the first ones have one of each family. */
+const TESTED = Number(process.env.RUNNEL_TEST_PAYLOADS ?? BATCH);
 
-/** Asserts that the page shows the payloads as text, and that none of them became an element. */
-async function assertInert(page: Page): Promise<void> {
-  const found = await page.evaluate(() => {
-    const count = (selector: string) => document.querySelectorAll(selector).length;
-    return {
-      attacked: (window as { attacked?: number }).attacked,
-      elements: count(
-        "img[src=x], svg[onload], iframe, base, main script, main style, meta[http-equiv=refresh]",
-      ),
-      links: [...document.querySelectorAll("a[href]")].filter((link) =>
-        /^\s*javascript:/i.test(link.getAttribute("href") ?? ""),
-      ).length,
-    };
+const TABS = ["events", "calls", "grants", "usage", "rejections", "raw"];
+
+const batch = (first: number) => PAYLOADS.slice(first, first + BATCH);
+
+/** Tests with a gateway of their own, which has these payloads in its settings. */
+const hostileTest = base.extend<PageFixtures & { first: number; gateway: Gateway }>({
+  first: [0, { option: true }],
+  gateway: async ({ first }, use) => {
+    const gateway = await Gateway.start((runner) => hostileFiles(runner, batch(first)));
+    await use(gateway);
+    await gateway.stop();
+  },
+  ...pageFixtures,
+});
+
+/** Opens everything that is closed, so that all text is in the page. */
+async function unfold(page: Page): Promise<void> {
+  await page.evaluate(() => {
+    for (const details of document.querySelectorAll("main details"))
+      (details as HTMLDetailsElement).open = true;
   });
-  expect(found).toEqual({ attacked: undefined, elements: 0, links: 0 });
+  // A row that is opened leaves the list of closed ones.
+  const closed = page.locator(".event [aria-expanded=false]");
+  while ((await closed.count()) > 0) await closed.first().click();
 }
 
-test("markup in events, ids, results and errors is shown as text", async ({ signedIn, gateway }) => {
-  const id = `<img src=x onerror=attacked=1>`;
-  const event = {
-    conversation: { conversation_id: id },
-    actor: { actor_type: "user", actor_id: id, actor_name: PAYLOADS[2] },
-    event_id: `"><script>attacked=1</script>`,
+interface View {
+  path: string;
+  payloads: Payload[];
+}
+
+/** Views that have all payloads, and those of one payload each. */
+function views(planted: Planted, payloads: Payload[]): View[] {
+  const each = (ids: string[], path: (id: string) => string) =>
+    ids.map((id, at) => ({ path: path(id), payloads: payloads.slice(at, at + 1) }));
+  const [first, second] = planted.runs;
+  const conversation = (one: Planted["conversations"][number]) => {
+    const { conversation_id, ...search } = one;
+    const { bot_id, thread_id } = search;
+    return `conversations/${encodeURIComponent(conversation_id)}?${new URLSearchParams({ bot_id, thread_id })}`;
   };
-  gateway.runner.on(TEXT, (stream) =>
-    stream.end(
-      delta(TEXT),
-      {
-        type: "tool.call.started",
-        data: { tool_call_id: id, tool_name: PAYLOADS[0], arguments: { text: TEXT } },
-      },
-      message(TEXT),
-      failed(TEXT),
-    ),
-  );
-  const run = await gateway.finish(TEXT, event);
-  expect(run.error.message).toContain("<script>");
+  return [
+    ...["runs", "conversations", "inbox", "agents", "endpoints", "usage", "system"],
+    ...["tools", "knowledge", "skills"].map((tab) => `catalogue?tab=${tab}`),
+    `runs/${first}?tab=events`,
+  ]
+    .map((path) => ({ path, payloads }))
+    .concat(
+      each(planted.runs, (id) => `runs/${id}?tab=raw`),
+      each(planted.agents, (id) => `agents/${id}`),
+      each(planted.conversations.map(conversation), (path) => path),
+      TABS.map((tab) => ({ path: `runs/${first}?tab=${tab}`, payloads: payloads.slice(0, 1) })),
+      { path: `compare?a=${first}&b=${second}`, payloads: payloads.slice(0, 2) },
+      { path: `try?text=${encodeURIComponent(all(payloads))}`, payloads: [] },
+      // The gateway escapes and cuts the names of refused tools.
+      { path: "catalogue?tab=mcp", payloads: payloads.slice(0, 1) },
+      { path: "catalogue?tab=models", payloads: [] },
+      { path: "agents/new", payloads: [] },
+    );
+}
 
-  await signedIn.goto(`${gateway.url}/console/runs`);
-  await expect(signedIn.getByRole("main")).toContainText("<img src=x onerror=");
-  await assertInert(signedIn);
-  await signedIn.goto(`${gateway.url}/console/runs?conversation_id=${encodeURIComponent(id)}`);
-  await expect(signedIn.locator("a.row")).toHaveCount(1);
-  await assertInert(signedIn);
+for (let first = 0; first < TESTED; first += BATCH) {
+  hostileTest.describe(`payloads ${first} to ${first + BATCH - 1}`, () => {
+    hostileTest.use({ first });
+    hostileTest("are text in all fields of all views", async ({ signedIn, gateway }) => {
+      hostileTest.setTimeout(180_000);
+      const payloads = batch(first);
+      const planted = await plant(gateway, payloads);
+      for (const view of views(planted, payloads)) {
+        await signedIn.goto(`${gateway.url}/console/${view.path}`);
+        await expect(signedIn.getByRole("heading", { level: 1 })).not.toBeEmpty();
+        await expect(signedIn.locator(".loading")).toHaveCount(0);
+        await unfold(signedIn);
+        for (const { token } of view.payloads)
+          await expect(signedIn.locator("body"), view.path).toContainText(token);
+        await assertInert(signedIn);
+      }
+      await dialogs(signedIn, gateway, planted, payloads);
+      for (const [at, address] of planted.pages.entries()) {
+        await signedIn.goto(address);
+        await expect(signedIn.locator("body")).toContainText(payloads[at]?.token ?? "");
+        await assertInert(signedIn);
+      }
+    });
+  });
+}
 
-  for (const tab of ["events", "calls", "grants", "usage", "rejections", "raw"]) {
-    await signedIn.goto(`${gateway.url}/console/runs/${run.run_id}?tab=${tab}`);
-    await expect(signedIn.getByRole("heading", { level: 1 })).toContainText("<img src=x");
-    await expect(signedIn.getByRole("main")).toContainText("<script>window.attacked=1</script>");
-    // A row that is opened leaves the list of closed ones.
-    const closed = signedIn.getByRole("tabpanel").locator("[aria-expanded=false]");
-    while ((await closed.count()) > 0) await closed.first().click();
-    await assertInert(signedIn);
-  }
+/** What appears after a click: the change of an agent, names in a bulk act, passages, a tried event. */
+async function dialogs(page: Page, gateway: Gateway, planted: Planted, payloads: Payload[]): Promise<void> {
+  const dialog = page.getByRole("dialog");
+  const last = payloads.at(-1)?.token ?? "";
+  await page.goto(`${gateway.url}/console/agents/${planted.agents[0]}`);
+  await page.getByLabel("Description", { exact: true }).fill(all(payloads));
+  await page.getByRole("button", { name: /Review/ }).click();
+  await expect(dialog).toContainText(last);
+  await assertInert(page);
+  await page.goto(`${gateway.url}/console/runs?statuses=failed,timeout`);
+  await page.getByRole("button", { name: "Run all again that match" }).click();
+  await expect(dialog).toContainText(last);
+  await assertInert(page);
+  await page.goto(`${gateway.url}/console/catalogue?tab=knowledge`);
+  const card = page.locator("article", { hasText: "About Runnel" });
+  await card.getByRole("searchbox").fill("attacked evil example script");
+  await page.keyboard.press("Enter");
+  await expect(card.locator("pre").first()).toBeVisible();
+  await assertInert(page);
+  await page.goto(`${gateway.url}/console/try?text=${encodeURIComponent(all(payloads))}`);
+  await page.getByLabel("Conversation").fill(within(payloads[0] as Payload, 200));
+  await page.getByRole("button", { name: "Send" }).click();
+  await expect(page.locator(".answer")).toContainText(last);
+  await assertInert(page);
+}
+
+test("payloads are 200 different texts", () => {
+  expect(new Set(PAYLOADS.map(({ text }) => text.replace(/\d+/, ""))).size).toBeGreaterThan(150);
+  expect(PAYLOADS).toHaveLength(200);
 });
 
 test("markup in addresses is shown as text", async ({ signedIn, gateway, watch }) => {
+  test.setTimeout(60_000);
   watch.expected.push(/status of 4\d\d/);
-  for (const payload of PAYLOADS.slice(0, 3)) {
-    const part = encodeURIComponent(payload);
+  for (const payload of PAYLOADS.slice(0, 11)) {
+    const part = encodeURIComponent(payload.text);
     for (const path of [
       `runs/${part}`,
-      `runs?statuses=${part}`,
-      `runs?agent_id=${part}`,
+      `runs?statuses=${part}&agent_id=${part}#${part}`,
       `no/${part}`,
-      `inbox?tab=${part}#${part}`,
+      `compare?a=${part}&b=${part}`,
     ]) {
       await signedIn.goto(`${gateway.url}/console/${path}`);
       await expect(signedIn.getByRole("main")).toBeVisible();
@@ -90,7 +150,7 @@ test("markup in addresses is shown as text", async ({ signedIn, gateway, watch }
 });
 
 test("markup and hidden characters in questions are written out", async ({ signedIn, gateway }) => {
-  const title = `Pay ${PAYLOADS[0]} \u202e000,1$`;
+  const title = `Pay ${PAYLOADS[0]?.text} \u202e000,1$`;
   gateway.runner.on("asks with markup", (stream) =>
     stream.end(question(title), message("a question"), completed),
   );
@@ -101,11 +161,9 @@ test("markup and hidden characters in questions are written out", async ({ signe
   await assertInert(signedIn);
 });
 
-test("page cannot be framed and calls no other host", async ({ page, gateway, watch }) => {
-  await page.goto(`${gateway.url}/console/#key=${gateway.key}`);
-  await expect(page.getByRole("navigation").first()).toBeVisible();
+test("page cannot be framed and calls no other host", async ({ signedIn, gateway, watch }) => {
   watch.expected.push(/Content Security Policy/i, /Refused to/i, /frame-ancestors/i, /violates/i);
-  const escaped = await page.evaluate(async () => {
+  const escaped = await signedIn.evaluate(async () => {
     const sent = await fetch("https://evil.example/").then(
       () => true,
       () => false,
@@ -116,4 +174,11 @@ test("page cannot be framed and calls no other host", async ({ page, gateway, wa
     return { sent, attacked: (window as { attacked?: number }).attacked };
   });
   expect(escaped).toEqual({ sent: false, attacked: undefined });
+  // A page of another origin, in a context without the guard.
+  const other = await signedIn.context().newPage();
+  await other.route("http://frames.example/", (route) =>
+    route.fulfill({ contentType: "text/html", body: `<iframe src="${gateway.url}/console/"></iframe>` }),
+  );
+  await other.goto("http://frames.example/");
+  await expect.poll(() => other.frames().at(-1)?.url()).toMatch(/^chrome-error:/);
 });

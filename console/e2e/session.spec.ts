@@ -1,6 +1,7 @@
 /** Sign-in: where the key is, and where it is not. */
 
 import { expect, test } from "./support/test.ts";
+import { open, views } from "./support/views.ts";
 
 test("link signs in and leaves no key in the address", async ({ page, gateway }) => {
   await page.goto(`${gateway.url}/console/runs?statuses=failed#key=${gateway.key}`);
@@ -52,6 +53,22 @@ test("key of role client sees its runs without errors", async ({ page, gateway, 
     await expect(page.getByRole("alert")).toHaveCount(0);
   }
 });
+
+for (const role of ["viewer", "operator"]) {
+  test(`key of role ${role} opens every view without a refusal`, async ({ page, gateway, watch }) => {
+    test.setTimeout(90_000);
+    watch.expected.push(/status of 404/);
+    const refused: string[] = [];
+    page.on("response", (response) => {
+      if (response.status() === 403) refused.push(`${page.url()}: ${response.url()}`);
+    });
+    const { key } = await gateway.call("/v1/api-keys", { name: role, role });
+    await page.goto(`${gateway.url}/console/#key=${key}`);
+    await expect(page.getByRole("navigation").first()).toBeVisible();
+    for (const view of await views(page, gateway)) await open(page, gateway, view);
+    expect(refused).toEqual([]);
+  });
+}
 
 test("first view is at most 300 KiB", async ({ page, gateway }) => {
   const sizes: Promise<number>[] = [];

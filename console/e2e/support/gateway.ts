@@ -2,14 +2,14 @@
 
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
-import { join, resolve } from "node:path";
+import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { Runner } from "./runner.ts";
 
 const BUILT = fileURLToPath(new URL("../../../target/debug/runnel", import.meta.url));
-const PROGRAM = resolve(process.env.RUNNEL_BIN ?? BUILT);
+export const PROGRAM = resolve(process.env.RUNNEL_BIN ?? BUILT);
 
 /** A value of the API. The tests assert the members that they read. */
 // biome-ignore lint/suspicious/noExplicitAny: the types of the API belong to the page, not to its tests
@@ -23,13 +23,22 @@ interface Greeting {
 export class Gateway {
   url = "";
   key = "";
+  /** Text that the process has logged. */
+  log = "";
   #directory = mkdtempSync(join(tmpdir(), "runnel-console-"));
   #process: ChildProcess | undefined;
 
   private constructor(readonly runner: Runner) {}
 
-  static async start(): Promise<Gateway> {
-    const gateway = new Gateway(await Runner.start());
+  /** `filesFor` returns the files of the working directory by name, such as `runnel-dev.toml`. */
+  static async start(filesFor: (runner: Runner) => Record<string, string> = () => ({})): Promise<Gateway> {
+    const runner = await Runner.start();
+    const gateway = new Gateway(runner);
+    for (const [name, text] of Object.entries(filesFor(runner))) {
+      const path = join(gateway.#directory, name);
+      mkdirSync(dirname(path), { recursive: true });
+      writeFileSync(path, text);
+    }
     await gateway.launch("127.0.0.1:0");
     // `dev` registers the runner after the start.
     await gateway.until("/v1/agents", (agents) =>
@@ -52,12 +61,13 @@ export class Gateway {
       stdio: ["ignore", "pipe", "pipe"],
     });
     this.#process = child;
-    const log: string[] = [];
-    child.stderr.on("data", (text) => log.push(`${text}`));
+    child.stderr.on("data", (text) => {
+      this.log += text;
+    });
     const greeting = await new Promise<Greeting>((greeted, fail) => {
       let printed = "";
       child.on("error", fail);
-      child.on("exit", (code) => fail(new Error(`${PROGRAM} ended with ${code}\n${log.join("")}`)));
+      child.on("exit", (code) => fail(new Error(`${PROGRAM} ended with ${code}\n${this.log}`)));
       child.stdout.on("data", (text) => {
         printed += text;
         if (printed.includes("\n")) greeted(JSON.parse(printed));

@@ -5,7 +5,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { json } from "node:stream/consumers";
 
-const MANIFEST = {
+export const MANIFEST = {
   id: "plugin:test/scripted/default",
   name: "default",
   label: { en_US: "Scripted" },
@@ -20,6 +20,13 @@ export interface Result {
 
 interface Request {
   context: { run_id: string; input: { text?: string } };
+}
+
+/** A request of the Model Context Protocol; a notification has no id. */
+interface McpRequest {
+  id?: number;
+  method: string;
+  params?: { protocolVersion?: string };
 }
 
 export const delta = (content: string): Result => ({
@@ -68,15 +75,24 @@ export class Stream {
     }
   }
 
+  /** Sends, and waits while the gateway has not taken the results before. */
+  async drained(...results: Result[]): Promise<void> {
+    this.send(...results);
+    if (this.response.writableNeedDrain) await once(this.response, "drain");
+  }
+
   end(...results: Result[]): void {
     this.send(...results);
     this.response.end();
   }
 }
 
-export type Script = (stream: Stream, text: string) => void;
+export type Script = (stream: Stream, text: string) => void | Promise<void>;
 
 export class Runner {
+  manifests: unknown[] = [MANIFEST];
+  /** Tools of the MCP server at `/mcp`. */
+  tools: object[] = [];
   #scripts = new Map<string, Script>();
   #live = new Map<string, Stream>();
 
@@ -105,7 +121,7 @@ export class Runner {
     const call = `${request.method} ${request.url}`;
     if (call === "GET /runners") {
       response.writeHead(200, { "content-type": "application/json" });
-      response.end(JSON.stringify({ runners: [MANIFEST] }));
+      response.end(JSON.stringify({ runners: this.manifests }));
     } else if (call === "POST /runs") {
       const { context } = (await json(request)) as Request;
       const text = context.input.text ?? "";
@@ -113,7 +129,16 @@ export class Runner {
       const repeat: Script = (stream) => stream.end(delta(text), message(text), completed);
       const stream = new Stream(context.run_id, response);
       this.#live.set(context.run_id, stream);
-      (this.#scripts.get(text) ?? repeat)(stream, text);
+      await (this.#scripts.get(text) ?? repeat)(stream, text);
+    } else if (call === "POST /mcp") {
+      const { id, method, params } = (await json(request)) as McpRequest;
+      const serverInfo = { name: "tools", version: "1" };
+      const greeting = { protocolVersion: params?.protocolVersion, capabilities: { tools: {} }, serverInfo };
+      const result = method === "initialize" ? greeting : { tools: this.tools };
+      response.writeHead(id === undefined ? 202 : 200, { "content-type": "application/json" });
+      response.end(id === undefined ? "" : JSON.stringify({ jsonrpc: "2.0", id, result }));
+    } else if (call === "GET /mcp") {
+      response.writeHead(405).end();
     } else {
       const cancelled = this.#live.get(call.split("/").at(-2) ?? "");
       cancelled?.end({ type: "run.failed", data: { code: "cancelled", message: "the run was cancelled" } });

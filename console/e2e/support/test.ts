@@ -2,7 +2,7 @@
 
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
-import { test as base, expect, type Page } from "@playwright/test";
+import { test as base, expect, type Fixtures, type Page } from "@playwright/test";
 import { Gateway } from "./gateway.ts";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
@@ -25,22 +25,14 @@ interface Watch {
   expected: RegExp[];
 }
 
-interface Fixtures {
+export interface PageFixtures {
   watch: Watch;
   /** The page, signed in by a link as `runnel dev` prints it. */
   signedIn: Page;
 }
 
-export const test = base.extend<Fixtures, { gateway: Gateway }>({
-  gateway: [
-    // biome-ignore lint/correctness/noEmptyPattern: Playwright reads the names of fixtures from the pattern
-    async ({}, use) => {
-      const gateway = await Gateway.start();
-      await use(gateway);
-      await gateway.stop();
-    },
-    { scope: "worker", timeout: 60_000 },
-  ],
+/** Fixtures of a page on a gateway. */
+export const pageFixtures: Fixtures<PageFixtures, object, { page: Page; gateway: Gateway }> = {
   // biome-ignore lint/correctness/noEmptyPattern: Playwright reads the names of fixtures from the pattern
   watch: async ({}, use) => {
     await use({ faults: [], expected: [] });
@@ -56,19 +48,23 @@ export const test = base.extend<Fixtures, { gateway: Gateway }>({
       watch.faults.push(`dialog: ${dialog.message()}`);
       void dialog.dismiss();
     });
+    page.on("popup", (popup) => watch.faults.push(`window: ${popup.url()}`));
+    page.on("download", (download) => watch.faults.push(`download: ${download.url()}`));
     page.on("request", (request) => {
       const url = new URL(request.url());
       if (url.protocol !== "data:" && url.origin !== gateway.url)
         watch.faults.push(`foreign request: ${url}`);
       // The fragment of the first address is not part of the request.
       if ((url.pathname + url.search).includes(gateway.key)) watch.faults.push(`key in the address: ${url}`);
+      const { referer } = request.headers();
+      if (referer) watch.faults.push(`referrer: ${referer}`);
     });
     await use(page);
     if (page.url().startsWith(gateway.url)) {
-      const stored = await page.evaluate(() => JSON.stringify(localStorage) + document.cookie);
-      expect(stored, "no key outlives the tab").not.toContain(gateway.key);
+      expect(await stored(page), "no key outlives the tab").not.toContain(gateway.key);
       expect(page.url(), "no key in the address").not.toContain(gateway.key);
     }
+    expect(gateway.log, "no key in the log").not.toContain(gateway.key);
     expect(watch.faults).toEqual([]);
   },
   signedIn: async ({ page, gateway }, use) => {
@@ -76,6 +72,29 @@ export const test = base.extend<Fixtures, { gateway: Gateway }>({
     await expect(page.getByRole("navigation").first()).toBeVisible();
     await use(page);
   },
+};
+
+/** Names and values of all storage that other tabs or later visits can read. */
+function stored(page: Page): Promise<string> {
+  return page.evaluate(async () => {
+    const databases = await indexedDB.databases();
+    const workers = await navigator.serviceWorker?.getRegistrations();
+    const found = [localStorage, document.cookie, databases, await caches.keys(), workers ?? [], name];
+    return JSON.stringify(found);
+  });
+}
+
+export const test = base.extend<PageFixtures, { gateway: Gateway }>({
+  gateway: [
+    // biome-ignore lint/correctness/noEmptyPattern: Playwright reads the names of fixtures from the pattern
+    async ({}, use) => {
+      const gateway = await Gateway.start();
+      await use(gateway);
+      await gateway.stop();
+    },
+    { scope: "worker", timeout: 60_000 },
+  ],
+  ...pageFixtures,
 });
 
 /** Rules of WCAG 2.2 AA that the page breaks, with their elements. */
