@@ -13,7 +13,8 @@ export default defineConfig({
   fullyParallel: true,
   workers: 2,
   timeout: 30_000,
-  globalTimeout: 600_000,
+  // All payloads take longer.
+  globalTimeout: process.env.RUNNEL_TEST_PAYLOADS === undefined ? 600_000 : 3_600_000,
   forbidOnly: true,
   reporter: "list",
   expect: { timeout: 10_000 },
