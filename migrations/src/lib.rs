@@ -9,6 +9,7 @@ pub use sea_orm_migration::{MigratorTrait, SchemaManager};
 mod m20261129_000001_baseline;
 mod m20261129_000002_interactions_by_expiry;
 mod m20261129_000003_principals;
+mod m20261129_000004_usage_by_day;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -20,6 +21,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000001_baseline::Migration),
             Box::new(m20261129_000002_interactions_by_expiry::Migration),
             Box::new(m20261129_000003_principals::Migration),
+            Box::new(m20261129_000004_usage_by_day::Migration),
         ]
     }
 }

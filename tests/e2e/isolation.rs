@@ -65,6 +65,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_run_authorization", ResourceKind::Run, 0),
     ("list_run_audit", ResourceKind::Run, 0),
     ("get_run_usage", ResourceKind::Run, 0),
+    ("report_usage", ResourceKind::Own, 0),
     ("list_conversations", ResourceKind::Own, 0),
     ("list_budgets", ResourceKind::Own, 0),
     ("cancel_run", ResourceKind::Run, 0),

@@ -24,6 +24,8 @@ mod reservations;
 mod responses;
 #[path = "models/tolerated.rs"]
 mod tolerated;
+#[path = "models/usage_days.rs"]
+mod usage_days;
 
 use futures_util::future::join_all;
 use reqwest::{Method, RequestBuilder};

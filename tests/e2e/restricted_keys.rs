@@ -43,6 +43,7 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("get_run_authorization", 200, 404),
     ("list_run_audit", 200, 404),
     ("get_run_usage", 200, 404),
+    ("report_usage", 200, 200),
     ("cancel_run", 200, 404),
     // It has completed.
     ("retry_run", 409, 404),

@@ -59,6 +59,8 @@ async fn filters_select_runs(#[values(Sqlite, Postgres)] engine: Engine) {
     let (first, second, failed) = (first.as_str(), second.as_str(), failed.as_str());
     let all = [failed, second, first];
     let endpoint_query = format!("endpoint_id={endpoint}");
+    let key = client.run(first).await["posted_by"].clone();
+    let key_query = format!("posted_by={}", key.as_str().unwrap());
     let (by_id, by_begin) = (format!("text={first}"), format!("text={}", &first[..24]));
     for (query, expected) in [
         ("", &all[..]),
@@ -75,6 +77,10 @@ async fn filters_select_runs(#[values(Sqlite, Postgres)] engine: Engine) {
         (&by_begin, &[first]),
         ("error_code=boom", &[failed]),
         ("error_code=cancelled", &[]),
+        ("status_reason=boom", &[failed]),
+        ("status_reason=absent", &[]),
+        (&key_query, &all),
+        ("posted_by=00000000-0000-7000-8000-000000000001", &[]),
         ("min_duration_ms=5000", &[failed, second]),
         ("max_duration_ms=5000", &[second, first]),
         ("min_duration_ms=101&max_duration_ms=59999", &[second]),
@@ -96,6 +102,7 @@ async fn counts_follow_the_filters(client: &Client) {
         ("statuses=failed,running", json!({"failed": 1})),
         ("min_duration_ms=5000", json!({"completed": 1, "failed": 1})),
         ("idempotency_key=absent", json!({})),
+        ("status_reason=boom", json!({"failed": 1})),
     ] {
         let counts = client.get(&format!("/v1/runs/counts?{query}")).await;
         assert_eq!(counts.status, 200, "{}", counts.body);

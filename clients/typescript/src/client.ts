@@ -17,6 +17,8 @@ import type {
   RunStatus,
   RunStreamLink,
   TranscriptItem,
+  UsageGroupBy,
+  UsageReport,
 } from "./types.js";
 
 const DEFAULT_URL = "http://127.0.0.1:8700";
@@ -70,10 +72,23 @@ export interface RunFilter {
   text?: string;
   /** Code of the error of a run that did not complete. */
   errorCode?: string;
+  statusReason?: string;
+  /** Id of the API key. */
+  postedBy?: string;
   minDurationMs?: number;
   maxDurationMs?: number;
   minCost?: number;
   maxCost?: number;
+}
+
+/** Period and groups of `usage`. */
+export interface UsageFilter {
+  /** Unix seconds, at most 92 days before `until`. Default: 30 days before it. */
+  since?: number;
+  /** Unix seconds. Default: now. */
+  until?: number;
+  groupBy?: UsageGroupBy;
+  agentId?: string;
 }
 
 /**
@@ -183,6 +198,12 @@ export class Client {
    */
   runCounts(filter: RunFilter = {}): Promise<CountsByStatus> {
     return this.#http.json("GET", "/v1/runs/counts", { query: runQuery(filter) });
+  }
+
+  /** Calls, tokens and cost by day (UTC) and by agent, model, tool or knowledge base. */
+  usage(filter: UsageFilter = {}): Promise<UsageReport> {
+    const { since: from, until: to, groupBy: group_by, agentId: agent_id } = filter;
+    return this.#http.json("GET", "/v1/usage", { query: { from, to, group_by, agent_id } });
   }
 
   /** Current state of a run. An unknown id throws `ApiError` 404. */
@@ -301,6 +322,8 @@ function runQuery(filter: RunFilter): NonNullable<RequestParts["query"]> {
     idempotency_key: filter.idempotencyKey,
     text: filter.text,
     error_code: filter.errorCode,
+    status_reason: filter.statusReason,
+    posted_by: filter.postedBy,
     min_duration_ms: filter.minDurationMs,
     max_duration_ms: filter.maxDurationMs,
     min_cost: filter.minCost,

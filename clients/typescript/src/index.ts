@@ -12,6 +12,7 @@ export {
   type PostOptions,
   type RunFilter,
   textOf,
+  type UsageFilter,
 } from "./client.js";
 export {
   ApiError,

@@ -146,6 +146,52 @@ export interface CountsByStatus {
   since?: number | null;
 }
 
+/** Groups of a report of use. */
+export type UsageGroupBy = "agent" | "model" | "tool" | "knowledge_base";
+
+/** Disjoint token counts. The first four sum to the prompt, the last two to the completion. */
+export interface TokensByPrice {
+  input: number;
+  cache_read: number;
+  cache_write_5m: number;
+  cache_write_1h: number;
+  output: number;
+  reasoning: number;
+}
+
+/** Sums of calls. A run counts on the day of its first call. `cost` is in the currency of the configured prices. */
+export interface UsedByRuns {
+  runs: number;
+  calls: number;
+  prompt_tokens: number;
+  completion_tokens: number;
+  tokens: TokensByPrice;
+  cost: number;
+  seconds: number;
+}
+
+/** Sums of one day (UTC), which begins at `day`, in epoch seconds. */
+export interface UsedOnDay extends UsedByRuns {
+  day: number;
+}
+
+/** Use of one agent, model, tool or knowledge base. Without an id: that of all others. */
+export interface UsageGroup {
+  id?: string | null;
+  name?: string | null;
+  total: UsedByRuns;
+  days: UsedOnDay[];
+}
+
+/** Use between two times, in epoch seconds. The groups with the highest cost come first. */
+export interface UsageReport {
+  from: number;
+  to: number;
+  group_by: UsageGroupBy;
+  total: UsedByRuns;
+  groups: UsageGroup[];
+}
+
 /**
  * Credential or component that made a change or a decision. `kind` is `api_key`, `link`, `event`, `run`, `config` or
  * `gateway`. Keys of role client see no `name`.

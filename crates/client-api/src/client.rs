@@ -20,3 +20,4 @@ pub(super) mod run_stream;
 pub(super) mod runs;
 pub(super) mod stream_link;
 pub(super) mod usage;
+pub(super) mod usage_days;

@@ -38,6 +38,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::runs::get_run_authorization))
         .routes(routes!(client::audit::list_run_audit))
         .routes(routes!(client::usage::get_run_usage))
+        .routes(routes!(client::usage_days::report_usage))
         .routes(routes!(client::runs::cancel_run))
         .routes(routes!(client::conversations::list_conversations))
         .routes(routes!(client::retry::retry_run))

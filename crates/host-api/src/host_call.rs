@@ -209,6 +209,8 @@ impl HostCall {
             id: self.id,
             workspace: self.grant.run.workspace.clone(),
             run_id,
+            agent_id: self.grant.run.agent_id,
+            gateway: self.runs.owner().to_owned(),
             outcome,
             billing_outcome,
             wall_ms,

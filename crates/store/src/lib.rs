@@ -179,5 +179,8 @@ pub use tool_calls::{
     BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
 };
 pub use transcript::terms_of;
-pub use usage::{BudgetLine, ReserveBudget, SettleUsage, UsageOfRun, UsedBudget, UsedCall};
+pub use usage::{
+    BudgetLine, ReserveBudget, SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun,
+    UsedBudget, UsedCall,
+};
 pub use workspaces::{CreateWorkspace, WorkspaceRecord};

@@ -1,13 +1,14 @@
 //! Budget usage of external calls: reserved before a call, settled after it. Reservations of unsettled calls
 //! expire.
 
+mod days;
 mod reserved;
 
 use std::collections::HashMap;
 
 use domain::budget::{Amount, Budget, BudgetScope};
 use domain::usage::TokenParts;
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait,
@@ -21,6 +22,7 @@ use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
 use crate::sql::returned;
 
+pub use days::{UsageDays, UsageGrouping, UsageOfDay};
 pub use reserved::ReserveBudget;
 
 /// Name of the advisory lock: on `PostgreSQL` one replica at a time changes the sums of budgets.
@@ -44,6 +46,9 @@ pub struct UsedCall {
     pub id: Uuid,
     pub workspace: WorkspaceId,
     pub run_id: RunId,
+    pub agent_id: AgentId,
+    /// Name of the gateway process that records the call.
+    pub gateway: String,
     /// `model`, `tool` or `knowledge`.
     pub kind: &'static str,
     pub resource: String,
@@ -139,6 +144,8 @@ impl Mutation for SettleUsage {
             wall_ms: Set(signed(call.wall_ms)),
             at: Set(call.at),
         };
+        // The sums count a run at its first call, so they precede the row of the call.
+        days::count(tx, call).await?;
         usage_calls::Entity::insert(row)
             .exec_without_returning(tx)
             .await?;

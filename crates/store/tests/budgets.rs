@@ -81,6 +81,8 @@ impl BudgetCalls {
             id,
             workspace: self.bench.workspace.clone(),
             run_id: self.run.id,
+            agent_id: self.run.agent_id,
+            gateway: "g".to_owned(),
             kind: "model",
             resource: "m".to_owned(),
             outcome: "ok",

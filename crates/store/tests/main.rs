@@ -20,4 +20,5 @@ mod shared;
 mod store;
 mod stream_links;
 mod together;
+mod usage_days;
 mod writer;

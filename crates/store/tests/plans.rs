@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::support::{StoreFixture, TestDatabase, create_database, dispatch, new_run, together};
-use protocol::id::{AgentId, EndpointId, RunId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId};
 use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use store::{AuditOutcome, EventFilter, Ingest, IngestPlan, NumberRange, RunFilter, RunWindow};
@@ -335,6 +335,20 @@ fn filters_of_clients() -> Vec<(RunFilter, bool)> {
         (
             RunFilter {
                 error_code: Some("absent".to_owned()),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                status_reason: Some("absent".to_owned()),
+                ..all.clone()
+            },
+            true,
+        ),
+        (
+            RunFilter {
+                posted_by: Some(ApiKeyId(Uuid::now_v7())),
                 ..all.clone()
             },
             true,

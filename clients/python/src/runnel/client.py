@@ -32,6 +32,8 @@ from .types import (
     RunStatus,
     RunStreamLink,
     TranscriptItem,
+    UsageGroupBy,
+    UsageReport,
 )
 
 if sys.version_info >= (3, 11):
@@ -53,7 +55,8 @@ class RunFilters(TypedDict, total=False):
     """Filters of `runs` and `run_counts`. A run matches all of them; None is no filter.
 
     `created_after` (inclusive) and `created_before` are Unix seconds. `text` is the begin of a run id, event id or
-    idempotency key. `error_code` is the code of the error of a run that did not complete.
+    idempotency key. `error_code` is the code of the error of a run that did not complete. `posted_by` is the id of an
+    API key.
     """
 
     agent_id: str | None
@@ -68,6 +71,8 @@ class RunFilters(TypedDict, total=False):
     idempotency_key: str | None
     text: str | None
     error_code: str | None
+    status_reason: str | None
+    posted_by: str | None
     min_duration_ms: int | None
     max_duration_ms: int | None
     min_cost: float | None
@@ -219,6 +224,21 @@ class AsyncClient:
         """
         query = _present(_run_query(statuses, filters))
         return cast(CountsByStatus, await self._json("GET", "/v1/runs/counts", params=query))
+
+    async def usage(
+        self,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        group_by: UsageGroupBy = "agent",
+        agent_id: str | None = None,
+    ) -> UsageReport:
+        """Calls, tokens and cost by day (UTC) and by agent, model, tool or knowledge base.
+
+        `since` and `until` are Unix seconds, at most 92 days apart. Default: 30 days up to now.
+        """
+        query = _present({"from": since, "to": until, "group_by": group_by, "agent_id": agent_id})
+        return cast(UsageReport, await self._json("GET", "/v1/usage", params=query))
 
     async def run(self, run_id: str) -> AgentRun:
         """Current state of a run. An unknown id raises `ApiError` 404."""

@@ -23,6 +23,8 @@ from .types import (
     RunStatus,
     RunStreamLink,
     TranscriptItem,
+    UsageGroupBy,
+    UsageReport,
 )
 
 if sys.version_info >= (3, 11):
@@ -119,6 +121,17 @@ class Client:
     ) -> CountsByStatus:
         """Number of runs of each status that match all filters of `runs`."""
         return self._loop.call(self._client.run_counts(statuses=statuses, **filters))
+
+    def usage(
+        self,
+        *,
+        since: int | None = None,
+        until: int | None = None,
+        group_by: UsageGroupBy = "agent",
+        agent_id: str | None = None,
+    ) -> UsageReport:
+        """Calls, tokens and cost by day (UTC) and by agent, model, tool or knowledge base."""
+        return self._loop.call(self._client.usage(since=since, until=until, group_by=group_by, agent_id=agent_id))
 
     def run(self, run_id: str) -> AgentRun:
         """Current state of a run. An unknown id raises `ApiError` 404."""

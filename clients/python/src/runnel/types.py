@@ -118,6 +118,62 @@ class CountsByStatus(TypedDict):
     since: NotRequired[int | None]
 
 
+# --- usage ---
+
+UsageGroupBy = Literal["agent", "model", "tool", "knowledge_base"]
+
+
+class TokensByPrice(TypedDict):
+    """Disjoint token counts. The first four sum to the prompt, the last two to the completion."""
+
+    input: int
+    cache_read: int
+    cache_write_5m: int
+    cache_write_1h: int
+    output: int
+    reasoning: int
+
+
+class UsedByRuns(TypedDict):
+    """Sums of calls. A run counts on the day of its first call. `cost` is in the currency of the configured prices."""
+
+    runs: int
+    calls: int
+    prompt_tokens: int
+    completion_tokens: int
+    tokens: TokensByPrice
+    cost: float
+    seconds: float
+
+
+class UsedOnDay(UsedByRuns):
+    """Sums of one day (UTC), which begins at `day`, in epoch seconds."""
+
+    day: int
+
+
+class UsageGroup(TypedDict):
+    """Use of one agent, model, tool or knowledge base. Without an id: that of all others."""
+
+    id: NotRequired[str | None]
+    name: NotRequired[str | None]
+    total: UsedByRuns
+    days: list[UsedOnDay]
+
+
+UsageReport = TypedDict(
+    "UsageReport",
+    {
+        "from": int,
+        "to": int,
+        "group_by": UsageGroupBy,
+        "total": UsedByRuns,
+        "groups": list[UsageGroup],
+    },
+)
+UsageReport.__doc__ = "Use between `from` and `to`, in epoch seconds. The groups with the highest cost come first."
+
+
 # --- interactions ---
 
 

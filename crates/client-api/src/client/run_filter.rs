@@ -1,6 +1,6 @@
 //! Filters of the list of runs and of their counts.
 
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -51,6 +51,12 @@ pub(crate) struct RunFilterQuery {
     /// Only runs that ended with this code in their `error`.
     #[param(min_length = 1, max_length = 255)]
     error_code: Option<String>,
+    /// Only runs with this `status_reason`.
+    #[param(min_length = 1, max_length = 255)]
+    status_reason: Option<String>,
+    /// Only runs with this API key as `posted_by`.
+    #[param(value_type = Option<String>)]
+    posted_by: Option<ApiKeyId>,
     /// Only ended runs with at least this `duration_ms`.
     min_duration_ms: Option<u64>,
     /// Only ended runs with at most this `duration_ms`.
@@ -89,6 +95,8 @@ impl RunFilterQuery {
             ("idempotency_key", json!(self.idempotency_key)),
             ("text", json!(self.text)),
             ("error_code", json!(self.error_code)),
+            ("status_reason", json!(self.status_reason)),
+            ("posted_by", json!(self.posted_by)),
             ("min_duration_ms", json!(self.min_duration_ms)),
             ("max_duration_ms", json!(self.max_duration_ms)),
             ("min_cost", json!(self.min_cost)),
@@ -123,6 +131,8 @@ impl RunFilterQuery {
             idempotency_key: short("/idempotency_key", self.idempotency_key)?,
             text: short("/text", self.text)?,
             error_code: short("/error_code", self.error_code)?,
+            status_reason: short("/status_reason", self.status_reason)?,
+            posted_by: self.posted_by,
             duration_ms: bounds(
                 "/min_duration_ms",
                 self.min_duration_ms.map(signed),

@@ -65,32 +65,47 @@ pub(crate) struct UsedResource {
     estimated_calls: u64,
 }
 
-impl Used {
-    fn of(usage: &UsageOfRun) -> Self {
+/// Sums in integers. They are converted once: sums of floats would show rounding errors.
+#[derive(Clone, Copy, Default)]
+pub(super) struct CallSums {
+    pub(super) calls: u64,
+    pub(super) tokens: TokenParts,
+    pub(super) cost_micros: u64,
+    pub(super) wall_ms: u64,
+}
+
+impl CallSums {
+    pub(super) fn plus(self, other: Self) -> Self {
         Self {
-            calls: usage.calls,
-            prompt_tokens: usage.tokens.prompt(),
-            completion_tokens: usage.tokens.completion(),
-            tokens: usage.tokens.into(),
-            cost: micros(usage.cost_micros),
-            seconds: micros(usage.wall_ms.saturating_mul(1000)),
+            calls: self.calls + other.calls,
+            tokens: self.tokens.plus(other.tokens),
+            cost_micros: self.cost_micros + other.cost_micros,
+            wall_ms: self.wall_ms + other.wall_ms,
         }
     }
 }
 
-/// Sum over all resources.
-fn sum_of(usage: &[UsageOfRun]) -> Used {
-    // Summed in integers and converted once: sums of floats would show rounding errors.
-    let sum = |of: fn(&UsageOfRun) -> u64| usage.iter().map(of).sum::<u64>();
-    let tokens = usage.iter().map(|usage| usage.tokens);
-    let tokens = tokens.fold(TokenParts::default(), TokenParts::plus);
-    Used {
-        calls: sum(|usage| usage.calls),
-        prompt_tokens: tokens.prompt(),
-        completion_tokens: tokens.completion(),
-        tokens: tokens.into(),
-        cost: micros(sum(|usage| usage.cost_micros)),
-        seconds: micros(sum(|usage| usage.wall_ms).saturating_mul(1000)),
+impl From<&UsageOfRun> for CallSums {
+    fn from(usage: &UsageOfRun) -> Self {
+        Self {
+            calls: usage.calls,
+            tokens: usage.tokens,
+            cost_micros: usage.cost_micros,
+            wall_ms: usage.wall_ms,
+        }
+    }
+}
+
+impl From<CallSums> for Used {
+    fn from(sums: CallSums) -> Self {
+        Self {
+            calls: sums.calls,
+            prompt_tokens: sums.tokens.prompt(),
+            completion_tokens: sums.tokens.completion(),
+            tokens: sums.tokens.into(),
+            cost: micros(sums.cost_micros),
+            seconds: micros(sums.wall_ms.saturating_mul(1000)),
+        }
     }
 }
 
@@ -121,11 +136,12 @@ pub(crate) async fn get_run_usage(
     let store = state.runs.store();
     let run = caller.find_run(&state, id).await?;
     let usage = store.usage().usage_of_run(run.id).await?;
-    let total = sum_of(&usage);
+    let sums = usage.iter().map(CallSums::from);
+    let total = sums.fold(CallSums::default(), CallSums::plus).into();
     let items = usage
         .into_iter()
         .map(|usage| UsedResource {
-            used: Used::of(&usage),
+            used: CallSums::from(&usage).into(),
             estimated_calls: usage.estimated_calls,
             kind: usage.kind,
             resource: usage.resource,

@@ -66,7 +66,7 @@
 use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};
 use domain::usage::TokenParts;
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
 use serde_json::json;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
@@ -114,6 +114,9 @@ pub(super) struct EndedCall {
     pub(super) id: Uuid,
     pub(super) workspace: WorkspaceId,
     pub(super) run_id: RunId,
+    pub(super) agent_id: AgentId,
+    /// Name of this gateway process.
+    pub(super) gateway: String,
     pub(super) outcome: &'static str,
     pub(super) billing_outcome: BillingOutcome,
     pub(super) wall_ms: u64,
@@ -207,6 +210,8 @@ impl Spending {
                 id: ended.id,
                 workspace: ended.workspace,
                 run_id: ended.run_id,
+                agent_id: ended.agent_id,
+                gateway: ended.gateway,
                 kind: self.spend.kind,
                 resource: self.spend.resource,
                 outcome: ended.outcome,
@@ -410,6 +415,8 @@ mod tests {
             id: Uuid::nil(),
             workspace: WorkspaceId("w".to_owned()),
             run_id: RunId(Uuid::nil()),
+            agent_id: AgentId(Uuid::nil()),
+            gateway: "g".to_owned(),
             outcome,
             billing_outcome,
             wall_ms: 7,

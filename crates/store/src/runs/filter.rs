@@ -1,7 +1,7 @@
 //! Filter of run lists and counts, as SQL conditions.
 
 use domain::run::FailureCode;
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait as _, SimpleExpr};
 use sea_orm::{ColumnTrait, Condition};
@@ -38,6 +38,9 @@ pub struct RunFilter {
     pub text: Option<String>,
     /// Code of the error of a run that did not complete.
     pub error_code: Option<String>,
+    pub status_reason: Option<String>,
+    /// Only runs that this key posted, answered or retried.
+    pub posted_by: Option<ApiKeyId>,
     /// Milliseconds from start to end, inclusive. Only ended runs match a bound.
     pub duration_ms: NumberRange,
     /// Cost in millionths, inclusive.
@@ -109,6 +112,8 @@ impl ResolvedFilter {
             || filter.endpoint_id.is_some()
             || filter.text.is_some()
             || filter.error_code.is_some()
+            || filter.status_reason.is_some()
+            || filter.posted_by.is_some()
             || filter.duration_ms.is_set()
             || filter.cost_micros.is_set();
         // One agent has an index, and narrows the list to its runs.
@@ -190,12 +195,14 @@ impl ResolvedFilter {
         });
         let own = own.or_else(|| by_id.is_some().then(Condition::all));
         let own = own.unwrap_or_else(|| runs::Column::WorkspaceId.eq(workspace.as_str()).into());
+        let reason = filter.status_reason.as_deref();
         own.add_option(by_id)
             .add_option(self.status_condition())
             .add(id_conditions(filter))
             .add(created_within(filter.created))
             .add_option(filter.text.as_deref().map(begins_with))
             .add_option(filter.error_code.as_deref().map(failed_with))
+            .add_option(reason.map(|reason| runs::Column::StatusReason.eq(reason)))
             .add(took(filter.duration_ms))
             .add(cost_within(filter.cost_micros))
     }
@@ -222,12 +229,14 @@ fn id_conditions(filter: &RunFilter) -> Condition {
     let parent = filter.parent_run_id.map(|id| id.to_string());
     let runner = filter.runner_id.as_ref().map(ToString::to_string);
     let endpoint = filter.endpoint_id.map(|id| id.to_string());
+    let key = filter.posted_by.map(|id| id.to_string());
     Condition::all()
         .add_option(agent.map(|id| runs::Column::AgentId.eq(id)))
         .add_option(agents)
         .add_option(parent.map(|id| runs::Column::ParentRunId.eq(id)))
         .add_option(runner.map(|id| runs::Column::RunnerId.eq(id)))
         .add_option(endpoint.map(|id| runs::Column::EndpointId.eq(id)))
+        .add_option(key.map(|id| runs::Column::PostedBy.eq(id)))
 }
 
 fn created_within(NumberRange { min, max }: NumberRange) -> Condition {
@@ -342,6 +351,8 @@ mod tests {
             endpoint_id: Some(EndpointId(Uuid::nil())),
             text: Some("order".to_owned()),
             error_code: Some("cancelled".to_owned()),
+            status_reason: Some("cancelled".to_owned()),
+            posted_by: Some(ApiKeyId(Uuid::nil())),
             duration_ms: bounds,
             cost_micros: bounds,
             created: bounds,
