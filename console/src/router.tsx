@@ -8,6 +8,7 @@ import {
   redirect,
 } from "@tanstack/react-router";
 import { type RunFilters, readFilters } from "./lib/filters";
+import { readUsage } from "./lib/usage";
 import { Shell } from "./shell";
 import { NotFound, RouteProblem } from "./views/fallback";
 
@@ -110,6 +111,7 @@ const endpoints = createRoute({
 const usage = createRoute({
   getParentRoute: () => root,
   path: "/usage",
+  validateSearch: readUsage,
   component: lazyRouteComponent(() => import("./views/usage/usage"), "Usage"),
 });
 

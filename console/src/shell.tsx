@@ -33,6 +33,8 @@ export function Shell() {
           {(rights?.posts || rights?.readsAdmin) && <Link to="/try">{t("nav.try")}</Link>}
           <Link to="/conversations">{t("nav.conversations")}</Link>
           {rights?.readsAdmin && <AdminLinks />}
+          {rights?.owns === false && <Link to="/usage">{t("nav.usage")}</Link>}
+          {(rights?.readsAdmin || rights?.owns) && <Link to="/system">{t("nav.system")}</Link>}
           {/* That page has no way back. */}
           <a href="/docs" target="_blank" rel="noreferrer noopener" title={t("nav.newTab")}>
             {t("nav.api")}
@@ -60,8 +62,6 @@ function AdminLinks() {
       <Link to="/agents">{t("nav.agents")}</Link>
       <Link to="/endpoints">{t("nav.endpoints")}</Link>
       <Link to="/catalogue">{t("nav.catalogue")}</Link>
-      <Link to="/usage">{t("nav.usage")}</Link>
-      <Link to="/system">{t("nav.system")}</Link>
     </>
   );
 }

@@ -12,6 +12,8 @@ export const FILTERS = {
   created_after: "time",
   created_before: "time",
   error_code: "text",
+  status_reason: "text",
+  posted_by: "text",
   min_duration_ms: "number",
   max_duration_ms: "number",
   min_cost: "number",

@@ -9,13 +9,16 @@ export interface Rights {
   acts: boolean;
   /** Changes agents, endpoints, documents and keys. */
   changes: boolean;
+  /** Lists and creates workspaces. */
+  owns: boolean;
 }
 
-const NONE: Rights = { readsAdmin: false, posts: false, acts: false, changes: false };
+const NONE: Rights = { readsAdmin: false, posts: false, acts: false, changes: false, owns: false };
 
 const BY_ROLE: Record<string, Rights> = {
-  owner: { readsAdmin: true, posts: true, acts: true, changes: true },
-  admin: { readsAdmin: true, posts: true, acts: true, changes: true },
+  // It has access to no workspace.
+  owner: { ...NONE, owns: true },
+  admin: { readsAdmin: true, posts: true, acts: true, changes: true, owns: false },
   operator: { ...NONE, readsAdmin: true, acts: true },
   viewer: { ...NONE, readsAdmin: true },
   client: { ...NONE, posts: true, acts: true },

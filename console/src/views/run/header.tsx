@@ -8,6 +8,7 @@ import { type Translate, useText } from "../../i18n";
 import { cancelCall, retryCall, runCall } from "../../lib/acts";
 import { writeOut } from "../../lib/answer-form";
 import { count, duration, money } from "../../lib/format";
+import { budgetAnchor, refusingBudget } from "../../lib/usage";
 import { plainWord } from "../../lib/words";
 import { type CopiedAct, CopyMenu } from "../../ui/copy-menu";
 import { KeyName } from "../../ui/key-name";
@@ -82,13 +83,26 @@ export function Reason({ run }: { run: Run }) {
   if (typeof code === "string" || typeof message === "string") {
     return (
       <p className="problem">
-        {typeof code === "string" && <code>{code}</code>} {typeof message === "string" && message}
+        {typeof code === "string" && <code>{code}</code>} {typeof message === "string" && message}{" "}
+        {typeof message === "string" && <BudgetLink message={message} />}
       </p>
     );
   }
   return run.status_reason && !isPlainEnd(run) ? (
     <p className="reason">{plainWord(t, run.status_reason)}</p>
   ) : null;
+}
+
+/** Leads from a refused call to the budget that refused it. */
+function BudgetLink({ message }: { message: string }) {
+  const t = useText();
+  const budget = refusingBudget(message);
+  if (budget === undefined) return null;
+  return (
+    <Link to="/usage" hash={budgetAnchor(budget)}>
+      {t("budgets.show", { name: budget })}
+    </Link>
+  );
 }
 
 function RunFacts({ run }: { run: Run }) {

@@ -5,6 +5,7 @@ import {
   useQuery,
   useQueryClient,
 } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { nextCursor } from "../../api/queries";
@@ -18,6 +19,7 @@ import { Badge, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
 import { CreateKey } from "./create-key";
+import { Workspaces } from "./workspaces";
 
 type ApiKey = Schema<"ApiKey">;
 
@@ -35,15 +37,26 @@ function keysQuery() {
 
 const READY_MS = 10_000;
 
-/** State of the gateway, and its API keys. */
+/** State of the gateway, its workspaces, and the API keys of this one. */
 export function System() {
   const t = useText();
   const rights = useRights();
-  const keys = useInfiniteQuery(keysQuery());
   return (
     <main>
       <h1>{t("nav.system")}</h1>
       <Ready />
+      {rights?.owns && <Workspaces />}
+      {rights?.readsAdmin && <Keys />}
+    </main>
+  );
+}
+
+function Keys() {
+  const t = useText();
+  const rights = useRights();
+  const keys = useInfiniteQuery(keysQuery());
+  return (
+    <>
       <h2>{t("keysOfApi.title")}</h2>
       {rights?.changes && <CreateKey />}
       {keys.isPending && <Loading what="keysOfApi.title" />}
@@ -75,7 +88,7 @@ export function System() {
           {t("list.more")}
         </button>
       )}
-    </main>
+    </>
   );
 }
 
@@ -122,6 +135,9 @@ function KeyRow({ apiKey }: { apiKey: ApiKey }) {
         <When at={apiKey.expires_at} />
       </td>
       <td>
+        <Link className="button quiet" to="/runs" search={{ posted_by: apiKey.id }}>
+          {t("nav.runs")}
+        </Link>
         {apiKey.revoked_at != null && <Badge tone="off">{t("keysOfApi.revoked")}</Badge>}
         {apiKey.revoked_at == null && rights?.changes && (
           <button type="button" className="quiet" onClick={() => setAsking(true)}>

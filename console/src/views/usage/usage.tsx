@@ -1,10 +1,16 @@
 import { queryOptions, useQuery } from "@tanstack/react-query";
+import { Link } from "@tanstack/react-router";
 import { api, dataOf, type Schema } from "../../api/client";
+import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { count, duration, money } from "../../lib/format";
+import { budgetAnchor, spenders } from "../../lib/usage";
+import { useLinked } from "../../ui/linked";
 import { Badge, Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { FAILED } from "../../ui/status";
 import { When } from "../../ui/when";
+import { UsageReport } from "./report";
 
 type Budget = Schema<"BudgetView">;
 type Measure = keyof Schema<"Bounds">;
@@ -26,31 +32,45 @@ scope = "agent"
 window = "day"
 cost = 5.0`;
 
-/** Budgets: what is used, what is left, and the next reset. */
+/** Use by day, and budgets: what is used, what is left, and the next reset. */
 export function Usage() {
   const t = useText();
-  const budgets = useQuery(budgetsQuery());
+  const rights = useRights();
   return (
     <main>
       <h1>{t("nav.usage")}</h1>
-      {budgets.isPending && <Loading what="nav.usage" />}
+      <UsageReport />
+      {rights?.readsAdmin && <Budgets />}
+    </main>
+  );
+}
+
+function Budgets() {
+  const t = useText();
+  const budgets = useQuery(budgetsQuery());
+  return (
+    <section aria-label={t("budgets.title")}>
+      <h2>{t("budgets.title")}</h2>
+      {budgets.isPending && <Loading what="budgets.title" />}
       {budgets.error !== null && <Problem error={budgets.error} retry={() => void budgets.refetch()} />}
       {budgets.data?.items.length === 0 && <Empty text="budgets.none" command={EXAMPLE} />}
       {budgets.data?.items.map((budget) => (
         <BudgetCard key={budget.name} budget={budget} />
       ))}
-    </main>
+    </section>
   );
 }
 
 function BudgetCard({ budget }: { budget: Budget }) {
   const t = useText();
   const measures = MEASURES.filter((measure) => budget.most[measure] != null);
+  const anchor = budgetAnchor(budget.name);
+  const { ref, isLinked } = useLinked<HTMLElement>(anchor);
   return (
-    <article className="card">
-      <h2>
+    <article className={isLinked ? "card linked" : "card"} id={anchor} ref={ref}>
+      <h3>
         {budget.name} <Badge tone="off">{budget.scope}</Badge> <Badge tone="off">{budget.window}</Badge>
-      </h2>
+      </h3>
       <p className="faint">
         {budget.only} {budget.resets_at != null && t("budgets.resets")}{" "}
         {budget.resets_at != null && <When at={budget.resets_at} />}
@@ -58,13 +78,38 @@ function BudgetCard({ budget }: { budget: Budget }) {
       {budget.used.length === 0 && <p className="faint">{t("budgets.unused")}</p>}
       {budget.used.map((used) => (
         <div key={used.id} className="used">
-          <p>{used.name ?? used.id}</p>
+          <p>
+            {used.name ?? used.id} <Spenders budget={budget} subject={used.id} />
+          </p>
           {measures.map((measure) => (
             <Meter key={measure} measure={measure} used={used[measure]} most={budget.most[measure] ?? 0} />
           ))}
         </div>
       ))}
     </article>
+  );
+}
+
+/** Links to the runs that a subject spends on, and to those that failed, as refused ones do. */
+function Spenders({ budget, subject }: { budget: Budget; subject: string }) {
+  const t = useText();
+  const runs = spenders(budget, subject);
+  if (runs === undefined) {
+    return (
+      <Link to="/runs/$runId" params={{ runId: subject }}>
+        {t("budgets.run")}
+      </Link>
+    );
+  }
+  return (
+    <>
+      <Link to="/runs" search={runs}>
+        {t("budgets.spenders")}
+      </Link>{" "}
+      <Link to="/runs" search={{ ...runs, statuses: FAILED.join(",") }}>
+        {t("budgets.failed")}
+      </Link>
+    </>
   );
 }
 
