@@ -6,8 +6,10 @@ import { delta, MANIFEST, message, type Result, type Runner } from "./runner.ts"
 
 const RUNNER_ID = "plugin:test/hostile/default";
 
-/** A string of TOML and YAML. */
-const quoted = (text: string) => JSON.stringify(text).replaceAll("\u007f", "\\u007f");
+/** Names and settings hold no control characters: the gateway refuses them. */
+const line = (payload: Payload, bytes: number) => within(payload, bytes).replaceAll(/\p{Cc}/gu, " ");
+/** A string of TOML. */
+const quoted = (text: string) => JSON.stringify(text.replaceAll(/\p{Cc}/gu, " "));
 const localized = (text: string) => ({ en_US: text, zh_Hans: text });
 
 /** Settings of a gateway whose catalogue and budgets have the payloads, and the tools of its MCP server. */
@@ -18,8 +20,7 @@ export function hostileFiles(runner: Runner, payloads: Payload[]): Record<string
   const inputSchema = { type: "object", properties: Object.assign({}, ...payloads.map(schema)) };
   runner.tools = names.map((name) => ({ name, description: text, inputSchema }));
   const entries = payloads.map((payload, at) => {
-    // One line: the settings allow no other name.
-    const name = quoted(within(payload, 200).replaceAll(/\s/g, " "));
+    const name = quoted(within(payload, 200));
     return `
 [[budgets]]
 name = ${name}
@@ -174,7 +175,7 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
     planted.runs.push(run.run_id);
     planted.agents.push(agent.id);
     planted.conversations.push(conversation);
-    await gateway.call("/v1/api-keys", { name: within(payload, 128), role: "viewer" });
+    await gateway.call("/v1/api-keys", { name: line(payload, 128), role: "viewer" });
     await upload(gateway, payload, payloads);
     const { items } = await gateway.call(`/v1/interactions?run_id=${run.run_id}`);
     const link = await gateway.call(`/v1/interactions/${items[0].id}/link`, {});
@@ -185,7 +186,7 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
 
 /** A document whose id, name and text have the payload. */
 async function upload(gateway: Gateway, payload: Payload, payloads: Payload[]): Promise<void> {
-  const [id, name] = [within(payload, 100), within(payload, 200)].map(encodeURIComponent);
+  const [id, name] = [line(payload, 100), line(payload, 200)].map(encodeURIComponent);
   const answer = await fetch(`${gateway.url}/v1/knowledge-bases/runnel/documents/${id}?name=${name}`, {
     method: "PUT",
     headers: { authorization: `Bearer ${gateway.key}`, "content-type": "text/plain" },
@@ -199,8 +200,8 @@ async function plantRun(gateway: Gateway, payloads: Payload[], at: number) {
   const id = within(payload, 200);
   const text = all(payloads);
   const agent = await gateway.call("/v1/agents", {
-    name: within(payload, 128),
-    description: within(payload, 900),
+    name: line(payload, 128),
+    description: line(payload, 900),
     event_types: [`hostile.${at}`],
     scope: { kind: "bot", bot_id: id },
     priority: 1,
