@@ -148,11 +148,11 @@ async fn keys_of_every_role_read_themselves(#[values(Sqlite, Postgres)] engine: 
         let key = NamedKey::create(&stage, role).await;
         let read = key.client.get("/v1/whoami").await.expect(200).body;
         assert_members!(read, {"id": key.id, "name": format!("the {role}"), "role": role,
-            "workspace_id": "default", "expires_at": null, "revoked_at": null});
+            "workspace_id": "default", "expires_at": Value::Null, "revoked_at": Value::Null});
         assert_eq!(read.get("key"), None);
     }
     let owner = stage.gateway.owner().get("/v1/whoami").await.expect(200);
-    assert_members!(owner.body, {"role": "owner", "workspace_id": null});
+    assert_members!(owner.body, {"role": "owner", "workspace_id": Value::Null});
 }
 
 #[rstest]
@@ -172,8 +172,8 @@ async fn calls_name_only_questions_of_their_conversation(
     let found = format!("/v1/interactions?run_id={asking}");
     let found = stage.admin.get(&found).await.expect(200).body;
     let found = found["items"].as_array().unwrap().iter();
-    let answered = found.filter(|one| one["request"]["interaction_id"] == "answered");
-    let id = answered.last().unwrap()["id"].as_str().unwrap();
+    let mut answered = found.filter(|one| one["request"]["interaction_id"] == "answered");
+    let id = answered.next_back().unwrap()["id"].as_str().unwrap();
     let answer =
         json!({"interaction_id": "answered", "action_id": "book", "values": {"room": "a"}});
     let submit = format!("/v1/interactions/{id}/submit");

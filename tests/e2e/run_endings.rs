@@ -2,6 +2,7 @@
 
 use reqwest::Method;
 use rstest::rstest;
+use serde_json::json;
 
 use crate::support::client::message;
 use crate::support::gateway::Config;
