@@ -119,8 +119,6 @@ test("a graph of 200 actions scrolls in its window", async ({ signedIn, gateway 
   const last = graph.locator(".node").last();
   await expect(last).toBeFocused();
   await expect(last).toBeInViewport();
-  const began = Date.now();
   await signedIn.keyboard.press("Enter");
   await expect(graph.getByRole("article", { name: "Do n199" })).toBeVisible();
-  expect(Date.now() - began).toBeLessThan(1000);
 });
