@@ -214,6 +214,7 @@ export const en = {
   "try.dryRun": "Dry run",
   "try.send": "Send",
   "try.openRun": "Open the run",
+  "try.answeredBy": "by",
   "try.noRun": "The event started no run.",
   "try.outcome": "Outcome",
   "try.winner": "Agent",
@@ -264,6 +265,8 @@ export const en = {
   "agents.order": "Order:",
   "agents.unknown":
     "is not in the catalogue of the gateway: {names}. The agent can be saved; its runs do not get what does not exist.",
+  "agents.ungranted":
+    "names what its runs may not use: {names}. Choose it under “Resources that its runs may use” as well.",
   "agents.saved": "Saved.",
   "agents.unsaved": "Unsaved changes.",
   "agents.registered": "Skills that its runs have registered",

@@ -1,5 +1,5 @@
 import { expect, test } from "vitest";
-import { isUnrequested, modelChoice, optionsFor, unknownIn } from "./catalogue";
+import { isUnrequested, modelChoice, optionsFor, ungrantedIn, unknownIn } from "./catalogue";
 import { configItems } from "./config-form";
 
 const OFFERED = {
@@ -40,6 +40,22 @@ test("unknown names are found in config and policy", () => {
     { pointer: "/config/bases", names: ["lost"] },
     { pointer: "/resource_policy/tools", names: ["hammer"] },
   ]);
+});
+
+test("names of the config without a grant are found", () => {
+  const spec = {
+    name: "a",
+    event_types: ["*"],
+    runner_id: "plugin:a/b/c",
+    config: { model: { primary: "chat", fallbacks: ["old"] }, bases: ["handbook"], note: "free" },
+    resource_policy: { models: ["chat"] },
+  };
+  expect(ungrantedIn(spec, ITEMS)).toEqual([
+    { pointer: "/config/model", names: ["old"] },
+    { pointer: "/config/bases", names: ["handbook"] },
+  ]);
+  const all = { models: "*" as const, knowledge_bases: "*" as const };
+  expect(ungrantedIn({ ...spec, resource_policy: all }, ITEMS)).toEqual([]);
 });
 
 test("reads both forms of a model with fallbacks", () => {

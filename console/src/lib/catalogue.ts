@@ -92,6 +92,18 @@ export function unknownIn(
   return [...config, ...policy].filter(({ names }) => names.length > 0);
 }
 
+/** Names that fields of the config choose and that the policy does not grant. A run fails without its model. */
+export function ungrantedIn(spec: Schema<"AgentSpec">, items: ConfigItem[]): UnknownNames[] {
+  const ungranted = items.flatMap((item) => {
+    const kind = item.kind === "bases" ? "knowledge_bases" : "models";
+    const granted = policyNames(spec, kind);
+    if (granted === "*" || (item.kind !== "bases" && OPERATIONS[item.kind] === undefined)) return [];
+    const names = chosenIn(item, record(spec.config)).filter((name) => !granted.includes(name));
+    return [{ pointer: pointerTo("config", item.name), names }];
+  });
+  return ungranted.filter(({ names }) => names.length > 0);
+}
+
 export function policyNames(spec: Schema<"AgentSpec">, kind: ResourceKind): Names {
   const value: unknown = spec.resource_policy?.[kind];
   return value === "*" ? "*" : textsOf(value);

@@ -4,7 +4,7 @@ import { type FormEvent, type ReactNode, useEffect, useRef, useState } from "rea
 import { api, dataOf } from "../../api/client";
 import { type FieldFault, faultsOf, record } from "../../api/errors";
 import { useLanguage, useText } from "../../i18n";
-import { type OfferedNames, type UnknownNames, unknownIn } from "../../lib/catalogue";
+import { type OfferedNames, type UnknownNames, ungrantedIn, unknownIn } from "../../lib/catalogue";
 import { type ConfigItem, configItems, missingItems } from "../../lib/config-form";
 import { faultsAt, faultsElsewhere, pointerTo, type Refusal, standingFaults } from "../../lib/field-faults";
 import { canonical } from "../../lib/format";
@@ -102,12 +102,14 @@ export function AgentEditor({ spec: initial, stored, onChange, onSaved }: Editor
           {t("agents.missing", { names: missing.map((item) => item.label).join(", ") })}
         </p>
       )}
+      <NameWarnings found={ungrantedIn(spec, items)} text="agents.ungranted" />
       {faults.size > 0 && <p className="warning">{t("agents.faulty", { names: [...faults].join(", ") })}</p>}
       {isSaving && (
         <Save
           {...{ spec, initial, stored, close, onSaved }}
           refuse={setRefusal}
           unknown={unknownIn(spec, items, offered)}
+          ungranted={ungrantedIn(spec, items)}
         />
       )}
     </form>
@@ -215,11 +217,11 @@ interface SaveProps {
   close: () => void;
   refuse: (refusal: Refusal) => void;
   unknown: UnknownNames[];
+  ungranted: UnknownNames[];
   onSaved: () => void;
 }
 
-function Save({ spec, initial, stored, close, refuse, unknown, onSaved }: SaveProps) {
-  const t = useText();
+function Save({ spec, initial, stored, close, refuse, unknown, ungranted, onSaved }: SaveProps) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const save = useMutation({
@@ -245,12 +247,23 @@ function Save({ spec, initial, stored, close, refuse, unknown, onSaved }: SavePr
       save={() => save.mutate()}
       close={close}
     >
-      {unknown.map(({ pointer, names }) => (
-        <p className="warning" key={pointer}>
-          <code>{pointer}</code> {t("agents.unknown", { names: names.join(", ") })}
-        </p>
-      ))}
+      <NameWarnings found={unknown} text="agents.unknown" />
+      <NameWarnings found={ungranted} text="agents.ungranted" />
       {save.error !== null && <Problem error={save.error} />}
     </SaveDialog>
   );
+}
+
+interface WarningProps {
+  found: UnknownNames[];
+  text: "agents.unknown" | "agents.ungranted";
+}
+
+function NameWarnings({ found, text }: WarningProps) {
+  const t = useText();
+  return found.map(({ pointer, names }) => (
+    <p className="warning" key={pointer}>
+      <code>{pointer}</code> {t(text, { names: names.join(", ") })}
+    </p>
+  ));
 }

@@ -152,7 +152,8 @@ function CancelledBy({ run }: { run: Run }) {
   );
 }
 
-function AgentLink({ run }: { run: Run }) {
+/** Name of the agent, as a link for those who may read it. */
+export function AgentLink({ run }: { run: Run }) {
   const rights = useRights();
   const name = run.agent_name ?? run.agent_id;
   if (!rights?.readsAdmin || run.agent_name == null) return <>{name}</>;

@@ -13,7 +13,7 @@ import { CopyMenu } from "../../ui/copy-menu";
 import { Problem } from "../../ui/problem";
 import { RunState } from "../../ui/run-state";
 import { StreamedAnswer } from "../run/answer";
-import { Reason } from "../run/header";
+import { AgentLink, Reason } from "../run/header";
 import { Questions } from "../run/questions";
 import { DryRun } from "./dry-run";
 import { EventFields } from "./fields";
@@ -145,7 +145,8 @@ function SentRun({ accepted, runId }: { accepted: Accepted; runId: string }) {
   return (
     <section className="answer">
       <h2>
-        {t("run.answer")} {run && <RunState run={run} />}{" "}
+        {t("run.answer")} {run && <RunState run={run} />} {run && t("try.answeredBy")}{" "}
+        {run && <AgentLink run={run} />}{" "}
         <Link to="/runs/$runId" params={{ runId }}>
           {t("try.openRun")}
         </Link>
