@@ -9,7 +9,7 @@ use crate::support::client::{Client, message, send};
 use crate::support::held::HeldRun;
 use crate::support::runner::RUNNER_ID;
 use crate::support::tool_server::ToolServer;
-use crate::support::{Engine, OwnStage, Postgres, Sqlite};
+use crate::support::{Engine, OwnStage, Postgres, Sqlite, until};
 use crate::tools::tools_at;
 
 /// An API key of this role, with its id.
@@ -218,6 +218,11 @@ async fn calls_name_only_questions_of_their_conversation(
     };
     let expected = json!({"interaction_id": id, "run_id": asking, "title": "Which room?",
         "action_id": "book", "by": operator.named("operator")});
+    until("the calls are in the audit log", async || {
+        approvals(&same, &stage.admin).await.len() == 3
+            && approvals(&other, &stage.admin).await.len() == 1
+    })
+    .await;
     let mut shown = approvals(&same, &stage.admin).await;
     assert!(shown[0]["answered_at"].is_i64(), "{shown:?}");
     shown[0].as_object_mut().unwrap().remove("answered_at");
