@@ -882,12 +882,13 @@ fn has_phrase(source: &str, phrase: &str) -> bool {
 // --- tests on both databases ---
 
 /// Engine-specific files of the store.
-const ENGINE_SPECIFIC_FILES: [&str; 17] = [
+const ENGINE_SPECIFIC_FILES: [&str; 18] = [
     "audit.rs",
     "capacity.rs",
     "connect.rs",
     "database_clock.rs",
     "engine.rs",
+    "interactions/approval.rs",
     "notifier.rs",
     "postgres_sessions.rs",
     "history_search.rs",

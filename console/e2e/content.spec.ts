@@ -109,6 +109,10 @@ async function dialogs(page: Page, gateway: Gateway, planted: Planted, payloads:
   await page.getByRole("button", { name: /Review/ }).click();
   await expect(dialog).toContainText(last);
   await assertInert(page);
+  await page.keyboard.press("Escape");
+  await page.getByRole("link", { name: "Runs", exact: true }).click();
+  await page.getByRole("button", { name: "Discard the changes" }).click();
+  await expect(page.getByRole("heading", { level: 1 })).toHaveText("Runs");
   await page.goto(`${gateway.url}/console/runs?statuses=failed,timeout`);
   await page.getByRole("button", { name: "Run all again that match" }).click();
   await expect(dialog).toContainText(last);

@@ -126,7 +126,7 @@ test("a list shows how old it is while the gateway is slow", async ({ signedIn, 
   await expect(signedIn.getByRole("link", { name: "before" })).toBeVisible();
 });
 
-test("a conversation lists its files and its questions", async ({ signedIn, gateway }) => {
+test("a conversation lists its files and its questions", async ({ signedIn, gateway, watch }) => {
   const uploaded = await fetch(`${gateway.url}/v1/artifacts?name=zebra.txt`, {
     method: "POST",
     headers: { authorization: `Bearer ${gateway.key}`, "content-type": "text/plain" },
@@ -145,6 +145,7 @@ test("a conversation lists its files and its questions", async ({ signedIn, gate
   await signedIn.getByRole("button", { name: "Download zebra.txt" }).click();
   const download = await downloading;
   expect(download.suggestedFilename()).toBe("zebra.txt");
+  expect(watch.faults.splice(0)).toEqual([`download: ${download.url()}`]);
   await signedIn.getByText("Questions and approvals (1)").click();
   await expect(signedIn.getByRole("main")).toContainText("Which zebra?");
   expect(await violations(signedIn)).toEqual([]);

@@ -13,7 +13,7 @@ use protocol::host_api::RunCancel;
 use protocol::id::{AgentId, RunId};
 use protocol::run::{AgentRunEvent, Page};
 use serde::Deserialize;
-use store::{CancelOutcome, CancelRequest};
+use store::{CancelCause, CancelOutcome};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -227,7 +227,7 @@ pub(super) async fn cancel(
 ) -> ApiResult<ChildRun> {
     let run = find(caller, state, "child_run_cancel", id).await?;
     // Codes of the gateway's own causes; a runner must not pretend one of them.
-    let request = CancelRequest {
+    let request = CancelCause {
         by: caller.grant.run.id.into(),
         reason: reason.filter(|reason| !is_reserved_code(reason)),
     };

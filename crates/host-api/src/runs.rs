@@ -9,7 +9,7 @@ use protocol::id::RunId;
 use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::Deserialize;
 use serde_json::json;
-use store::{CancelOutcome, CancelRequest, RunFilter};
+use store::{CancelCause, CancelOutcome, RunFilter};
 
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::routing::no_such;
@@ -278,7 +278,7 @@ async fn cancel(
     check_reason(&cancel)?;
     let run = find_in_scope(caller, state, "run_cancel", id).await?;
     // Codes of the gateway's own causes; a runner must not pretend one of them.
-    let request = CancelRequest {
+    let request = CancelCause {
         by: caller.grant.run.id.into(),
         reason: cancel.reason.filter(|reason| !is_reserved_code(reason)),
     };

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use domain::run::Failure;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
-use store::{CancelOutcome, CancelRequest, LeaseFilter, StoreError, failpoint};
+use store::{CancelCause, CancelOutcome, LeaseFilter, StoreError, failpoint};
 
 use crate::child_cancellation;
 use crate::deps::RunDeps;
@@ -23,7 +23,7 @@ impl Cancellation {
         self: &Arc<Self>,
         workspace: &WorkspaceId,
         id: RunId,
-        request: CancelRequest,
+        request: CancelCause,
     ) -> Result<CancelOutcome, StoreError> {
         // A task of its own: the caller may disconnect, but a stored request must be signalled.
         let (this, workspace) = (Arc::clone(self), workspace.clone());
@@ -39,7 +39,7 @@ impl Cancellation {
         &self,
         workspace: &WorkspaceId,
         id: RunId,
-        request: CancelRequest,
+        request: CancelCause,
     ) -> Result<CancelOutcome, StoreError> {
         let now = self.deps.clock.now_ms();
         let outcome = self

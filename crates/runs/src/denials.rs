@@ -7,7 +7,7 @@ use dashmap::DashMap;
 use domain::authorization::denials::{DENIED_CALLS, DenialOutcome, after_denial};
 use protocol::id::RunId;
 use protocol::principal::PrincipalKind;
-use store::CancelRequest;
+use store::CancelCause;
 use uuid::Uuid;
 
 use crate::cancel::Cancellation;
@@ -115,7 +115,7 @@ impl Denials {
             let (workspace, id) = (run.workspace.clone(), run.id);
             let (cancellation, counts) = (Arc::clone(&self.cancellation), Arc::clone(&self.counts));
             self.deps.lifecycle.tasks.spawn(async move {
-                let request = CancelRequest {
+                let request = CancelCause {
                     by: PrincipalKind::Gateway.into(),
                     reason: Some(DENIED_CALLS.to_owned()),
                 };

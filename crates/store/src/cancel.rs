@@ -17,13 +17,13 @@ use crate::runs::find;
 
 /// A cancel request.
 #[derive(Clone, Debug)]
-pub struct CancelRequest {
+pub struct CancelCause {
     pub by: Principal,
     /// The status reason of the run. `None`: no reason.
     pub reason: Option<String>,
 }
 
-impl From<Principal> for CancelRequest {
+impl From<Principal> for CancelCause {
     fn from(by: Principal) -> Self {
         Self { by, reason: None }
     }
@@ -45,7 +45,7 @@ impl RunRepository<'_> {
         self,
         workspace: &WorkspaceId,
         id: RunId,
-        request: CancelRequest,
+        request: CancelCause,
         at: i64,
     ) -> Result<CancelOutcome, StoreError> {
         self.db
@@ -62,7 +62,7 @@ impl RunRepository<'_> {
 struct RequestCancel {
     workspace: WorkspaceId,
     id: RunId,
-    request: CancelRequest,
+    request: CancelCause,
     at: i64,
 }
 

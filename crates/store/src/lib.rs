@@ -103,7 +103,7 @@ pub use async_runs::{
 pub use attempts::STARTED;
 pub use audit::AuditRecord;
 pub use backup::copy_sqlite;
-pub use cancel::{CancelOutcome, CancelRequest};
+pub use cancel::{CancelCause, CancelOutcome};
 pub use capacity::Capacities;
 pub use connect::{Migrations, check_database_url, probe_database, probe_signing_keys};
 pub use conversation::{ConversationState, ConversationsOf, occupancy, promotable};

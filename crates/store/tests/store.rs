@@ -12,10 +12,9 @@ use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    AnsweredBy, Append, Appended, CancelOutcome, CancelRequest, Dispatch, Dispatched,
-    DocumentParts, HistoryQuery, Ingest, IngestPlan, Ingested, LeaseFilter, LinkInteraction,
-    NewInteraction, RunEnd, StateAccess, StateChange, StateWritten, Store, TranscriptWrite,
-    Unanswerable, terms_of,
+    AnsweredBy, Append, Appended, CancelCause, CancelOutcome, Dispatch, Dispatched, DocumentParts,
+    HistoryQuery, Ingest, IngestPlan, Ingested, LeaseFilter, LinkInteraction, NewInteraction,
+    RunEnd, StateAccess, StateChange, StateWritten, Store, TranscriptWrite, Unanswerable, terms_of,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -494,7 +493,7 @@ async fn accepted_cancel_overrides_final_status(bench: StoreFixture) {
         ("e-2", Some("enough"), vec![rejected()]),
     ] {
         let run = bench.running(event).await;
-        let request = CancelRequest {
+        let request = CancelCause {
             reason: reason.map(str::to_owned),
             ..cancel_request()
         };

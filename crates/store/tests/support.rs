@@ -15,7 +15,7 @@ use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
-    Append, Appended, AuditEntry, CancelRequest, ConversationsOf, Dispatch, Dispatched,
+    Append, Appended, AuditEntry, CancelCause, ConversationsOf, Dispatch, Dispatched,
     DocumentParts, EndpointRecord, FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd,
     RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange,
     Store, StoreError, UserMessage,
@@ -226,7 +226,7 @@ impl LockHolder {
 }
 
 /// A cancel request of the gateway itself, without a reason.
-pub(crate) fn cancel_request() -> CancelRequest {
+pub(crate) fn cancel_request() -> CancelCause {
     Principal::from(PrincipalKind::Gateway).into()
 }
 

@@ -135,7 +135,7 @@ function KeyRow({ apiKey }: { apiKey: ApiKey }) {
         <When at={apiKey.expires_at} />
       </td>
       <td>
-        <Link className="button quiet" to="/runs" search={{ posted_by: apiKey.id }}>
+        <Link className="target" to="/runs" search={{ posted_by: apiKey.id }}>
           {t("nav.runs")}
         </Link>
         {apiKey.revoked_at != null && <Badge tone="off">{t("keysOfApi.revoked")}</Badge>}

@@ -317,6 +317,8 @@ mod tests {
         let db = Connection::open_in_memory().unwrap();
         let tables = include_str!("../../../../migrations/src/baseline/common.sql");
         db.execute_batch(tables).unwrap();
+        db.execute_batch("ALTER TABLE runs ADD COLUMN cancelled_by text")
+            .unwrap();
         let filter = ResolvedFilter { filter, ids: None };
         let page = NumberRange {
             min: Some(1),

@@ -136,12 +136,12 @@ fn adding(call: &UsedCall) -> (String, Vec<Value>) {
 }
 
 /// Condition of a report, with its values.
-struct Condition {
+struct ReportCondition {
     sql: String,
     values: Vec<Value>,
 }
 
-impl Condition {
+impl ReportCondition {
     fn of(workspace: &WorkspaceId, report: &UsageDays) -> Self {
         let mut condition = Self {
             sql: "workspace_id = $1 AND day >= $2 AND day < $3".to_owned(),
@@ -182,7 +182,7 @@ impl Condition {
 
 /// The groups with the highest cost.
 fn costliest(workspace: &WorkspaceId, report: &UsageDays) -> (String, Vec<Value>) {
-    let Condition { sql, values } = Condition::of(workspace, report);
+    let ReportCondition { sql, values } = ReportCondition::of(workspace, report);
     let (key, _) = report.grouping.key();
     let sql = format!(
         "SELECT {key} AS usage_group FROM usage_days WHERE {sql} GROUP BY {key} \
@@ -198,7 +198,7 @@ fn by_day(
     report: &UsageDays,
     groups: Vec<String>,
 ) -> (String, Vec<Value>) {
-    let mut condition = Condition::of(workspace, report);
+    let mut condition = ReportCondition::of(workspace, report);
     let (key, _) = report.grouping.key();
     let listed = condition.bind(groups);
     // PostgreSQL widens the type of a sum.
