@@ -91,7 +91,7 @@ test("plan is approved on the page of its run, and continues", async ({ signedIn
   await signedIn.goto(`${gateway.url}/console/runs/${items[0].run_id}?tab=calls`);
   const calls = signedIn.getByRole("tabpanel");
   await expect(calls).toContainText("post_note");
-  // Who allowed it: the policy, and the answered question.
+  // Rule of the policy, and the approval by an answered question.
   const call = calls.getByRole("row").filter({ hasText: "call_tool post_note" });
   await expect(call).toContainText("resource_policy.tools of the agent's policy");
   await expect(call.getByRole("link", { name: request.title })).toBeVisible();
