@@ -180,7 +180,7 @@ export const en = {
   "calls.decision": "Decision",
   "calls.search": "Who allowed it? Search calls, rules, keys, questions",
   "calls.found": "{n} of {all} calls shown",
-  "calls.allowedBy": "allowed by",
+  "calls.answerTo": "after the answer to",
   "calls.policy": "Granted by the policy of {agent}, version {n}",
   "calls.policyChanged": "The agent has changed since: its version is {n}.",
   "calls.outcome": "Outcome",

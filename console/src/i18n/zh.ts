@@ -182,7 +182,7 @@ export const zh: Record<TextKey, string> = {
   "calls.decision": "决定",
   "calls.search": "谁允许的？搜索调用、规则、密钥、问题",
   "calls.found": "显示 {n} / {all} 个调用",
-  "calls.allowedBy": "允许者：",
+  "calls.answerTo": "在回答之后：",
   "calls.policy": "由 {agent} 版本 {n} 的策略授予",
   "calls.policyChanged": "此后智能体已更改：当前版本为 {n}。",
   "calls.outcome": "结果",

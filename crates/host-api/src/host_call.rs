@@ -55,7 +55,7 @@ impl HostCall {
         Self::begin_approved(caller, state, call, permission, None).await
     }
 
-    /// Like `begin`, and names the question that approved the call in the audit log.
+    /// Like `begin`, and records the question that the runner names as approval of the call.
     pub(super) async fn begin_approved<T, E: Display + Into<ApiError>>(
         caller: &RunCaller,
         state: &ApiState,

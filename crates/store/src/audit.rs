@@ -34,7 +34,7 @@ pub struct AuditRecord {
     /// `allow` or `deny`.
     pub decision: String,
     pub rule: String,
-    /// The gateway's id of the answered question that allowed the call.
+    /// The gateway's id of the answered question that the runner names as approval.
     pub interaction_id: Option<String>,
     pub bytes: u64,
     pub at: i64,

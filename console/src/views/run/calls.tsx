@@ -106,12 +106,12 @@ function Policy({ run }: { run: Run }) {
   );
 }
 
-/** The answered question that allowed a call. */
+/** The answered question that the runner names as approval. The gateway does not check what it permits. */
 function Approval({ approval }: { approval: Schema<"CallApproval"> }) {
   const t = useText();
   return (
     <p className="reason">
-      {t("calls.allowedBy")}{" "}
+      {t("calls.answerTo")}{" "}
       <Link to="/runs/$runId" params={{ runId: approval.run_id }}>
         {writeOut(approval.title)}
       </Link>{" "}

@@ -2,8 +2,7 @@ import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
 import { type FormEvent, useRef } from "react";
 import type { RunStatus } from "../../api/client";
-import { agentsQuery, openQuestionsQuery } from "../../api/queries";
-import { useRights } from "../../api/rights";
+import { openQuestionsQuery } from "../../api/queries";
 import { type TextKey, useText } from "../../i18n";
 import { sumOf } from "../../lib/counts";
 import {
@@ -20,6 +19,7 @@ import {
   withFilter,
   withStatuses,
 } from "../../lib/filters";
+import { AgentChoice } from "../../ui/agent-choice";
 import { useKeys } from "../../ui/keys";
 import { FAILED, LIVE, WAITING } from "../../ui/status";
 import { useNow } from "../../ui/when";
@@ -38,7 +38,7 @@ export function FilterBar({ filters }: { filters: RunFilters }) {
     <section className="filters" aria-label={t("runs.filters")}>
       <div className="quick">
         <QuickFilters filters={filters} apply={apply} />
-        <AgentFilter
+        <AgentChoice
           value={filters.agent_id ?? ""}
           set={(value) => apply(withFilter(filters, "agent_id", value))}
         />
@@ -108,26 +108,6 @@ function QuickFilters({ filters, apply }: FilterProps) {
         </Link>
       )}
     </>
-  );
-}
-
-function AgentFilter({ value, set }: { value: string; set: (value: string) => void }) {
-  const t = useText();
-  const rights = useRights();
-  const agents = useQuery({ ...agentsQuery(), enabled: rights?.readsAdmin === true });
-  const items = agents.data?.items ?? [];
-  const isListed = value === "" || items.some((agent) => agent.id === value);
-  if (!agents.isSuccess && value === "") return null;
-  return (
-    <select aria-label={t("filter.agent_id")} value={value} onChange={(event) => set(event.target.value)}>
-      <option value="">{t("runs.anyAgent")}</option>
-      {items.map((agent) => (
-        <option key={agent.id} value={agent.id}>
-          {agent.name}
-        </option>
-      ))}
-      {!isListed && <option value={value}>{value}</option>}
-    </select>
   );
 }
 

@@ -2,8 +2,8 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { type FormEvent, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { useText } from "../../i18n";
-import { Copy } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { NewKey } from "./new-key";
 
 const ROLES = ["client", "viewer", "operator", "admin"] as Schema<"KeyRole">[];
 
@@ -48,16 +48,7 @@ export function CreateKey() {
       </form>
       {create.error !== null && <Problem error={create.error} />}
       {create.data !== undefined && (
-        <div className="card">
-          <p>{t("keysOfApi.once")}</p>
-          <div className="command">
-            <pre>{create.data.key}</pre>
-            <Copy text={create.data.key} />
-          </div>
-          <button type="button" onClick={() => create.reset()}>
-            {t("close")}
-          </button>
-        </div>
+        <NewKey hint="keysOfApi.once" apiKey={create.data.key} close={() => create.reset()} />
       )}
     </>
   );

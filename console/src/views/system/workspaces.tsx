@@ -4,9 +4,10 @@ import { api, dataOf } from "../../api/client";
 import { nextCursor } from "../../api/queries";
 import { useText } from "../../i18n";
 import { PAGE } from "../../lib/pages";
-import { Copy, Loading, Scroll } from "../../ui/parts";
+import { Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { When } from "../../ui/when";
+import { NewKey } from "./new-key";
 
 function workspacesQuery() {
   return infiniteQueryOptions({
@@ -108,16 +109,7 @@ function CreateWorkspace() {
       </form>
       {create.error !== null && <Problem error={create.error} />}
       {create.data !== undefined && (
-        <div className="card">
-          <p>{t("workspaces.once")}</p>
-          <div className="command">
-            <pre>{create.data.api_key.key}</pre>
-            <Copy text={create.data.api_key.key} />
-          </div>
-          <button type="button" onClick={() => create.reset()}>
-            {t("close")}
-          </button>
-        </div>
+        <NewKey hint="workspaces.once" apiKey={create.data.api_key.key} close={() => create.reset()} />
       )}
     </>
   );

@@ -2,8 +2,6 @@ import { keepPreviousData, queryOptions, useQuery } from "@tanstack/react-query"
 import { Link, useNavigate, useSearch } from "@tanstack/react-router";
 import { type FormEvent, useMemo } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
-import { agentsQuery } from "../../api/queries";
-import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { count, money, short } from "../../lib/format";
 import {
@@ -21,6 +19,7 @@ import {
   runsOf,
   type UsageSearch,
 } from "../../lib/usage";
+import { AgentChoice } from "../../ui/agent-choice";
 import { Empty, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { useNow } from "../../ui/when";
@@ -120,25 +119,6 @@ function Controls({ search, period }: { search: UsageSearch; period: Period }) {
         <AgentChoice value={search.agent_id ?? ""} set={(agent_id) => apply({ agent_id })} />
       </div>
     </section>
-  );
-}
-
-function AgentChoice({ value, set }: { value: string; set: (value: string) => void }) {
-  const t = useText();
-  const rights = useRights();
-  const agents = useQuery({ ...agentsQuery(), enabled: rights?.readsAdmin === true });
-  const items = agents.data?.items ?? [];
-  const isListed = value === "" || items.some((agent) => agent.id === value);
-  return (
-    <select aria-label={t("filter.agent_id")} value={value} onChange={(event) => set(event.target.value)}>
-      <option value="">{t("runs.anyAgent")}</option>
-      {items.map((agent) => (
-        <option key={agent.id} value={agent.id}>
-          {agent.name}
-        </option>
-      ))}
-      {!isListed && <option value={value}>{short(value)}</option>}
-    </select>
   );
 }
 

@@ -17,7 +17,7 @@ pub struct AuditEntry {
     pub operation: &'static str,
     pub allowed: bool,
     pub rule: Cow<'static, str>,
-    /// The gateway's id of the answered question that allowed the call.
+    /// The gateway's id of the answered question that the runner names as approval.
     pub interaction_id: Option<String>,
     pub bytes: u64,
     pub at: i64,
