@@ -318,6 +318,19 @@ pub(crate) fn text(id: RunId) -> Value {
     id.to_string().into()
 }
 
+/// The plan of a statement on an empty database of `SQLite`: one line for each step.
+#[cfg(test)]
+pub(crate) async fn sqlite_plan(sql: &str, values: Vec<Value>) -> String {
+    use migrations::{Migrator, MigratorTrait as _};
+
+    let db = sea_orm::Database::connect("sqlite::memory:").await.unwrap();
+    Migrator::up(&db, None).await.unwrap();
+    let explained = db.query_sql(format!("EXPLAIN QUERY PLAN {sql}"), values);
+    let steps = explained.await.unwrap();
+    let steps = steps.iter().map(|step| step.text("detail").unwrap());
+    steps.collect::<Vec<_>>().join("\n")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

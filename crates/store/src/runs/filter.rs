@@ -302,23 +302,16 @@ fn cost_within(cost: NumberRange) -> Condition {
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
-    use rusqlite::Connection;
     use sea_orm::{
         DbBackend, EntityTrait as _, QueryFilter as _, QueryOrder as _, QueryTrait as _,
     };
     use uuid::Uuid;
 
     use super::*;
+    use crate::sql::sqlite_plan;
 
     /// The plan of a list, as `SQLite` explains it.
-    fn plan(filter: RunFilter) -> String {
-        let db = Connection::open_in_memory().unwrap();
-        let tables = include_str!("../../../../migrations/src/baseline/common.sql");
-        db.execute_batch(tables).unwrap();
-        db.execute_batch("ALTER TABLE runs ADD COLUMN cancelled_by text")
-            .unwrap();
+    async fn plan(filter: RunFilter) -> String {
         let filter = ResolvedFilter { filter, ids: None };
         let page = NumberRange {
             min: Some(1),
@@ -330,18 +323,11 @@ mod tests {
             .order_by_desc(runs::Column::CreatedAt)
             .order_by_desc(runs::Column::Id)
             .build(DbBackend::Sqlite);
-        let mut explained = db.prepare(&format!("EXPLAIN QUERY PLAN {query}")).unwrap();
-        let mut rows = explained.query([]).unwrap();
-        let mut plan = String::new();
-        while let Some(row) = rows.next().unwrap() {
-            let step: String = row.get("detail").unwrap();
-            writeln!(plan, "{step}").unwrap();
-        }
-        plan
+        sqlite_plan(&query.to_string(), Vec::new()).await
     }
 
-    #[test]
-    fn sqlite_lists_read_one_index_range_in_order() {
+    #[tokio::test]
+    async fn sqlite_lists_read_one_index_range_in_order() {
         let all = RunFilter::default();
         let bounds = NumberRange {
             min: Some(1),
@@ -384,7 +370,7 @@ mod tests {
                 "runs_live_newest (workspace_id=? AND created_at>? AND created_at<?)",
             ),
         ] {
-            let plan = plan(filter);
+            let plan = plan(filter).await;
             assert!(plan.contains(index), "{plan}");
             assert!(
                 !plan.contains("SCAN") && !plan.contains("TEMP B-TREE"),

@@ -264,19 +264,14 @@ fn read(row: &SqlRow, grouping: UsageGrouping) -> Result<UsageOfDay, StoreError>
 
 #[cfg(test)]
 mod tests {
-    use std::fmt::Write as _;
-
-    use migrations::{Migrator, MigratorTrait as _};
     use protocol::id::RunId;
-    use sea_orm::Database;
     use uuid::Uuid;
 
     use super::*;
+    use crate::sql::sqlite_plan;
 
     #[tokio::test]
     async fn sqlite_statements_search_indexes() {
-        let db = Database::connect("sqlite::memory:").await.unwrap();
-        Migrator::up(&db, None).await.unwrap();
         let workspace = WorkspaceId("w".to_owned());
         let report = UsageDays {
             days: 1..2,
@@ -305,11 +300,7 @@ mod tests {
             (by_day(&workspace, &report, vec!["m".to_owned()]), days),
             (adding(&call), "usage_calls_run (run_id=?)"),
         ] {
-            let explained = db.query_sql(format!("EXPLAIN QUERY PLAN {sql}"), values);
-            let mut plan = String::new();
-            for row in explained.await.unwrap() {
-                writeln!(plan, "{}", row.text("detail").unwrap()).unwrap();
-            }
+            let plan = sqlite_plan(&sql, values).await;
             assert!(
                 plan.contains(index) && !plan.contains("SCAN usage"),
                 "{plan}"
