@@ -17,6 +17,8 @@ pub struct PendingResults {
     token: String,
     results: Vec<Value>,
     accepted: usize,
+    /// True when the run accepts no further results.
+    is_over: bool,
 }
 
 impl PendingResults {
@@ -33,6 +35,7 @@ impl PendingResults {
             token: host["token"].as_str().unwrap().to_owned(),
             results: results(&run).iter().map(parsed).collect(),
             accepted: 0,
+            is_over: false,
         }
     }
 
@@ -44,7 +47,7 @@ impl PendingResults {
     /// Appends the unacknowledged results until all are acknowledged or the run is over.
     pub async fn append_rest(&mut self, client: &Client) -> Result<(), GatewayGone> {
         let host = Client::new(&format!("{}/host/v1", client.url), &self.token);
-        while self.accepted < self.results.len() {
+        while !self.is_over && self.accepted < self.results.len() {
             let until = self.results.len().min(self.accepted + RESULTS_PER_CALL);
             let some = json!({"results": self.results[self.accepted..until]});
             let request = host.request(Method::POST, "/run/results").json(&some);
@@ -56,7 +59,7 @@ impl PendingResults {
                     self.accepted = usize::try_from(through).unwrap();
                 }
                 // The run has ended, or will end because its gateway crashed before it received the 202.
-                401 | 409 => return Ok(()),
+                401 | 409 => self.is_over = true,
                 _ => return Err(GatewayGone),
             }
         }

@@ -136,16 +136,21 @@ impl RunnerRequests {
     pub async fn append_deferred_results(&self, client: &Client, talk: &mut ClientConversation) {
         for (event_id, post) in &talk.posts {
             let run_id = post.answer["run_id"].as_str().unwrap_or_default();
-            let is_new = !talk.later.iter().any(|later| later.run_id == run_id);
-            if event_id.starts_with("later")
-                && is_new
-                && let Some(host) = self.hosts.get(run_id)
-            {
-                let mut later = PendingResults::new(run_id, event_id, host);
-                // A run that cannot be appended to now is not tried again.
-                let _ = later.append_rest(client).await;
-                talk.later.push(later);
+            if !event_id.starts_with("later") {
+                continue;
             }
+            let appended = talk.later.iter().position(|later| later.run_id == run_id);
+            let appended = match (appended, self.hosts.get(run_id)) {
+                (Some(index), _) => index,
+                (None, Some(host)) => {
+                    let later = PendingResults::new(run_id, event_id, host);
+                    talk.later.push(later);
+                    talk.later.len() - 1
+                }
+                (None, None) => continue,
+            };
+            // The next check tries again: a busy database refuses some appends.
+            let _ = talk.later[appended].append_rest(client).await;
         }
     }
 
