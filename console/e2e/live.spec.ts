@@ -29,6 +29,24 @@ test("answer appears as it streams", async ({ signedIn, gateway }) => {
   await expect(signedIn.getByRole("heading", { level: 1 })).toContainText("completed");
 });
 
+test("long answer shows its end as it streams, then its beginning, and all of it on demand", async ({
+  signedIn,
+  gateway,
+}) => {
+  const long = `begin ${"word ".repeat(12_000)}end`;
+  const { id, stream } = await begin(gateway, "streams much");
+  await signedIn.goto(`${gateway.url}/console/runs/${id}`);
+  const answer = signedIn.getByRole("region", { name: "Answer" });
+  stream.send(delta(long));
+  await expect(answer).toContainText("word end");
+  await expect(answer).not.toContainText("begin");
+  stream.end(message(long), completed);
+  await expect(answer).toContainText("begin word");
+  await expect(answer).not.toContainText("word end");
+  await answer.getByRole("button", { name: "Show all (60,009 characters)" }).click();
+  await expect(answer).toContainText("word end");
+});
+
 test("list shows new runs and changes within two seconds", async ({ signedIn, gateway }) => {
   await signedIn.goto(`${gateway.url}/console/runs?conversation_id=appears`);
   await expect(signedIn.getByText("No run matches")).toBeVisible();

@@ -109,6 +109,7 @@ export const en = {
   "run.retry": "Run again",
   "run.previous": "Previous",
   "run.next": "Next",
+  "text.showAll": "Show all ({n} characters)",
   "tool.running": "running",
   "tool.done": "done",
   "tool.failed": "failed",

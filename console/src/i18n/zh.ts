@@ -111,6 +111,7 @@ export const zh: Record<TextKey, string> = {
   "run.retry": "再次运行",
   "run.previous": "上一个",
   "run.next": "下一个",
+  "text.showAll": "显示全部（{n} 个字符）",
   "tool.running": "运行中",
   "tool.done": "完成",
   "tool.failed": "失败",

@@ -122,7 +122,7 @@ export function AnswerParts({ answer }: { answer: Answer }) {
         ) : (
           // biome-ignore lint/suspicious/noArrayIndexKey: parts are only added at the end, and ids may repeat
           <div className="message" key={index}>
-            <Text>{part.text}</Text>
+            <Text isGrowing={!part.isDone}>{part.text}</Text>
             {part.isDone && <Copy text={part.text} />}
           </div>
         ),
