@@ -7,9 +7,11 @@ use rstest::rstest;
 use tokio::process::Command;
 
 use crate::support::client::message;
+use crate::support::database::rows;
 use crate::support::postgres_servers::{Pooler, PostgresServer, url_at};
 use crate::support::programs::runnel;
 use crate::support::proxy::Proxy;
+use crate::support::repository::repository_file;
 use crate::support::script::{Run, ScriptStep, sse};
 use crate::support::template::master_key;
 use crate::support::{OwnStage, Sqlite, TempDirectory, run, until};
@@ -23,9 +25,13 @@ fn talk(run: &Run) -> Vec<ScriptStep> {
 
 /// A gateway on the database `runnel` at this address, after a first run.
 async fn stage(address: SocketAddr) -> OwnStage {
+    stage_at(url_at(address, "runnel")).await
+}
+
+async fn stage_at(url: String) -> OwnStage {
     let stage = OwnStage::on(Sqlite, |config| {
         config.has_fresh_database = true;
-        config.database_at = Some(Box::new(move |_| url_at(address, "runnel")));
+        config.database_at = Some(Box::new(move |_| url.clone()));
     });
     let stage = stage.await.unwrap();
     stage.runner.answer_all(talk);
@@ -139,6 +145,28 @@ async fn follows_promoted_standby(#[case] old: OldPrimary, #[case] state: &str) 
     standby.execute("SELECT pg_reload_conf()").await;
     proxy.retarget(standby.address);
     accepts_events_in_time(&stage).await;
+}
+
+#[rstest]
+#[case::preferred("prefer")]
+#[case::required("require")]
+#[case::verified("verify-ca")]
+#[tokio::test]
+async fn encrypts_all_database_sessions(#[case] mode: &str) {
+    let server = or_skip!(PostgresServer::start().await);
+    server.encrypt("good").await;
+    let authority = repository_file("tests/fixtures/tls/authority.pem");
+    let (address, authority) = (server.address, authority.display());
+    let url =
+        format!("postgres://postgres@{address}/runnel?sslmode={mode}&sslrootcert={authority}");
+    let stage = stage_at(url).await;
+    let sessions = "SELECT CASE WHEN ssl THEN 'encrypted' ELSE 'plain' END FROM pg_stat_ssl \
+                    JOIN pg_stat_activity USING (pid) WHERE datname = 'runnel'";
+    let sessions = rows(&server.url("postgres"), sessions).await;
+    assert!(sessions.len() > 2, "{sessions:?}");
+    assert!(sessions.iter().all(|session| session == "encrypted"));
+    let log = stage.gateway.log();
+    assert!(!log.contains("direct database connection failed"), "{log}");
 }
 
 #[rstest]

@@ -10,6 +10,8 @@ use std::sync::Once;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
+use super::database::rows;
+use super::repository::repository_file;
 use super::{skipped, until};
 
 static NO_SERVER: Once = Once::new();
@@ -100,6 +102,21 @@ impl PostgresServer {
 
     pub fn promote(&self) {
         self.run("promote");
+    }
+
+    /// Offers TLS, with this certificate of `tests/fixtures/tls`.
+    pub async fn encrypt(&self, certificate: &str) {
+        let fixtures = repository_file("tests/fixtures/tls");
+        for (from, to) in [("pem", "server.crt"), ("key", "server.key")] {
+            let file = self.directory.join(to);
+            std::fs::copy(fixtures.join(format!("{certificate}.{from}")), &file).unwrap();
+            std::fs::set_permissions(&file, PermissionsExt::from_mode(0o600)).unwrap();
+            own(&file);
+        }
+        self.execute("ALTER SYSTEM SET ssl = on").await;
+        self.execute("SELECT pg_reload_conf()").await;
+        let url = self.url("postgres");
+        until("TLS", async || rows(&url, "SHOW ssl").await == ["on"]).await;
     }
 
     pub async fn execute(&self, sql: &str) {

@@ -308,6 +308,8 @@ async fn pump(
             Some(CutTrigger::AfterCommit(_))
                 if side == SenderSide::Callee
                     && triggers.committed.load(Ordering::SeqCst)
+                    // Answers to statements of the same transaction may arrive first.
+                    && find(bytes, b"COMMIT").is_some()
                     && shared.fire() =>
             {
                 return Err(CloseKind::Reset);

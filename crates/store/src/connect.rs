@@ -16,11 +16,12 @@ use crate::database_server::{probe_file, probe_server, wait_for_server};
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::part_cache::PartCache;
+use crate::postgres_connector::PostgresConnector;
 use crate::postgres_sessions::{apply_session_settings, replace_unusable_sessions};
 use crate::readers::{PointReads, Readers};
 use crate::signing_keys::{self, SigningKeyRecord};
 use crate::sqlite_direct::SqliteDirect;
-use crate::writer;
+use crate::writer::{self, DirectConnection, PostgresSlot};
 
 const READ_CONNECTIONS: u32 = 8;
 /// Maximum write connections. The writer uses one at a time. A connection that dies silently on release occupies its
@@ -107,8 +108,18 @@ pub(crate) async fn open(
     let path = sqlite_file(url);
     let asking = path.as_deref().map(SqliteDirect::open_read_only);
     let point_reads = PointReads::new(readers.clone(), asking.transpose()?);
-    let sqlite_direct = path.map(|path| SqliteDirect::open(&path, BUSY_TIMEOUT, STATEMENTS));
-    let (writer, work) = writer::writer(writes, sqlite_direct.transpose()?, silence);
+    let direct = match backend {
+        Backend::Sqlite => path
+            .map(|path| SqliteDirect::open(&path, BUSY_TIMEOUT, STATEMENTS))
+            .transpose()?
+            .map(DirectConnection::Sqlite),
+        Backend::Postgres => {
+            let connector = PostgresConnector::new(url, session(lock_wait, &WRITE_SETTINGS))?;
+            let slot = Box::new(PostgresSlot::new(connector));
+            Some(DirectConnection::Postgres(slot))
+        }
+    };
+    let (writer, work) = writer::writer(writes, direct, silence);
     let engine = StoreEngine {
         readers,
         point_reads,

@@ -156,9 +156,8 @@ pub(crate) async fn lock_all(
             ORDER BY f.workspace_id COLLATE \"C\", f.bot_id COLLATE \"C\", f.conversation_id COLLATE \"C\", \
             f.thread_id COLLATE \"C\" OFFSET 0) AS s, \
         LATERAL (SELECT c.key FROM conversations c WHERE c.key = s.key FOR NO KEY UPDATE) AS l";
-    tx.query_sql(lock.to_owned(), vec![text_array(keys)])
-        .await?;
-    Ok(())
+    tx.execute_sql(lock.to_owned(), vec![text_array(keys)])
+        .await
 }
 
 /// Subset of these conversations with live runs.
@@ -317,8 +316,7 @@ pub(crate) async fn lock_runs(
     let ids: Vec<_> = runs.iter().map(ToString::to_string).collect();
     let ids = text_array(ids.iter().map(String::as_str));
     let values = vec![ids, text_array(conversations)];
-    tx.query_sql(hold.to_owned(), values).await?;
-    Ok(())
+    tx.execute_sql(hold.to_owned(), values).await
 }
 
 /// Promotes the oldest queued run of each agent without an active run. The caller holds the conversation's lock.

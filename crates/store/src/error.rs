@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use sea_orm::{DbErr, RuntimeErr, SqlErr};
+use tokio_postgres::error::SqlState;
 
 use crate::page::OverBudget;
 
@@ -58,6 +59,9 @@ pub enum StoreError {
     /// The same, from the direct `SQLite` connection.
     #[error("the database failed")]
     Sqlite(#[source] rusqlite::Error),
+    /// The same, from the direct `PostgreSQL` connection.
+    #[error("the database failed")]
+    Postgres(#[source] tokio_postgres::Error),
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -69,6 +73,15 @@ impl From<rusqlite::Error> for StoreError {
             // Other constraint failures are faults of this crate.
             _ => Self::Sqlite(error),
         }
+    }
+}
+
+impl From<tokio_postgres::Error> for StoreError {
+    fn from(error: tokio_postgres::Error) -> Self {
+        if error.code() == Some(&SqlState::UNIQUE_VIOLATION) {
+            return Self::Taken;
+        }
+        Self::Postgres(error)
     }
 }
 
@@ -88,6 +101,10 @@ impl StoreError {
             Self::Sqlite(error) => {
                 sqlite_code_of(error).is_some_and(|code| is_transient_code(&code))
             }
+            // Without a code the connection failed.
+            Self::Postgres(error) => error
+                .code()
+                .is_none_or(|code| is_transient_code(code.code())),
             Self::Unreachable
             | Self::Locked
             | Self::Db(DbErr::Conn(_) | DbErr::ConnectionAcquire(_)) => true,
@@ -117,7 +134,15 @@ impl StoreError {
         self.postgres_code().is_some_and(|code| code == "55P03")
     }
 
+    /// True for a write in a read-only session.
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.postgres_code().is_some_and(|code| code == "25006")
+    }
+
     fn postgres_code(&self) -> Option<Cow<'_, str>> {
+        if let Self::Postgres(error) = self {
+            return Some(error.code()?.code().into());
+        }
         let Self::Db(
             DbErr::Exec(RuntimeErr::SqlxError(error)) | DbErr::Query(RuntimeErr::SqlxError(error)),
         ) = self

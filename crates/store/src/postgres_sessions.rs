@@ -1,17 +1,17 @@
-//! Sessions of the `PostgreSQL` pools: settings, liveness, and replacement after a failover.
+//! Sessions of `PostgreSQL`: settings, liveness, and replacement after a failover.
 
 use std::time::Duration;
 
 use sqlx::pool::PoolOptions;
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Postgres, Row};
 
-/// Timeout of a check when the pool opens, releases or acquires a connection.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+/// Timeout of a check when the pool opens, releases or acquires a connection, and of one on the direct connection.
+pub(crate) const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Ends this session on the server if it is older than a second, and fails then. Closing the connection is not
 /// enough: a pooler in session mode hands its server session to the next client. A younger session shows the
 /// present state of the server; the limit bounds the rate of new sessions during a failover.
-const END_SESSION: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+pub(crate) const END_SESSION: &str = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
     WHERE pid = pg_backend_pid() AND backend_start < clock_timestamp() - interval '1 second'";
 
 /// Drops dead sessions: each would occupy its slot for about 15 minutes, and its next user would wait for the full

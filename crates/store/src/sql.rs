@@ -1,6 +1,7 @@
-//! SQL as text, for the pool and for the direct `SQLite` connection. Multi-row statements.
+//! SQL as text, for the pools and the writer's direct connections. Multi-row statements.
 //!
-//! The row count of every statement is a power of two, so few prepared statements cover all sizes.
+//! In the pools the row count of a statement is a power of two, so few prepared statements cover all sizes. The direct
+//! `PostgreSQL` connection sends an array for each column.
 
 use std::fmt::Write as _;
 
@@ -11,6 +12,7 @@ use sea_orm::{
     ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, IdenStatic as _, Iterable as _,
     QueryResult, QuerySelect, Select, Statement, TryGetable, Value,
 };
+use tokio_postgres::types::FromSqlOwned;
 
 use crate::error::StoreError;
 
@@ -23,7 +25,7 @@ pub(crate) trait Sql: Sync {
         true
     }
 
-    /// Executes a statement.
+    /// Executes a statement. A later query or the commit may report its error.
     fn execute_sql(
         &self,
         sql: String,
@@ -37,7 +39,7 @@ pub(crate) trait Sql: Sync {
         values: Vec<Value>,
     ) -> impl Future<Output = Result<Vec<SqlRow>, StoreError>> + Send;
 
-    /// Executes a statement for each row of values. The pool sends many rows in one statement, because each
+    /// Executes a statement for each row of values. A pool sends many rows in one statement, because each
     /// statement costs a round trip.
     fn execute_rows<const N: usize>(
         &self,
@@ -116,6 +118,7 @@ impl<C: ConnectionTrait> Sql for C {
 pub(crate) enum SqlRow {
     Pooled(QueryResult),
     SqliteDirect(crate::sqlite_direct::DirectRow),
+    PostgresDirect(tokio_postgres::Row),
 }
 
 impl SqlRow {
@@ -143,10 +146,14 @@ impl SqlRow {
         self.get(column)
     }
 
-    fn get<T: TryGetable + FromSql>(&self, column: &str) -> Result<T, StoreError> {
+    fn get<T: TryGetable + FromSql + FromSqlOwned>(&self, column: &str) -> Result<T, StoreError> {
         match self {
             Self::Pooled(row) => Ok(row.try_get("", column)?),
             Self::SqliteDirect(row) => row.get(column),
+            Self::PostgresDirect(row) => row.try_get(column).map_err(|_| StoreError::Corrupt {
+                column: "of an answer",
+                row: column.to_owned(),
+            }),
         }
     }
 }
@@ -270,6 +277,23 @@ fn over_rows(text: &str, values: &str) -> String {
         .replace('?', "v.column")
 }
 
+/// Rewrites it as one over an array for each column, of these types of `PostgreSQL`.
+pub(crate) fn over_arrays(text: &str, types: &[&str]) -> String {
+    let (mut arrays, mut columns) = (String::new(), String::new());
+    for (number, name) in (1..).zip(types) {
+        let comma = if number == 1 { "" } else { ", " };
+        let _ = write!(arrays, "{comma}CAST(${number} AS {name})");
+        let _ = write!(columns, "{comma}column{number}");
+    }
+    text.replacen("VALUES rows", &format!("SELECT * FROM unnest({arrays})"), 1)
+        .replacen(
+            "FROM rows",
+            &format!("FROM unnest({arrays}) AS v ({columns})"),
+            1,
+        )
+        .replace('?', "v.column")
+}
+
 /// Splits rows into statements, widest first.
 fn statements<const N: usize>(rows: Vec<[Value; N]>, text: &str) -> Vec<(String, Vec<Value>)> {
     let mut statements = Vec::new();
@@ -361,23 +385,29 @@ mod tests {
 
     #[test]
     fn expands_row_statements_for_many_or_one() {
-        let check = |text: &str, many: &str, one: &str| {
+        const ARRAYS: &str = "unnest(CAST($1 AS text[]), CAST($2 AS bigint[]))";
+        let check = |text: &str, many: &str, arrays: &str, one: &str| {
             assert_eq!(over_rows(text, "VALUES ($1, $2)"), many);
+            let arrays = arrays.replace("{arrays}", ARRAYS);
+            assert_eq!(over_arrays(text, &["text[]", "bigint[]"]), arrays);
             assert_eq!(over_one_row(text, 2), one);
         };
         check(
             "INSERT INTO t (a, b) VALUES rows RETURNING a",
             "INSERT INTO t (a, b) VALUES ($1, $2) RETURNING a",
+            "INSERT INTO t (a, b) SELECT * FROM {arrays} RETURNING a",
             "INSERT INTO t (a, b) VALUES (?1, ?2) RETURNING a",
         );
         check(
             "UPDATE t SET a = ?2 FROM rows WHERE t.b = ?1",
             "UPDATE t SET a = v.column2 FROM (VALUES ($1, $2)) AS v WHERE t.b = v.column1",
+            "UPDATE t SET a = v.column2 FROM {arrays} AS v (column1, column2) WHERE t.b = v.column1",
             "UPDATE t SET a = ?2 WHERE t.b = ?1",
         );
         check(
             "SELECT t.a FROM rows, t WHERE t.b = ?1",
             "SELECT t.a FROM (VALUES ($1, $2)) AS v, t WHERE t.b = v.column1",
+            "SELECT t.a FROM {arrays} AS v (column1, column2), t WHERE t.b = v.column1",
             "SELECT t.a FROM t WHERE t.b = ?1",
         );
     }

@@ -12,8 +12,9 @@
 //! 3. `commit` sorts by run id and splits the batch. Urgent items commit first, in their own transaction. On
 //!    `PostgreSQL` events, plain items and items with a named advisory lock follow in separate transactions.
 //!    Only one of these three runs before the next urgent items; `Commits::defer` keeps the others.
-//! 4. `SQLite` only: `DirectCommits` runs batch operations on a connection of the writer's own thread. The pool costs
-//!    a round trip to another thread per statement. It gets the remaining items, and the full batch after an error.
+//! 4. `DirectCommits` runs batch operations on a connection of the writer's own. On `SQLite` the pool costs a round
+//!    trip to another thread per statement; on `PostgreSQL` the direct connection pipelines statements. The pool gets
+//!    the remaining items, and the full batch after an error.
 //! 5. `transact` takes the locks, applies events first, and applies items of one kind in few statements (`batch`).
 //!    A second item of the same kind and run comes after these, so it sees the changes of its predecessor.
 //! 6. After the commit each item reports its result. Then the writer retries due items of the lock-wait queue.
@@ -42,6 +43,7 @@
 //! | deadlock or serialization conflict | one more try of the batch, then up to `TRIES` of each item in one `silence` |
 //! | lock timeout | items are tried with `BATCH_LOCK_TIMEOUT`; a blocked one moves to the lock-wait queue |
 //! | commit reply lost | the outcome is unknown; each item checks for its earlier commit and is applied if absent |
+//! | direct connection lost | the pool tries the batch; the next batch opens a new direct connection |
 //! | silence, or no connection | `StoreError::Unreachable` for all items, without a timeout for each |
 //! | panic of an item | handled like an error of this item, as `StoreError::Panicked` |
 //! | panic elsewhere | callers of the gathered items get an error; the writer continues (`keep_running`) |
@@ -88,7 +90,6 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::sqlite_direct::SqliteDirect;
 use commits::{Commits, DatabaseReached};
 use job::Item;
 use queue::{WriteQueue, Writer, queue};
@@ -96,19 +97,20 @@ use telemetry::metrics::{self, PanickedTask};
 use tx_timeout::TxTimeout;
 
 pub use crate::mutation::Mutation;
+pub(crate) use direct::{DirectConnection, PostgresSlot};
 
 /// Creates the writer handle and its future; the caller runs the future as one task. `silence`: see
 /// `Store::open_for_leases`.
 pub(crate) fn writer(
     db: DatabaseConnection,
-    sqlite_direct: Option<SqliteDirect>,
+    direct: Option<DirectConnection>,
     silence: Duration,
 ) -> (Writer, impl Future<Output = ()> + Send + use<>) {
     let is_failing = Arc::new(AtomicBool::new(false));
     let (writer, inbox) = queue(Arc::clone(&is_failing));
     // Commits on `SQLite` wait for the disk; on a server they wait in the runtime.
-    let blocks = sqlite_direct.is_some();
-    let commits = Commits::new(db, sqlite_direct, is_failing, TxTimeout::of(silence));
+    let blocks = matches!(direct, Some(DirectConnection::Sqlite(_)));
+    let commits = Commits::new(db, direct, is_failing, TxTimeout::of(silence));
     let work = keep_running(commits, inbox);
     let work = async move {
         if blocks {

@@ -1,5 +1,5 @@
 //! Concurrent writes of two replicas to the same rows; the test acts as the second replica.
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -50,6 +50,7 @@ on_postgres!(
     keeps_runner_taken_by_another_endpoint,
     lock_timeout_is_no_outage,
     detects_takeover_after_lost_reply,
+    appends_in_two_round_trips,
     waits_for_free_server_connection,
 );
 
@@ -495,6 +496,7 @@ struct LossyProxy {
     drops_reply: Arc<AtomicBool>,
     /// Number of accepted connections.
     accepted: watch::Receiver<usize>,
+    round_trips: Arc<AtomicUsize>,
     _work: JoinSet<()>,
 }
 
@@ -513,6 +515,8 @@ impl LossyProxy {
         let here = listener.local_addr().unwrap();
         let drops_reply = Arc::new(AtomicBool::new(false));
         let (server, drop_flag) = (server.to_owned(), Arc::clone(&drops_reply));
+        let round_trips = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&round_trips);
         let (asking, accepted) = watch::channel(0);
         let mut work = JoinSet::new();
         work.spawn(async move {
@@ -520,26 +524,35 @@ impl LossyProxy {
             while let Ok((client, _)) = listener.accept().await {
                 asking.send_modify(|count| *count += 1);
                 let server = TcpStream::connect(&server).await.unwrap();
-                connections.spawn(carry(client, server, Arc::clone(&drop_flag)));
+                let counter = Arc::clone(&counter);
+                connections.spawn(carry(client, server, Arc::clone(&drop_flag), counter));
             }
         });
         Self {
             url: format!("{scheme}://{user}@{here}/{name}?sslmode=disable"),
             drops_reply,
             accepted,
+            round_trips,
             _work: work,
         }
     }
 }
 
-async fn carry(mut client: TcpStream, mut server: TcpStream, drops_reply: Arc<AtomicBool>) {
+async fn carry(
+    mut client: TcpStream,
+    mut server: TcpStream,
+    drops_reply: Arc<AtomicBool>,
+    round_trips: Arc<AtomicUsize>,
+) {
     let (mut request, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
-    let mut is_lost = false;
+    let (mut is_lost, mut is_answered) = (false, true);
     loop {
         let sent = tokio::select! {
             read = client.read(&mut request) => match read {
                 Ok(read) if read > 0 => {
                     let request = &request[..read];
+                    round_trips.fetch_add(usize::from(is_answered), Ordering::SeqCst);
+                    is_answered = false;
                     let commits = request.windows(6).any(|word| word == b"COMMIT");
                     is_lost |= commits && drops_reply.swap(false, Ordering::SeqCst);
                     server.write_all(request).await
@@ -547,7 +560,10 @@ async fn carry(mut client: TcpStream, mut server: TcpStream, drops_reply: Arc<At
                 _ => return,
             },
             read = server.read(&mut answered) => match read {
-                Ok(read) if read > 0 && !is_lost => client.write_all(&answered[..read]).await,
+                Ok(read) if read > 0 && !is_lost => {
+                    is_answered = true;
+                    client.write_all(&answered[..read]).await
+                }
                 _ => return,
             },
         };
@@ -583,6 +599,22 @@ async fn detects_takeover_after_lost_reply(bench: StoreFixture, database: TestDa
         .await;
     assert!(!between.drops_reply.load(Ordering::SeqCst));
     assert_eq!(epoch.unwrap(), Some(epochs[0] + 1));
+    store.close().await;
+}
+
+async fn appends_in_two_round_trips(bench: StoreFixture, database: TestDatabase) {
+    let [run, _] = running(&bench, ["a", "bb"]).await;
+    let between = LossyProxy::before(&database).await;
+    let (store, writer) = Store::open(&between.url).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    // The first append prepares the statements.
+    store.write(bench.append(&run, 0, &["one"])).await.unwrap();
+    let before = between.round_trips.load(Ordering::SeqCst);
+    store.write(bench.append(&run, 1, &["two"])).await.unwrap();
+    let round_trips = between.round_trips.load(Ordering::SeqCst) - before;
+    // The update of the run, then segment and commit. A slow machine may add the check of an idle session.
+    assert!(round_trips <= 3, "{round_trips}");
     store.close().await;
 }
 

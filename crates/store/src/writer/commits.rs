@@ -6,13 +6,12 @@ use std::time::{Duration, Instant};
 
 use sea_orm::{DatabaseConnection, DbBackend};
 
-use super::direct::DirectCommits;
+use super::direct::{DirectCommits, DirectConnection};
 use super::job::Item;
 use super::lock_wait_queue::{BATCH_LOCK_TIMEOUT, LockWaitQueue};
 use super::transaction::{Applied, Outage, transact};
 use super::tx_timeout::TxTimeout;
 use crate::error::StoreError;
-use crate::sqlite_direct::SqliteDirect;
 use telemetry::metrics;
 
 /// Maximum tries of one item under contention.
@@ -26,7 +25,7 @@ const MAX_RETAINED: usize = 1024;
 /// The write connection, and the handling of batches on it.
 pub(super) struct Commits {
     db: DatabaseConnection,
-    /// Commits on the direct `SQLite` connection, used by most items.
+    /// Commits on the direct connection, used by most items.
     direct: Option<DirectCommits>,
     is_failing: Arc<AtomicBool>,
     outage: Outage,
@@ -42,13 +41,13 @@ impl Commits {
     /// A commit that fails on the database sets `is_failing`.
     pub(super) fn new(
         db: DatabaseConnection,
-        sqlite_direct: Option<SqliteDirect>,
+        direct: Option<DirectConnection>,
         is_failing: Arc<AtomicBool>,
         tx_timeout: TxTimeout,
     ) -> Self {
         Self {
             db,
-            direct: sqlite_direct.map(DirectCommits::new),
+            direct: direct.map(DirectCommits::new),
             is_failing,
             outage: Outage::default(),
             tx_timeout,
@@ -117,26 +116,22 @@ impl Commits {
         }
     }
 
-    /// Commits all items in one transaction, retries once after contention, then falls back to one transaction
-    /// per item.
-    pub(super) async fn batched(&self, mut batch: Vec<Box<dyn Item>>) -> DatabaseReached {
-        if let Some(direct) = &self.direct
-            && !batch.is_empty()
-        {
-            batch = direct.commit(batch).await;
-        }
-        batch = batch
-            .into_iter()
+    /// Commits batch operations on the direct connection and the other items in one transaction of the pool. Retries
+    /// once after contention, then falls back to one transaction per item.
+    pub(super) async fn batched(&self, batch: Vec<Box<dyn Item>>) -> DatabaseReached {
+        let batch = batch.into_iter();
+        let mut batch: Vec<_> = batch
             .filter_map(|item| self.queue_if_blocked(item))
             .collect();
+        let direct = self.try_direct(&mut batch).await;
         if batch.is_empty() {
             return DatabaseReached::Yes;
         }
-        // A single item has no batch to fall back from: the per-item loop retries it.
-        let applied = if batch.len() == 1 {
-            Ok(None)
-        } else {
-            self.try_all(&mut batch).await.map(Some)
+        let applied = match direct {
+            Err(error) => Err(error),
+            // A single item has no batch to fall back from: the per-item loop retries it.
+            Ok(()) if batch.len() == 1 => Ok(None),
+            Ok(()) => self.try_all(&mut batch).await.map(Some),
         };
         match applied {
             Ok(Some(applied)) => {
@@ -165,6 +160,34 @@ impl Commits {
                 self.one_by_one(batch, lock_wait).await
             }
         }
+    }
+
+    /// Commits batch operations on the direct connection and removes them from the batch. An error means that the
+    /// pool must not retry the batch as it is.
+    async fn try_direct(&self, batch: &mut Vec<Box<dyn Item>>) -> Result<(), StoreError> {
+        let Some(direct) = self.direct.as_ref().filter(|_| !batch.is_empty()) else {
+            return Ok(());
+        };
+        match self.in_time(Box::pin(direct.commit(batch))).await {
+            Ok(0) => {}
+            Ok(_) => self.outage.end(),
+            Err(error) if direct.is_final(&error) => {
+                self.note_failure(&error);
+                return Err(error);
+            }
+            Err(error) => {
+                let is_expected = error.is_transient()
+                    || matches!(error, StoreError::Refused | StoreError::Taken);
+                let error = &error as &dyn std::error::Error;
+                let message = "direct commit failed, retrying the batch through the pool";
+                if is_expected {
+                    tracing::debug!(error, "{message}");
+                } else {
+                    tracing::warn!(error, "{message}");
+                }
+            }
+        }
+        Ok(())
     }
 
     async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
@@ -261,32 +284,40 @@ impl Commits {
     ) -> Result<Vec<Applied>, StoreError> {
         let began = Instant::now();
         let enough = began + self.tx_timeout.silence / SILENCE_DIVISOR;
-        let outcome = self
-            .tx_timeout
-            .wait(transact(&self.db, batch, enough, lock_wait, &self.outage))
-            .await;
-        let outcome = outcome.unwrap_or_else(|| {
-            // The connection may be dead, and the commit's outcome unknown: report it as unreachable.
-            tracing::error!("transaction timed out after {:?}", began.elapsed());
-            Err(StoreError::Unreachable)
-        });
+        let transaction = transact(&self.db, batch, enough, lock_wait, &self.outage);
+        let outcome = self.in_time(Box::pin(transaction)).await;
         match &outcome {
             Ok(applied) => {
                 let items = applied.iter().filter(|one| !one.is_deferred()).count();
                 metrics::committed(items, began.elapsed());
+                self.outage.end();
             }
-            Err(_) => metrics::commit_failed(),
-        }
-        match &outcome {
-            Err(error) if error.is_transient() && !error.is_contention() => {
-                // The health probe then tests a small write: on a full disk, reads still succeed.
-                self.is_failing.store(true, Ordering::Release);
-                self.outage.report(error);
-            }
-            Err(_) => {}
-            Ok(_) => self.outage.end(),
+            Err(error) => self.note_failure(error),
         }
         outcome
+    }
+
+    /// Runs a transaction under both timeouts.
+    async fn in_time<T>(
+        &self,
+        transaction: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let began = Instant::now();
+        let outcome = self.tx_timeout.wait(transaction).await;
+        outcome.unwrap_or_else(|| {
+            // The connection may be dead, and the commit's outcome unknown: report it as unreachable.
+            tracing::error!("transaction timed out after {:?}", began.elapsed());
+            Err(StoreError::Unreachable)
+        })
+    }
+
+    fn note_failure(&self, error: &StoreError) {
+        metrics::commit_failed();
+        if error.is_transient() && !error.is_contention() {
+            // The health probe then tests a small write: on a full disk, reads still succeed.
+            self.is_failing.store(true, Ordering::Release);
+            self.outage.report(error);
+        }
     }
 }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::mem::discriminant;
 
-use sea_orm::{DatabaseTransaction, DbBackend};
+use sea_orm::DbBackend;
 use uuid::Uuid;
 
 use super::job::Item;
@@ -27,7 +27,7 @@ pub(super) struct LockSet {
 
 impl LockSet {
     /// The locks that the statements of the batch do not already take in order.
-    pub(super) fn of(batch: &[Box<dyn Item>]) -> Self {
+    pub(super) fn of<'a>(batch: impl IntoIterator<Item = &'a (dyn Item + 'static)>) -> Self {
         let (mut lock_order, mut kinds) = (Self::default(), HashSet::new());
         let (mut is_moved_at_once, mut count) = (true, 0);
         for item in batch {
@@ -68,8 +68,8 @@ impl LockSet {
     }
 
     /// Takes the locks. None on `SQLite`, which has one writer.
-    pub(super) async fn hold(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        if Sql::backend(tx) == DbBackend::Sqlite {
+    pub(super) async fn hold(&self, tx: &impl Sql) -> Result<(), StoreError> {
+        if tx.backend() == DbBackend::Sqlite {
             return Ok(());
         }
         self.lock_advisory_keys(tx).await?;
@@ -84,7 +84,7 @@ impl LockSet {
     }
 
     /// Advisory locks, because rows that do not exist yet cannot be locked but still conflict.
-    async fn lock_advisory_keys(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+    async fn lock_advisory_keys(&self, tx: &impl Sql) -> Result<(), StoreError> {
         if self.shares.is_empty() {
             return Ok(());
         }

@@ -108,7 +108,8 @@ pub(super) async fn transact(
     }
     // Advisory locks before row locks, as in every replica.
     take_locks(&tx, batch.iter().filter_map(|item| item.lock()).collect()).await?;
-    LockSet::of(batch).hold(&tx).await?;
+    let items = batch.iter().map(|item| &**item);
+    LockSet::of(items).hold(&tx).await?;
     let applied = apply_all(&tx, batch, enough).await?;
     failpoint::pass("writer.before_commit").await?;
     tx.commit().await?;
