@@ -8,17 +8,15 @@ mod upload;
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait};
-use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
-    QuerySelect,
-};
+use sea_orm::{ColumnTrait, ConnectionTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 use uuid::Uuid;
 
 use crate::database_clock::database_now;
 use crate::entity::artifacts;
 use crate::error::{StoreError, signed, unsigned};
+use crate::model::append::Append;
 use crate::repositories::ArtifactRepository;
-use crate::sql::padded;
+use crate::sql::{Sql, executed, padded, text};
 
 pub use binding::{BindArtifact, Bound, UnbindArtifact};
 pub use scope::Sharers;
@@ -108,23 +106,22 @@ fn record(row: artifacts::Model) -> Result<ArtifactRecord, StoreError> {
     })
 }
 
-/// Binds artifacts of a run to the first event that announces each.
-pub(crate) async fn bind(
-    tx: &DatabaseTransaction,
-    run: RunId,
-    announced: &[(Uuid, u64)],
-) -> Result<(), StoreError> {
-    for (id, sequence) in announced {
-        artifacts::Entity::update_many()
-            .col_expr(artifacts::Column::Sequence, Expr::value(signed(*sequence)))
-            .filter(artifacts::Column::Id.eq(id.to_string()))
-            .filter(artifacts::Column::RunId.eq(run.to_string()))
-            // Only the first event binds an artifact: a later event that names it again changes nothing.
-            .filter(artifacts::Column::Sequence.is_null())
-            .exec(tx)
-            .await?;
-    }
-    Ok(())
+/// Binds artifacts of runs to the first event that announces each.
+pub(crate) async fn bind(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
+    let announced = appends.iter().flat_map(|append| {
+        let announced = append.artifacts.iter();
+        announced.map(|(id, sequence)| {
+            [
+                id.to_string().into(),
+                text(append.run_id),
+                signed(*sequence).into(),
+            ]
+        })
+    });
+    // Only the first event binds an artifact: a later event that names it again changes nothing.
+    let update = "UPDATE artifacts SET sequence = ?3 FROM rows \
+                  WHERE artifacts.id = ?1 AND artifacts.run_id = ?2 AND artifacts.sequence IS NULL";
+    executed(tx, announced.collect(), update).await
 }
 
 impl ArtifactRepository<'_> {

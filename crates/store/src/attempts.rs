@@ -5,17 +5,18 @@ mod batched;
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder};
+use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 use uuid::Uuid;
 
 use crate::batch_op::{BatchOp, BatchResult};
-use crate::entity::{run_attempts, runs};
+use crate::entity::run_attempts;
 use crate::error::StoreError;
 use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
-use crate::mutation::Mutation;
+use crate::mutation::BatchWork;
 use crate::page::{PageBound, PageOf, ReadBudget};
 use crate::repositories::RunRepository;
 use crate::shared_parts::restore_text;
+use crate::sql::{Sql, text};
 
 pub(crate) use batched::{DispatchIntent, dispatch_all, insert_intents, note_all};
 
@@ -26,9 +27,8 @@ impl Dispatch {
     }
 }
 
-impl Mutation for Dispatch {
+impl BatchWork for Dispatch {
     type Output = Dispatched;
-    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run.id.0
@@ -38,21 +38,14 @@ impl Mutation for Dispatch {
         self.context.get().len()
     }
 
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        Some(BatchOp::Dispatch(self))
+    fn op(&self) -> BatchOp<'_> {
+        BatchOp::Dispatch(self)
     }
 
     fn output_of(&self, done: BatchResult) -> Option<Dispatched> {
         match done {
             BatchResult::Dispatch(dispatched) => Some(dispatched),
             _ => None,
-        }
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        match dispatch_all(tx, &[self]).await?.pop().flatten() {
-            Some(dispatched) => Ok(dispatched),
-            None => self.find_own(tx).await,
         }
     }
 }
@@ -79,59 +72,49 @@ impl Dispatch {
         run
     }
 
-    /// The run, if this dispatch took it and the commit's reply was lost.
-    async fn find_own(&self, tx: &DatabaseTransaction) -> Result<Dispatched, StoreError> {
-        let row = runs::Entity::find_by_id(self.run.id.to_string())
-            .one(tx)
-            .await?;
-        match row.filter(|row| self.is_own(row)) {
-            Some(row) if self.is_intended(tx).await? => {
-                Ok(Dispatched::Owned(Box::new(crate::runs::to_domain(row)?)))
-            }
-            _ => Ok(Dispatched::Lost),
-        }
-    }
-
-    // The same owner may have taken the run to end it, so the intent itself must match.
-    async fn is_intended(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
-        let key = (self.run.id.to_string(), i64::from(self.attempt));
-        let intent = run_attempts::Entity::find_by_id(key).one(tx).await?;
-        Ok(intent.is_some_and(|intent| {
-            intent.intent_at == self.at
-                // Stored without its shared parts, so it is compared without them.
-                && intent.context == self.shared.apart(self.context.get()).text
-        }))
-    }
-
-    fn is_own(&self, row: &runs::Model) -> bool {
-        row.status == RunStatus::Running.as_str()
-            && row.fencing_token == self.run.fencing_token + 1
-            && row.lease_owner.as_deref() == Some(self.owner.as_str())
-            && row.attempt == i64::from(self.attempt)
+    /// The run, if this dispatch took it and the commit's reply was lost. The same owner may have taken the run to
+    /// end it, so the intent itself must match.
+    pub(crate) async fn find_own(&self, tx: &impl Sql) -> Result<Dispatched, StoreError> {
+        let sql = "SELECT r.cancel_requested_at, r.status_reason FROM runs r, run_attempts a \
+                   WHERE r.id = $1 AND r.status = $2 AND r.lease_epoch = $3 AND r.lease_owner = $4 \
+                   AND r.attempt = $5 AND a.run_id = r.id AND a.attempt = r.attempt \
+                   AND a.intent_at = $6 AND a.context = $7";
+        let values = vec![
+            text(self.run.id),
+            RunStatus::Running.as_str().into(),
+            (self.run.fencing_token + 1).into(),
+            self.owner.as_str().into(),
+            i64::from(self.attempt).into(),
+            self.at.into(),
+            // Stored without its shared parts, so it is compared without them.
+            self.shared.apart(self.context.get()).text.into(),
+        ];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let Some(row) = rows.first() else {
+            return Ok(Dispatched::Lost);
+        };
+        let cancel_requested_at = row.number_if_any("cancel_requested_at")?;
+        let run = self.taken(cancel_requested_at, row.text_if_any("status_reason")?);
+        Ok(Dispatched::Owned(Box::new(run)))
     }
 }
 
 /// Outcome of an attempt with streamed results.
 pub const STARTED: &str = "started";
 
-impl Mutation for AttemptOutcome {
+impl BatchWork for AttemptOutcome {
     type Output = ();
-    const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
         self.run_id.0
     }
 
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        Some(BatchOp::Outcome(self))
+    fn op(&self) -> BatchOp<'_> {
+        BatchOp::Outcome(self)
     }
 
     fn output_of(&self, _done: BatchResult) -> Option<()> {
         Some(())
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        note_all(tx, &[self]).await
     }
 }
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use protocol::id::RunId;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait,
-    QueryFilter, QueryOrder, Value,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter,
+    QueryOrder, Value,
 };
 use uuid::Uuid;
 
@@ -17,7 +17,7 @@ use crate::database_clock::{millis, read_now};
 use crate::entity::audit_entries;
 use crate::error::{StoreError, signed, unsigned};
 use crate::model::audit::{AuditEntry, AuditOutcome};
-use crate::mutation::Mutation;
+use crate::mutation::{BatchWork, Mutation};
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::AuditRepository;
 use crate::sql::{Sql, executed, inserted};
@@ -108,25 +108,19 @@ struct WriteAudit {
     entry: AuditEntry,
 }
 
-impl Mutation for WriteAudit {
+impl BatchWork for WriteAudit {
     type Output = ();
-
-    const CHANGES_AGENTS: bool = false;
-
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        Some(BatchOp::Audit(&self.entry))
-    }
-
-    fn output_of(&self, done: BatchResult) -> Option<()> {
-        matches!(done, BatchResult::Audited).then_some(())
-    }
 
     fn order(&self) -> Uuid {
         self.entry.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        insert(tx, std::slice::from_ref(&self.entry)).await
+    fn op(&self) -> BatchOp<'_> {
+        BatchOp::Audit(&self.entry)
+    }
+
+    fn output_of(&self, _done: BatchResult) -> Option<()> {
+        Some(())
     }
 
     async fn is_committed(&self, tx: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
@@ -134,45 +128,22 @@ impl Mutation for WriteAudit {
     }
 }
 
+/// Idempotent, so a retry is harmless.
 struct WriteOutcome(AuditOutcome);
 
-impl Mutation for WriteOutcome {
+impl BatchWork for WriteOutcome {
     type Output = ();
-
-    const CHANGES_AGENTS: bool = false;
-
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        Some(BatchOp::Audited(&self.0))
-    }
-
-    fn output_of(&self, done: BatchResult) -> Option<()> {
-        matches!(done, BatchResult::Audited).then_some(())
-    }
 
     fn order(&self) -> Uuid {
         self.0.run_id.0
     }
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let Self(end) = self;
-        let ended = audit_entries::ActiveModel {
-            bytes: Set(signed(end.bytes)),
-            outcome: Set(Some(end.outcome.to_owned())),
-            duration_ms: Set(Some(end.duration_ms)),
-            ..Default::default()
-        };
-        audit_entries::Entity::update_many()
-            .set(ended)
-            .filter(audit_entries::Column::RunId.eq(end.run_id.to_string()))
-            .filter(audit_entries::Column::Id.eq(end.id.to_string()))
-            .exec(tx)
-            .await?;
-        Ok(())
+    fn op(&self) -> BatchOp<'_> {
+        BatchOp::Audited(&self.0)
     }
 
-    /// Idempotent, so a retry is harmless.
-    async fn is_committed(&self, _: &DatabaseTransaction, (): &()) -> Result<bool, StoreError> {
-        Ok(false)
+    fn output_of(&self, _done: BatchResult) -> Option<()> {
+        Some(())
     }
 }
 

@@ -1,21 +1,28 @@
 //! Batch operations: a few statements for many items of one commit, instead of some for each.
 
+use sea_orm::DatabaseTransaction;
+use uuid::Uuid;
+
+use crate::advisory_key::AdvisoryKey;
 use crate::attempts::{dispatch_all, note_all};
 use crate::audit;
 use crate::batch_op::{BatchOp, BatchResult};
 use crate::error::StoreError;
 use crate::ingest::ingest_batch;
 use crate::ledger::{append_all, end_all};
+use crate::mutation::{BatchWork, Mutation};
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
-/// Applies work in batch operations, each run once per kind. Results are in the order of `work`; `None`: apply
-/// the item singly.
+/// Applies work in batch operations. Items share no [`BatchOp::keys`]. Results are in the order of `work`.
 pub(crate) async fn apply(
     tx: &impl Sql,
     work: &[BatchOp<'_>],
     tx_cache: &mut TxCache,
-) -> Result<Vec<Option<BatchResult>>, StoreError> {
+) -> Result<Vec<BatchResult>, StoreError> {
+    if work.is_empty() {
+        return Ok(Vec::new());
+    }
     let (mut ingests, mut appends, mut ends) = (Vec::new(), Vec::new(), Vec::new());
     let (mut dispatches, mut outcomes) = (Vec::new(), Vec::new());
     let (mut audits, mut audited) = (Vec::new(), Vec::new());
@@ -39,13 +46,66 @@ pub(crate) async fn apply(
     audit::end_all(tx, &audited).await?;
     let mut appended = append_all(tx, &appends).await?.into_iter();
     // Each kind has returned its results in the order of its items.
-    let done = work.iter().map(|one| match one {
-        BatchOp::Ingest(_) => ingested.next().flatten().map(BatchResult::Ingest),
-        BatchOp::End(_) => ended.next().flatten().map(BatchResult::Append),
+    let done = work.iter().filter_map(|one| match one {
+        BatchOp::Ingest(_) => ingested.next().map(BatchResult::Ingest),
+        BatchOp::End(_) => ended.next().map(BatchResult::Append),
         BatchOp::Append(_) => appended.next().map(BatchResult::Append),
-        BatchOp::Dispatch(_) => dispatched.next().flatten().map(BatchResult::Dispatch),
+        BatchOp::Dispatch(_) => dispatched.next().map(BatchResult::Dispatch),
         BatchOp::Outcome(_) => Some(BatchResult::Outcome),
         BatchOp::Audit(_) | BatchOp::Audited(_) => Some(BatchResult::Audited),
     });
     Ok(done.collect())
+}
+
+impl<W: BatchWork> Mutation for W {
+    type Output = W::Output;
+    const TAKES_EVENT: bool = W::TAKES_EVENT;
+    const CHANGES_AGENTS: bool = false;
+
+    fn weight(&self) -> usize {
+        BatchWork::weight(self)
+    }
+
+    fn order(&self) -> Uuid {
+        BatchWork::order(self)
+    }
+
+    fn conversation(&self) -> Option<&str> {
+        BatchWork::conversation(self)
+    }
+
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        BatchWork::advisory_keys(self)
+    }
+
+    fn batched(&self) -> Option<BatchOp<'_>> {
+        Some(self.op())
+    }
+
+    fn output_of(&self, done: BatchResult) -> Option<Self::Output> {
+        BatchWork::output_of(self, done)
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
+        self.apply_with(tx, &mut TxCache::default()).await
+    }
+
+    async fn apply_with(
+        &self,
+        tx: &DatabaseTransaction,
+        tx_cache: &mut TxCache,
+    ) -> Result<Self::Output, StoreError> {
+        let done = apply(tx, &[self.op()], tx_cache).await?.pop();
+        let output = done.and_then(|done| BatchWork::output_of(self, done));
+        // Unreachable: an operation returns a result of its own kind for each item.
+        output.ok_or(StoreError::Panicked)
+    }
+
+    async fn is_committed(
+        &self,
+        tx: &DatabaseTransaction,
+        output: &Self::Output,
+    ) -> Result<bool, StoreError> {
+        BatchWork::is_committed(self, tx, output).await
+    }
 }

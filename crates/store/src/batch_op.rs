@@ -1,6 +1,7 @@
 //! Kinds of batch operations and their results.
 
-use protocol::id::RunId;
+use domain::event::ConversationIdentity;
+use protocol::id::{RunId, WorkspaceId};
 
 use crate::model::append::{Append, Appended};
 use crate::model::audit::{AuditEntry, AuditOutcome};
@@ -11,9 +12,9 @@ use crate::model::ingest::{Ingest, Ingested};
 #[derive(Clone, Copy)]
 pub enum BatchOp<'a> {
     Ingest(&'a Ingest),
-    /// Events of a run without other effects.
+    /// Events of a run.
     Append(&'a Append),
-    /// The last events of a run without other effects.
+    /// The last events of a run.
     End(&'a Append),
     Dispatch(&'a Dispatch),
     Outcome(&'a AttemptOutcome),
@@ -30,30 +31,58 @@ pub enum BatchResult {
     Audited,
 }
 
-/// A batch operation takes each run once per kind, except for kinds that read no earlier state.
+/// A row that a batch operation reads and changes: it takes only one item for each.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum BatchKey {
-    Ingest,
+pub(crate) enum BatchKey<'a> {
+    EventId(&'a WorkspaceId, &'a str),
+    DedupeKey(&'a WorkspaceId, &'a str),
+    Conversation(&'a WorkspaceId, &'a ConversationIdentity),
+    /// Parent of a new child run: it counts its children.
+    Parent(RunId),
     Append(RunId),
+    /// Conversation of a run that ends.
+    Promotion(&'a str),
     Dispatch(RunId),
     Outcome(RunId),
-    Audit,
 }
 
-impl BatchOp<'_> {
-    /// Kind and run.
-    pub(crate) fn key(&self) -> BatchKey {
+impl<'a> BatchOp<'a> {
+    /// The rows that it depends on. None for kinds that read no earlier state.
+    pub(crate) fn keys(self) -> Vec<BatchKey<'a>> {
         match self {
-            Self::Ingest(_) => BatchKey::Ingest,
-            Self::Append(append) | Self::End(append) => BatchKey::Append(append.run_id),
-            Self::Dispatch(dispatch) => BatchKey::Dispatch(dispatch.run.id),
-            Self::Outcome(outcome) => BatchKey::Outcome(outcome.run_id),
-            Self::Audit(_) | Self::Audited(_) => BatchKey::Audit,
+            Self::Ingest(ingest) => {
+                let workspace = &ingest.workspace;
+                let mut keys = vec![
+                    BatchKey::EventId(workspace, &ingest.event_id),
+                    BatchKey::DedupeKey(workspace, &ingest.dedupe_key),
+                ];
+                let conversation = ingest.conversation.as_ref();
+                keys.extend(conversation.map(|own| BatchKey::Conversation(workspace, own)));
+                keys.extend(ingest.parent.map(|parent| BatchKey::Parent(parent.run_id)));
+                keys
+            }
+            Self::Append(append) => vec![BatchKey::Append(append.run_id)],
+            Self::End(end) => {
+                let promoting = end.promotion();
+                let promotion =
+                    promoting.map(|promotion| BatchKey::Promotion(&promotion.conversation_key));
+                [BatchKey::Append(end.run_id)]
+                    .into_iter()
+                    .chain(promotion)
+                    .collect()
+            }
+            Self::Dispatch(dispatch) => vec![BatchKey::Dispatch(dispatch.run.id)],
+            Self::Outcome(outcome) => vec![BatchKey::Outcome(outcome.run_id)],
+            Self::Audit(_) | Self::Audited(_) => Vec::new(),
         }
     }
 
+    pub(crate) fn takes_event(self) -> bool {
+        matches!(self, Self::Ingest(_))
+    }
+
     /// Lock order key of the event's conversation. `None`: no conversation, or no event.
-    pub(crate) fn conversation(&self) -> Option<[String; 4]> {
+    pub(crate) fn conversation(self) -> Option<[String; 4]> {
         match self {
             Self::Ingest(ingest) => ingest.conversation_identity(),
             _ => None,

@@ -12,7 +12,6 @@ use crate::error::{StoreError, parsed};
 use crate::model::ingest::{ChildRefused, Ingest};
 use crate::mutation::Mutation;
 use crate::repositories::RunRepository;
-use crate::runs::find;
 use crate::sql::{Sql, SqlRow};
 use crate::state::lock_live_run;
 
@@ -22,7 +21,7 @@ const BATCH: i64 = 200;
 impl Ingest {
     pub(crate) async fn child_refused(
         &self,
-        tx: &DatabaseTransaction,
+        tx: &impl Sql,
     ) -> Result<Option<ChildRefused>, StoreError> {
         let Some(parent) = self.parent else {
             return Ok(None);
@@ -31,13 +30,18 @@ impl Ingest {
         if !lock_live_run(tx, parent.run_id).await? {
             return Ok(Some(ChildRefused::Ended));
         }
-        let run = find(tx, &self.workspace, parent.run_id).await?;
         // Only the current attempt may create children.
-        let run = run.filter(|run| run.attempt == parent.attempt);
-        let Some(run) = run else {
+        let sql = "SELECT cancel_requested_at FROM runs WHERE id = $1 AND workspace_id = $2 AND attempt = $3";
+        let values = vec![
+            parent.run_id.to_string().into(),
+            self.workspace.as_str().into(),
+            i64::from(parent.attempt).into(),
+        ];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let Some(run) = rows.first() else {
             return Ok(Some(ChildRefused::Ended));
         };
-        if run.cancel_requested_at.is_some() {
+        if run.number_if_any("cancel_requested_at")?.is_some() {
             return Ok(Some(ChildRefused::Cancelled));
         }
         let sql = "SELECT count(*) AS n FROM runs WHERE parent_run_id = $1";

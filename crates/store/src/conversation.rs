@@ -7,19 +7,17 @@ use domain::event::ConversationIdentity;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::principal::{Principal, PrincipalKind};
 use protocol::run::RunStatus;
-use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, Condition, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QuerySelect,
-    QueryTrait, Value,
+    ColumnTrait, Condition, DbBackend, EntityTrait, QueryFilter, QuerySelect, QueryTrait, Value,
 };
 
 use uuid::Uuid;
 
-use crate::entity::{conversations, runs};
+use crate::entity::conversations;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::model::ingest::ConversationRun;
 use crate::repositories::ConversationRepository;
-use crate::sql::{PLAN_FENCE, Sql, SqlRow, executed, returned, text_array};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, executed, returned, text, text_array};
 use crate::steering::QUEUED;
 
 /// State of a conversation, read without its lock.
@@ -320,21 +318,12 @@ pub(crate) async fn lock_runs(
 }
 
 /// Promotes the oldest queued run of each agent without an active run. The caller holds the conversation's lock.
-pub(crate) async fn promote_next(
-    tx: &DatabaseTransaction,
-    key: &str,
-) -> Result<Vec<RunId>, StoreError> {
+pub(crate) async fn promote_next(tx: &impl Sql, key: &str) -> Result<Vec<RunId>, StoreError> {
     let promoted = promotable(&live_runs(tx, Some(key)).await?);
-    for run_id in &promoted {
-        runs::Entity::update_many()
-            .col_expr(
-                runs::Column::Status,
-                Expr::value(RunStatus::Created.as_str()),
-            )
-            .filter(runs::Column::Id.eq(run_id.to_string()))
-            .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
-            .exec(tx)
-            .await?;
-    }
+    let [created, queued] = [RunStatus::Created, RunStatus::Queued].map(RunStatus::as_str);
+    let rows = promoted.iter();
+    let rows = rows.map(|run| [text(*run), created.into(), queued.into()]);
+    let update = "UPDATE runs SET status = ?2 FROM rows WHERE id = ?1 AND status = ?3";
+    executed(tx, rows.collect(), update).await?;
     Ok(promoted)
 }

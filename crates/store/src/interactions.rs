@@ -171,10 +171,13 @@ fn answered(row: &SqlRow) -> Result<Option<AnsweredInteraction>, StoreError> {
 
 /// Inserts the questions of a commit.
 pub(crate) async fn insert_interactions(
-    tx: &DatabaseTransaction,
-    append: &Append,
+    tx: &impl Sql,
+    appends: &[&Append],
 ) -> Result<(), StoreError> {
-    let rows = append.interactions.iter().map(|new| {
+    let questions = appends.iter();
+    let questions =
+        questions.flat_map(|append| append.interactions.iter().map(move |new| (append, new)));
+    let rows = questions.map(|(append, new)| {
         [
             new.id.to_string().into(),
             append.workspace.as_str().into(),
@@ -196,7 +199,7 @@ impl Ingest {
     /// Checks the answered question again, in the transaction that stores the answer.
     pub(crate) async fn unanswerable(
         &self,
-        tx: &DatabaseTransaction,
+        tx: &impl Sql,
     ) -> Result<Option<Unanswerable>, StoreError> {
         let Some(answers) = &self.answers else {
             return Ok(None);

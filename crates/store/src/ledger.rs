@@ -9,19 +9,13 @@ use uuid::Uuid;
 
 use crate::advisory_key::AdvisoryKey;
 use crate::batch_op::{BatchOp, BatchResult};
-use crate::conversation::lock_all;
-use crate::entity::{run_rejections, runs};
+use crate::entity::runs;
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::interactions::insert_interactions;
 use crate::model::append::{Append, Appended, RunEnd};
 use crate::model::audit::AuditEntry;
-use crate::mutation::Mutation;
-use crate::release::record_judged;
-use crate::sql::inserted;
-use crate::transcript::write_transcripts;
-
-use batched::{advance, insert_segments, items_of};
+use crate::mutation::BatchWork;
+use crate::sql::{Sql, text};
 
 pub(crate) use batched::{append_all, end_all};
 pub use lines::{LedgerRow, RejectionRecord};
@@ -40,7 +34,7 @@ impl RunEnd {
     }
 }
 
-impl Mutation for Append {
+impl BatchWork for Append {
     type Output = Appended;
 
     fn weight(&self) -> usize {
@@ -52,8 +46,7 @@ impl Mutation for Append {
     }
 
     fn conversation(&self) -> Option<&str> {
-        let promotion = self.terminal.as_ref()?.promotion.as_ref()?;
-        Some(&promotion.conversation_key)
+        Some(&self.promotion()?.conversation_key)
     }
 
     fn advisory_keys(&self) -> Vec<AdvisoryKey> {
@@ -63,20 +56,11 @@ impl Mutation for Append {
             .collect()
     }
 
-    const CHANGES_AGENTS: bool = false;
-
-    fn batched(&self) -> Option<BatchOp<'_>> {
-        let is_plain = self.to > self.from
-            && self.states.is_empty()
-            && self.rejections.is_empty()
-            && self.audits.is_empty()
-            && self.artifacts.is_empty()
-            && self.interactions.is_empty()
-            && self.judged_through.is_none();
-        is_plain.then_some(match self.terminal {
+    fn op(&self) -> BatchOp<'_> {
+        match self.terminal {
             Some(_) => BatchOp::End(self),
             None => BatchOp::Append(self),
-        })
+        }
     }
 
     fn output_of(&self, done: BatchResult) -> Option<Appended> {
@@ -84,40 +68,6 @@ impl Mutation for Append {
             BatchResult::Append(appended) => Some(appended),
             _ => None,
         }
-    }
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Appended, StoreError> {
-        let promotion = self
-            .terminal
-            .as_ref()
-            .and_then(|terminal| terminal.promotion.as_ref());
-        lock_all(tx, self.conversation().into_iter()).await?;
-        if advance(tx, &[self]).await?.is_empty() {
-            return Ok(Appended::Lost);
-        }
-        if self.is_written(tx).await? {
-            return Ok(Appended::Written { next: Vec::new() });
-        }
-        insert_segments(tx, &[self]).await?;
-        insert_interactions(tx, self).await?;
-        if let Some(through) = self.judged_through {
-            record_judged(tx, self.run_id, through).await?;
-        }
-        let audits = self.apply_states(tx).await?;
-        self.insert_rejections(tx).await?;
-        crate::audit::insert(tx, &audits).await?;
-        crate::artifacts::bind(tx, self.run_id, &self.artifacts).await?;
-        let items: Vec<_> = items_of(self).collect();
-        if !items.is_empty() {
-            failpoint::pass("project.transcript").await?;
-            write_transcripts(tx, items).await?;
-        }
-        let next = match promotion {
-            Some(promotion) => promotion.promote(tx, self).await?,
-            None => Vec::new(),
-        };
-        failpoint::pass(self.failpoints().0).await?;
-        Ok(Appended::Written { next })
     }
 
     async fn is_committed(
@@ -152,9 +102,9 @@ impl Append {
         }
     }
 
-    /// Writes state. Updates beyond the limits stay in the ledger alone, with an audit row.
-    async fn apply_states(&self, tx: &DatabaseTransaction) -> Result<Vec<AuditEntry>, StoreError> {
-        let mut audits = self.audits.clone();
+    /// Writes state. Updates beyond the limits stay in the ledger alone, with the returned audit rows.
+    async fn apply_states(&self, tx: &impl Sql) -> Result<Vec<AuditEntry>, StoreError> {
+        let mut audits = Vec::new();
         for update in &self.states {
             failpoint::pass("project.state").await?;
             let (workspace, run) = (&self.workspace, self.run_id);
@@ -182,32 +132,12 @@ impl Append {
 
     /// Detects an earlier commit by its rejections: without a new sequence or an end, the run's row does not
     /// show it.
-    async fn is_written(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
+    async fn is_written(&self, tx: &impl Sql) -> Result<bool, StoreError> {
         if self.to > self.from || self.terminal.is_some() || self.rejections.is_empty() {
             return Ok(false);
         }
-        let first = (self.run_id.to_string(), signed(self.first_rejection));
-        let found = run_rejections::Entity::find_by_id(first).one(tx).await?;
-        Ok(found.is_some())
-    }
-
-    async fn insert_rejections(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let numbered = self.rejections.iter().zip(self.first_rejection..);
-        let rows = numbered.map(|(rejection, n)| {
-            let number = rejection.runner_sequence.map(|number| number.to_string());
-            [
-                self.run_id.to_string().into(),
-                signed(n).into(),
-                rejection.reason.as_str().into(),
-                number.into(),
-                signed(rejection.bytes as u64).into(),
-                rejection.excerpt.as_str().into(),
-                self.at.into(),
-                rejection.message.as_str().into(),
-            ]
-        });
-        let into =
-            "run_rejections (run_id, n, reason, runner_sequence, bytes, excerpt, at, message)";
-        inserted(tx, into, rows.collect()).await
+        let sql = "SELECT n FROM run_rejections WHERE run_id = $1 AND n = $2";
+        let first = vec![text(self.run_id), signed(self.first_rejection).into()];
+        Ok(!tx.query_sql(sql.to_owned(), first).await?.is_empty())
     }
 }

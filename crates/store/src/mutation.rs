@@ -57,7 +57,7 @@ pub trait Mutation: Send + Sync + 'static {
     /// False for work that never changes agents or runners.
     const CHANGES_AGENTS: bool = true;
 
-    /// The batch operation of this work, if its kind has one. The writer then does not call `apply`.
+    /// The batch operation of [`BatchWork`]. `None`: the work is applied by itself.
     fn batched(&self) -> Option<BatchOp<'_>> {
         None
     }
@@ -84,6 +84,49 @@ pub trait Mutation: Send + Sync + 'static {
 
     /// True when an earlier try with this result is committed, so a retry must not apply it again. Idempotent work
     /// needs no check.
+    fn is_committed(
+        &self,
+        _tx: &DatabaseTransaction,
+        _output: &Self::Output,
+    ) -> impl Future<Output = Result<bool, StoreError>> + Send {
+        std::future::ready(Ok(false))
+    }
+}
+
+/// Work that is applied together with others of its kind. The batch operation is its only form: a single item is a
+/// batch of one. The methods are those of [`Mutation`], which each such work implements.
+pub trait BatchWork: Send + Sync + 'static {
+    /// See [`Mutation::Output`].
+    type Output: Send + Sync + 'static;
+
+    /// See [`Mutation::TAKES_EVENT`].
+    const TAKES_EVENT: bool = false;
+
+    /// See [`Mutation::weight`].
+    fn weight(&self) -> usize {
+        0
+    }
+
+    /// See [`Mutation::order`].
+    fn order(&self) -> Uuid;
+
+    /// See [`Mutation::conversation`].
+    fn conversation(&self) -> Option<&str> {
+        None
+    }
+
+    /// See [`Mutation::advisory_keys`].
+    fn advisory_keys(&self) -> Vec<AdvisoryKey> {
+        Vec::new()
+    }
+
+    /// The batch operation.
+    fn op(&self) -> BatchOp<'_>;
+
+    /// The caller's result, built from the result of the batch operation.
+    fn output_of(&self, done: BatchResult) -> Option<Self::Output>;
+
+    /// See [`Mutation::is_committed`].
     fn is_committed(
         &self,
         _tx: &DatabaseTransaction,

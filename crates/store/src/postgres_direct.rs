@@ -239,10 +239,6 @@ fn started(answer: impl Future<Output = Result<Vec<Row>, Error>> + Send + 'stati
 }
 
 impl Sql for PostgresDirect {
-    fn has_savepoints(&self) -> bool {
-        false
-    }
-
     fn backend(&self) -> DbBackend {
         DbBackend::Postgres
     }

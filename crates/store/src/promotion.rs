@@ -1,7 +1,6 @@
 //! Promotes the next run of a conversation when a run ends (`docs/protocol.md`, Conversation policies).
 
 use protocol::id::RunId;
-use sea_orm::DatabaseTransaction;
 
 use crate::conversation::promote_next;
 use crate::error::StoreError;
@@ -9,6 +8,7 @@ use crate::failpoint;
 use crate::generations::generations_of;
 use crate::model::append::{Append, Promotion};
 use crate::new_run::{Begin, RunEvent, RunRow, candidates, insert_runs};
+use crate::sql::Sql;
 use crate::steering::drop_unpulled;
 
 impl std::fmt::Debug for Promotion {
@@ -23,7 +23,7 @@ impl Promotion {
     /// Queues unpulled events as runs of their own, then promotes the oldest waiting run.
     pub(crate) async fn promote(
         &self,
-        tx: &DatabaseTransaction,
+        tx: &impl Sql,
         end: &Append,
     ) -> Result<Vec<RunId>, StoreError> {
         let key = self.conversation_key.as_str();

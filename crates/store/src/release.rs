@@ -15,9 +15,10 @@ use uuid::Uuid;
 use crate::database_clock::lease_end;
 use crate::entity::{run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::model::append::Append;
 use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
-use crate::sql::padded;
+use crate::sql::{Sql, executed, padded, text};
 use crate::state::lock_live_run;
 
 /// State left by the previous owner.
@@ -96,21 +97,14 @@ impl Mutation for ResumeRun {
     }
 }
 
-/// Records how far a run's appended results are in the ledger.
-pub(crate) async fn record_judged(
-    tx: &DatabaseTransaction,
-    run: RunId,
-    through: u64,
-) -> Result<(), StoreError> {
-    run_deferrals::Entity::update_many()
-        .col_expr(
-            run_deferrals::Column::JudgedThrough,
-            Expr::value(signed(through)),
-        )
-        .filter(run_deferrals::Column::RunId.eq(run.to_string()))
-        .exec(tx)
-        .await?;
-    Ok(())
+/// Records how far the appended results of runs are in the ledger.
+pub(crate) async fn record_judged(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
+    let rows = appends.iter().filter_map(|append| {
+        let through = append.judged_through?;
+        Some([text(append.run_id), signed(through).into()])
+    });
+    let update = "UPDATE run_deferrals SET judged_through = ?2 FROM rows WHERE run_id = ?1";
+    executed(tx, rows.collect(), update).await
 }
 
 /// Releases the lease of a run for the next owner.

@@ -2,26 +2,16 @@
 
 use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea};
-use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect};
 
-use crate::entity::runs;
 use crate::error::{StoreError, signed};
-use crate::sql::Sql;
+use crate::sql::{Sql, text};
 use crate::state::{STATE_KEYS, StateAccess, scope_of};
 
 /// The agent of a run.
-pub(crate) async fn agent_of(
-    tx: &DatabaseTransaction,
-    run: RunId,
-) -> Result<Option<String>, StoreError> {
-    let agent = runs::Entity::find()
-        .select_only()
-        .column(runs::Column::AgentId)
-        .filter(runs::Column::Id.eq(run.to_string()))
-        .into_tuple()
-        .one(tx)
-        .await?;
-    Ok(agent)
+pub(crate) async fn agent_of(tx: &impl Sql, run: RunId) -> Result<Option<String>, StoreError> {
+    let sql = "SELECT agent_id FROM runs WHERE id = $1";
+    let rows = tx.query_sql(sql.to_owned(), vec![text(run)]).await?;
+    rows.first().map(|row| row.text("agent_id")).transpose()
 }
 
 /// Maximum bytes per run and per agent in an area with this quota.
@@ -61,17 +51,16 @@ pub(crate) enum KeyLimit {
 
 /// Checks the limits for a new key and returns the run's agent. Existing keys need no check.
 pub(crate) async fn check_key_limits(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     access: &StateAccess,
     run: RunId,
 ) -> Result<Result<Option<String>, KeyLimit>, StoreError> {
     let agent = agent_of(tx, run).await?;
-    let sql = "SELECT COUNT(*) AS made, COUNT(CASE WHEN created_run_id = $3 THEN 1 END) AS of_run, \
-        COUNT(CASE WHEN agent_id = $4 THEN 1 END) AS of_agent \
-        FROM state_entries WHERE scope = $1 AND scope_sha256 = $2";
-    let mut values = scope_of(access);
-    values.push(run.to_string().into());
-    values.push(agent.clone().into());
+    let sql = "SELECT COUNT(*) AS made, COUNT(CASE WHEN created_run_id = $1 THEN 1 END) AS of_run, \
+        COUNT(CASE WHEN agent_id = $2 THEN 1 END) AS of_agent \
+        FROM state_entries WHERE scope = $3 AND scope_sha256 = $4";
+    let mut values = vec![text(run), agent.clone().into()];
+    values.extend(scope_of(access));
     let rows = tx.query_sql(sql.to_owned(), values).await?;
     let Some(row) = rows.first() else {
         return Ok(Ok(agent));

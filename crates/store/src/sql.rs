@@ -20,11 +20,6 @@ use crate::error::StoreError;
 pub(crate) trait Sql: Sync {
     fn backend(&self) -> DbBackend;
 
-    /// True when savepoints work. Otherwise an error rolls back the entire transaction.
-    fn has_savepoints(&self) -> bool {
-        true
-    }
-
     /// Executes a statement. A later query or the commit may report its error.
     fn execute_sql(
         &self,

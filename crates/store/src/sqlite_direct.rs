@@ -187,10 +187,6 @@ fn read(
 }
 
 impl Sql for SqliteDirect {
-    fn has_savepoints(&self) -> bool {
-        false
-    }
-
     fn backend(&self) -> DbBackend {
         DbBackend::Sqlite
     }

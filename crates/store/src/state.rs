@@ -8,21 +8,20 @@ use domain::normalize::StateUpdate;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::resources::StateScope;
 use protocol::run::RunStatus;
-use sea_orm::sea_query::{Expr, OnConflict};
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait,
-    QueryFilter, QueryOrder, QuerySelect, Value,
+    ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
+    Value,
 };
 use uuid::Uuid;
 
 use crate::advisory_key::AdvisoryKey;
-use crate::entity::{runs, state_entries};
+use crate::entity::state_entries;
 use crate::error::StoreError;
 use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
-use crate::sql::{PLAN_FENCE, Sql, locked, returned};
+use crate::sql::{PLAN_FENCE, Sql, returned, text};
 use secrets::digest::sha256_hex;
 
 pub(crate) use document::delete_bodies_of_agent;
@@ -203,25 +202,16 @@ impl StateChange {
 }
 
 /// Locks the row of a live run, so its end commits before or after this transaction. False: the run has ended.
-pub(crate) async fn lock_live_run(
-    tx: &DatabaseTransaction,
-    run: RunId,
-) -> Result<bool, StoreError> {
-    let held = runs::Entity::update_many()
-        .col_expr(
-            runs::Column::LastSequence,
-            Expr::col(runs::Column::LastSequence),
-        )
-        .filter(runs::Column::Id.eq(run.to_string()))
-        .filter(runs::Column::Status.eq(RunStatus::Running.as_str()))
-        .exec(tx)
-        .await?;
-    Ok(held.rows_affected == 1)
+pub(crate) async fn lock_live_run(tx: &impl Sql, run: RunId) -> Result<bool, StoreError> {
+    let lock =
+        "UPDATE runs SET last_sequence = last_sequence WHERE id = $1 AND status = $2 RETURNING id";
+    let values = vec![text(run), RunStatus::Running.as_str().into()];
+    Ok(!tx.query_sql(lock.to_owned(), values).await?.is_empty())
 }
 
 /// Writes a state update from a runner's result, or returns the reason to refuse it.
 pub(crate) async fn apply_update(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     workspace: &WorkspaceId,
     run_id: RunId,
     update: &StateUpdate,
@@ -248,7 +238,7 @@ pub(crate) async fn apply_update(
 
 /// First version of a new entry: above all deleted versions of the scope, so a version never returns with
 /// another value.
-async fn first_version(tx: &DatabaseTransaction, access: &StateAccess) -> Result<i64, StoreError> {
+async fn first_version(tx: &impl Sql, access: &StateAccess) -> Result<i64, StoreError> {
     let sql = "SELECT version FROM state_deleted WHERE scope = $1 AND scope_sha256 = $2";
     let rows = tx.query_sql(sql.to_owned(), scope_of(access)).await?;
     Ok(rows.first().map_or(Ok(0), |row| row.number("version"))? + 1)
@@ -275,7 +265,7 @@ pub(crate) fn scope_of(access: &StateAccess) -> Vec<Value> {
 /// Writes a value and returns its new version. A new entry starts with `first` and counts for this run and
 /// agent.
 pub(crate) async fn upsert(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     workspace: &WorkspaceId,
     run_id: RunId,
     agent: Option<String>,
@@ -283,37 +273,25 @@ pub(crate) async fn upsert(
     first: i64,
     at: i64,
 ) -> Result<i64, StoreError> {
-    let row = state_entries::ActiveModel {
-        scope: Set(update.scope.as_str().to_owned()),
-        scope_sha256: Set(sha256_hex(update.identity.as_bytes())),
-        key: Set(update.key.clone()),
-        workspace_id: Set(workspace.to_string()),
-        value: Set(update.value.clone()),
-        version: Set(first),
-        run_id: Set(run_id.to_string()),
-        updated_at: Set(at),
-        created_run_id: Set(Some(run_id.to_string())),
-        agent_id: Set(agent),
-        ..Default::default()
-    };
-    let newer = Expr::col((state_entries::Entity, state_entries::Column::Version)).add(1);
-    let on_conflict = OnConflict::columns([
-        state_entries::Column::Scope,
-        state_entries::Column::ScopeSha256,
-        state_entries::Column::Key,
-    ])
-    .update_columns([
-        state_entries::Column::Value,
-        state_entries::Column::RunId,
-        state_entries::Column::UpdatedAt,
-    ])
-    .value(state_entries::Column::Version, newer)
-    .to_owned();
-    let row = state_entries::Entity::insert(row)
-        .on_conflict(on_conflict)
-        .exec_with_returning(conn)
-        .await?;
-    Ok(row.version)
+    let upsert = "INSERT INTO state_entries (scope, scope_sha256, key, workspace_id, value, version, run_id, \
+        updated_at, created_run_id, agent_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10) \
+        ON CONFLICT (scope, scope_sha256, key) DO UPDATE SET value = excluded.value, \
+        run_id = excluded.run_id, updated_at = excluded.updated_at, version = state_entries.version + 1 \
+        RETURNING version";
+    let values = vec![
+        update.scope.as_str().into(),
+        sha256_hex(update.identity.as_bytes()).into(),
+        update.key.as_str().into(),
+        workspace.as_str().into(),
+        update.value.as_str().into(),
+        first.into(),
+        text(run_id),
+        at.into(),
+        text(run_id),
+        agent.into(),
+    ];
+    let rows = conn.query_sql(upsert.to_owned(), values).await?;
+    rows.first().map_or(Ok(first), |row| row.number("version"))
 }
 
 fn primary_key(access: &StateAccess, key: &str) -> (String, String, String) {
@@ -322,40 +300,52 @@ fn primary_key(access: &StateAccess, key: &str) -> (String, String, String) {
 }
 
 async fn find(
-    conn: &impl ConnectionTrait,
+    conn: &impl Sql,
     access: &StateAccess,
     key: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
-    let row = state_entries::Entity::find_by_id(primary_key(access, key))
-        .one(conn)
-        .await?;
-    to_record(conn, row).await
+    read_record(conn, access, key, "").await
 }
 
 /// Finds an entry and locks it until the commit.
 pub(crate) async fn find_locked(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     access: &StateAccess,
     key: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
-    let query = state_entries::Entity::find_by_id(primary_key(access, key));
-    let row = locked(tx, query).one(tx).await?;
-    to_record(tx, row).await
+    let lock = match tx.backend() {
+        DbBackend::Postgres => "FOR NO KEY UPDATE",
+        _ => "",
+    };
+    read_record(tx, access, key, lock).await
 }
 
-async fn to_record(
+async fn read_record(
     conn: &impl Sql,
-    row: Option<state_entries::Model>,
+    access: &StateAccess,
+    key: &str,
+    lock: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
-    let Some(row) = row else { return Ok(None) };
-    let leased_by = row.lease_run_id.as_deref();
-    let lease = document::valid_lease(conn, leased_by, row.lease_expires_at).await?;
+    let sql = format!(
+        "SELECT value, version, summary, lease_run_id, lease_expires_at FROM state_entries \
+         WHERE scope = $1 AND scope_sha256 = $2 AND key = $3 {lock}"
+    );
+    let mut values = scope_of(access);
+    values.push(key.into());
+    let rows = conn.query_sql(sql, values).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let (leased_by, until) = (
+        row.text_if_any("lease_run_id")?,
+        row.number_if_any("lease_expires_at")?,
+    );
     Ok(Some(StateRecord {
-        key: row.key,
-        value: row.value,
-        version: row.version,
-        summary: row.summary,
-        lease,
+        key: key.to_owned(),
+        value: row.text("value")?,
+        version: row.number("version")?,
+        summary: row.text_if_any("summary")?,
+        lease: document::valid_lease(conn, leased_by.as_deref(), until).await?,
     }))
 }
 

@@ -4,20 +4,17 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use protocol::id::{RunId, WorkspaceId};
-use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
-};
+use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect};
 use uuid::Uuid;
 
-use crate::entity::{events, steering_items};
-use crate::error::StoreError;
+use crate::entity::steering_items;
+use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::model::append::SteeredEvent;
 use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
 use crate::readers::Readers;
-use crate::sql::{PLAN_FENCE, Sql, returned};
+use crate::sql::{PLAN_FENCE, Sql, executed, returned, text};
 use crate::state::lock_live_run;
 
 pub(crate) const QUEUED: &str = "queued";
@@ -137,7 +134,7 @@ pub(crate) async fn with_unpulled_among(
 
 /// Drops the unpulled events of an ending run and returns them for new runs.
 pub(crate) async fn drop_unpulled(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     workspace: &WorkspaceId,
     run: RunId,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
@@ -146,45 +143,42 @@ pub(crate) async fn drop_unpulled(
 }
 
 async fn take(
-    tx: &DatabaseTransaction,
+    tx: &impl Sql,
     workspace: &WorkspaceId,
     run: RunId,
     limit: u64,
     bytes: usize,
     status: &str,
 ) -> Result<Vec<SteeredEvent>, StoreError> {
-    let items = steering_items::Entity::find()
-        .filter(steering_items::Column::RunId.eq(run.to_string()))
-        .filter(steering_items::Column::Status.eq(QUEUED))
-        .order_by_asc(steering_items::Column::N)
-        .limit(limit)
-        .all(tx)
-        .await?;
-    let mut taken = Vec::with_capacity(items.len());
+    let find = "SELECT s.n, s.event_id, s.at, e.envelope FROM steering_items s \
+        LEFT JOIN events e ON e.workspace_id = $1 AND e.event_id = s.event_id \
+        WHERE s.run_id = $2 AND s.status = $3 ORDER BY s.n LIMIT $4";
+    let values = vec![
+        workspace.as_str().into(),
+        text(run),
+        QUEUED.into(),
+        signed(limit).into(),
+    ];
+    let (mut taken, mut numbers) = (Vec::new(), Vec::new());
     let mut remaining_bytes = bytes;
-    for item in items {
-        let key = (workspace.to_string(), item.event_id.clone());
-        let event = events::Entity::find_by_id(key).one(tx).await?;
-        let event = event.ok_or_else(|| StoreError::Corrupt {
+    for item in tx.query_sql(find.to_owned(), values).await? {
+        let envelope = item.text_if_any("envelope")?;
+        let envelope = envelope.ok_or_else(|| StoreError::Corrupt {
             column: "steering_items.event_id",
-            row: item.run_id.clone(),
+            row: run.to_string(),
         })?;
-        if event.envelope.len() > remaining_bytes && !taken.is_empty() {
+        if envelope.len() > remaining_bytes && !taken.is_empty() {
             break;
         }
-        remaining_bytes = remaining_bytes.saturating_sub(event.envelope.len());
-        steering_items::Entity::update_many()
-            .col_expr(steering_items::Column::Status, Expr::value(status))
-            .filter(steering_items::Column::RunId.eq(item.run_id.as_str()))
-            .filter(steering_items::Column::N.eq(item.n))
-            .exec(tx)
-            .await?;
-        let (event_id, envelope) = (item.event_id, event.envelope);
+        remaining_bytes = remaining_bytes.saturating_sub(envelope.len());
+        numbers.push([text(run), item.number("n")?.into(), status.into()]);
         taken.push(SteeredEvent {
-            event_id,
+            event_id: item.text("event_id")?,
             envelope,
-            at: item.at,
+            at: item.number("at")?,
         });
     }
+    let update = "UPDATE steering_items SET status = ?3 FROM rows WHERE run_id = ?1 AND n = ?2";
+    executed(tx, numbers, update).await?;
     Ok(taken)
 }

@@ -16,7 +16,8 @@
 //!    trip to another thread per statement; on `PostgreSQL` the direct connection pipelines statements. The pool gets
 //!    the remaining items, and the full batch after an error.
 //! 5. `transact` takes the locks, applies events first, and applies items of one kind in few statements (`batch`).
-//!    A second item of the same kind and run comes after these, so it sees the changes of its predecessor.
+//!    A batch is the only form of these kinds. An item that needs the changes of its predecessor comes after these,
+//!    as a batch of one.
 //! 6. After the commit each item reports its result. Then the writer retries due items of the lock-wait queue.
 //!
 //! # Lock order

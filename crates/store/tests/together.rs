@@ -1,4 +1,4 @@
-//! Batch operations: each item has the same result as if applied singly.
+//! Batch operations: each item has the same result as in a batch of one.
 use std::sync::Arc;
 
 use crate::support::{StoreFixture, dispatch, on_both, together};

@@ -12,11 +12,11 @@ use crate::part_text::SharedParts;
 use crate::shared_parts::NamedParts;
 use crate::sql::{Sql, executed, inserted, returned, text};
 
-/// Moves runs into their first or next attempt. `None`: the run changed since the caller read it.
+/// Moves runs into their first or next attempt.
 pub(crate) async fn dispatch_all(
     tx: &impl Sql,
     dispatches: &[&Dispatch],
-) -> Result<Vec<Option<Dispatched>>, StoreError> {
+) -> Result<Vec<Dispatched>, StoreError> {
     let rows = dispatches.iter().map(|dispatch| {
         let begins = dispatch.begins();
         [
@@ -62,13 +62,17 @@ pub(crate) async fn dispatch_all(
             at: dispatch.at,
         });
     insert_intents(tx, intents).await?;
-    let outcomes = dispatches.iter().map(|dispatch| {
-        let (requested_at, reason) = moved.remove(&dispatch.run.id.to_string())?;
-        Some(Dispatched::Owned(Box::new(
-            dispatch.taken(requested_at, reason),
-        )))
-    });
-    Ok(outcomes.collect())
+    let mut outcomes = Vec::with_capacity(dispatches.len());
+    for dispatch in dispatches {
+        outcomes.push(match moved.remove(&dispatch.run.id.to_string()) {
+            Some((requested_at, reason)) => {
+                Dispatched::Owned(Box::new(dispatch.taken(requested_at, reason)))
+            }
+            // The run has changed since the caller read it.
+            None => dispatch.find_own(tx).await?,
+        });
+    }
+    Ok(outcomes)
 }
 
 /// The intent row of one dispatch attempt, written before the POST.

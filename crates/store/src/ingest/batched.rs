@@ -1,13 +1,13 @@
 //! Batch ingest: many events in few statements.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 
 use protocol::id::WorkspaceId;
 
-use super::duplicates::duplicates_among;
-use super::rows::{Rows, lock_conversations};
+use super::duplicates::{Duplicate, duplicates_among};
+use super::rows::{Rows, lock_conversations, uncount_events};
 use crate::capacity::{Capacities, lock_capacity};
-use crate::conversation::{busy_among, live_runs};
+use crate::conversation::{busy_among, live_runs, lock_runs};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::generations::generations_of;
@@ -16,82 +16,41 @@ use crate::new_run::cached_candidates;
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
-/// Ingests the new and independent events of a batch. `None`: apply the event singly.
+/// Ingests events that share no row, see [`crate::batch_op::BatchOp::keys`].
 pub(crate) async fn ingest_batch(
     tx: &impl Sql,
     ingests: &[&Ingest],
     tx_cache: &mut TxCache,
-) -> Result<Vec<Option<Ingested>>, StoreError> {
-    let mut taken: Vec<_> = ingests.iter().map(|_| None).collect();
-    let mut plain = independent(ingests);
-    let duplicates = duplicates_among(tx, ingests, &plain).await?;
-    // An event that repeats an earlier one is applied by itself: it returns the stored answer.
-    plain.retain(|index| !duplicates.contains(index));
-    if plain.is_empty() {
-        return Ok(taken);
-    }
-    let mut capacities = HashMap::new();
-    for index in &plain {
-        let (workspace, max_runs) = (&ingests[*index].workspace, ingests[*index].max_live_runs);
-        if !capacities.contains_key(workspace) {
-            let held = lock_capacity(tx, workspace, max_runs).await?;
-            capacities.insert(workspace.clone(), held);
+) -> Result<Vec<Ingested>, StoreError> {
+    // Before any lock: a replayed event does not wait for its conversation.
+    let duplicates = duplicates_among(tx, ingests).await?;
+    let (mut ingested, mut rows) = (BTreeMap::new(), Rows::default());
+    for (index, duplicate) in duplicates {
+        match duplicate {
+            Duplicate::Stored(answer) => drop(ingested.insert(index, answer)),
+            Duplicate::Expired(event_id) => rows.free_key(ingests[index], event_id),
         }
     }
-    let events: Vec<_> = plain.iter().map(|index| ingests[*index]).collect();
-    // If one event is refused, roll all of them back and apply each singly.
-    savepoint(tx, "SAVEPOINT").await?;
-    match take_all(tx, &events, capacities, tx_cache).await {
-        Ok(stored) => {
-            savepoint(tx, "RELEASE SAVEPOINT").await?;
-            for (index, stored) in plain.into_iter().zip(stored) {
-                taken[index] = Some(stored);
-            }
-        }
-        Err(StoreError::Refused | StoreError::Taken) if tx.has_savepoints() => {
-            savepoint(tx, "ROLLBACK TO SAVEPOINT").await?;
-        }
-        // Without savepoints the transaction is rolled back, and the pool applies its items.
-        Err(error) => return Err(error),
+    let new = ingests.iter().enumerate();
+    let new = new.filter(|(index, _)| !ingested.contains_key(index));
+    let (indexes, events): (Vec<_>, Vec<_>) = new.map(|(index, event)| (index, *event)).unzip();
+    if !events.is_empty() {
+        let stored = decide_and_store(tx, &events, rows, tx_cache).await?;
+        ingested.extend(indexes.into_iter().zip(stored));
     }
-    Ok(taken)
+    Ok(ingested.into_values().collect())
 }
 
-async fn savepoint(tx: &impl Sql, verb: &str) -> Result<(), StoreError> {
-    if !tx.has_savepoints() {
-        return Ok(());
-    }
-    tx.execute_sql(format!("{verb} events_together"), Vec::new())
-        .await
-}
-
-/// Positions of events that share no key, id or conversation with an earlier one.
-fn independent(ingests: &[&Ingest]) -> Vec<usize> {
-    let (mut keys, mut ids, mut conversations) = (HashSet::new(), HashSet::new(), HashSet::new());
-    // The second event of a conversation depends on the run of the first one.
-    let mut is_apart = |ingest: &Ingest| {
-        let workspace = ingest.workspace.as_str();
-        let key = keys.insert((workspace.to_owned(), ingest.dedupe_key.clone()));
-        let id = ids.insert((workspace.to_owned(), ingest.event_id.clone()));
-        let conversation = ingest.conversation.clone();
-        let conversation = conversation
-            .is_none_or(|identity| conversations.insert((workspace.to_owned(), identity)));
-        key && id && conversation
-    };
-    let independent = ingests.iter().enumerate();
-    let independent = independent.filter(|(_, ingest)| is_apart(ingest));
-    independent.map(|(index, _)| index).collect()
-}
-
-async fn take_all(
+async fn decide_and_store(
     tx: &impl Sql,
     events: &[&Ingest],
-    mut capacities: HashMap<WorkspaceId, Capacities>,
+    mut rows: Rows<'_>,
     tx_cache: &mut TxCache,
 ) -> Result<Vec<Ingested>, StoreError> {
+    // Before every other lock of the transaction, as in all replicas.
+    let mut capacities = lock_capacities(tx, events).await?;
     let mut all_facts = facts_of(tx, events, tx_cache).await?;
-    let mut rows = Rows::default();
-    let mut stored = Vec::with_capacity(events.len());
+    let (mut stored, mut uncounted) = (Vec::with_capacity(events.len()), Vec::new());
     for (event, facts) in events.iter().zip(&mut all_facts) {
         let capacities = capacities.entry(event.workspace.clone()).or_default();
         facts.capacities = capacities.clone();
@@ -101,14 +60,37 @@ async fn take_all(
         if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &plan {
             capacities.add(run.endpoint_id);
         }
-        stored.push(
-            rows.gather(tx, event, plan, facts.position.as_ref())
-                .await?,
-        );
+        let position = facts.position.as_ref();
+        let mut ingested = rows.gather(tx, event, plan, position).await?;
+        if ingested == Ingested::Refused {
+            // Another replica may have stored this event while this one waited for the conversation. The run that
+            // causes the refusal may then be its own.
+            if let Some(Duplicate::Stored(answer)) = event.find_duplicate(tx).await? {
+                ingested = answer;
+            }
+            uncounted.extend(position);
+        }
+        stored.push(ingested);
     }
+    uncount_events(tx, &uncounted).await?;
     rows.write(tx).await?;
     failpoint::pass("ingest.before_commit").await?;
     Ok(stored)
+}
+
+async fn lock_capacities(
+    tx: &impl Sql,
+    events: &[&Ingest],
+) -> Result<HashMap<WorkspaceId, Capacities>, StoreError> {
+    let mut capacities = HashMap::new();
+    for event in events {
+        let (workspace, max_runs) = (&event.workspace, event.max_live_runs);
+        if !capacities.contains_key(workspace) {
+            let held = lock_capacity(tx, workspace, max_runs).await?;
+            capacities.insert(workspace.clone(), held);
+        }
+    }
+    Ok(capacities)
 }
 
 /// Decision inputs of each event, without capacities.
@@ -118,6 +100,10 @@ async fn facts_of(
     tx_cache: &mut TxCache,
 ) -> Result<Vec<DecisionFacts>, StoreError> {
     let locked = lock_conversations(tx, events).await?;
+    let parents = events
+        .iter()
+        .filter_map(|event| Some(event.parent?.run_id.0));
+    lock_runs(tx, &parents.collect(), std::iter::empty()).await?;
     // A new conversation has no runs.
     let lived = locked.iter().filter(|locked| locked.version > 1);
     let keys = lived.map(|locked| locked.position.conversation_key.as_str());
@@ -134,8 +120,8 @@ async fn facts_of(
             .map_or(0, |position| position.transcript_before);
         let candidates = cached_candidates(tx, &event.workspace, tx_cache).await?;
         all_facts.push(DecisionFacts {
-            unanswerable: None,
-            child_refused: None,
+            unanswerable: event.unanswerable(tx).await?,
+            child_refused: event.child_refused(tx).await?,
             generations: generations_of(tx, &candidates, key, newest).await?,
             candidates,
             live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,

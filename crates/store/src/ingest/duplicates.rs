@@ -1,19 +1,11 @@
 //! Deduplication of events by idempotency key and id.
 
-use std::collections::HashSet;
-
 use protocol::id::WorkspaceId;
-use sea_orm::sea_query::Expr;
-use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, ExprTrait, QueryFilter,
-    QuerySelect,
-};
 
-use crate::entity::events;
-use crate::error::{StoreError, signed};
+use crate::error::StoreError;
 use crate::model::ingest::{Ingest, Ingested};
 use crate::repositories::EventRepository;
-use crate::sql::{PLAN_FENCE, Sql, returned};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, returned};
 
 /// Lifetime of an idempotency key.
 const KEY_LIFE_MS: i64 = 7 * 24 * 60 * 60 * 1000;
@@ -38,33 +30,24 @@ struct StoredEvent {
     received_at: i64,
 }
 
-/// Columns of a row, in order.
-impl From<(String, String, String, String, i64)> for StoredEvent {
-    fn from(row: (String, String, String, String, i64)) -> Self {
-        let (event_id, dedupe_key, body_sha256, answer, received_at) = row;
-        Self {
-            event_id,
-            dedupe_key,
-            body_sha256,
-            answer,
-            received_at,
-        }
-    }
+/// Earlier event with the key or id of a new one.
+pub(super) enum Duplicate {
+    Stored(Ingested),
+    /// Its key has expired, and may name the new event. The id of the earlier event.
+    Expired(String),
 }
 
-/// Positions of events whose key or id is stored.
+/// Events whose key or id is stored, by their positions.
 pub(super) async fn duplicates_among(
     tx: &impl Sql,
     ingests: &[&Ingest],
-    indexes: &[usize],
-) -> Result<HashSet<usize>, StoreError> {
-    let rows = indexes.iter().map(|index| {
-        let ingest = ingests[*index];
+) -> Result<Vec<(usize, Duplicate)>, StoreError> {
+    let rows = ingests.iter().zip(0_i64..).map(|(ingest, index)| {
         [
             ingest.workspace.as_str().into(),
             ingest.event_id.as_str().into(),
             ingest.dedupe_key.as_str().into(),
-            signed(*index as u64).into(),
+            index.into(),
         ]
     });
     let of = "SELECT 1 FROM events e WHERE e.workspace_id = ?1";
@@ -72,13 +55,16 @@ pub(super) async fn duplicates_among(
         "SELECT ?4 AS place FROM rows WHERE EXISTS ({of} AND e.event_id = ?2 {PLAN_FENCE}) \
          OR EXISTS ({of} AND e.dedupe_key = ?3 {PLAN_FENCE})"
     );
-    let found = returned(tx, rows.collect(), &select).await?;
-    let indexes = found.iter().map(|row| row.number("place"));
-    let indexes: Result<Vec<_>, _> = indexes.collect();
-    Ok(indexes?
-        .into_iter()
-        .filter_map(|index| usize::try_from(index).ok())
-        .collect())
+    let mut duplicates = Vec::new();
+    for row in returned(tx, rows.collect(), &select).await? {
+        let index = usize::try_from(row.number("place")?).unwrap_or(usize::MAX);
+        if let Some(ingest) = ingests.get(index)
+            && let Some(duplicate) = ingest.find_duplicate(tx).await?
+        {
+            duplicates.push((index, duplicate));
+        }
+    }
+    Ok(duplicates)
 }
 
 impl EventRepository<'_> {
@@ -94,11 +80,11 @@ impl EventRepository<'_> {
 }
 
 impl Ingest {
-    /// The answer of an earlier event with the same key or id.
+    /// The earlier event with the same key or id.
     pub(super) async fn find_duplicate(
         &self,
-        tx: &DatabaseTransaction,
-    ) -> Result<Option<Ingested>, StoreError> {
+        tx: &impl Sql,
+    ) -> Result<Option<Duplicate>, StoreError> {
         let key = EventKey {
             workspace: &self.workspace,
             event_id: &self.event_id,
@@ -106,56 +92,33 @@ impl Ingest {
             body_sha256: &self.body_sha256,
             at: self.at,
         };
-        let find_matches = key.find_matches(tx).await?;
-        if let Some(event) = key
-            .of_same_key(&find_matches)
-            .filter(|event| key.outlives(event))
-        {
-            // In the same transaction as the new event: a failed ingest must not free the key.
-            self.free_old_key(tx, event).await?;
+        let matches = key.find_matches(tx).await?;
+        if let Some(answer) = key.outcome_of(&matches) {
+            return Ok(Some(Duplicate::Stored(answer)));
         }
-        Ok(key.outcome_of(&find_matches))
-    }
-
-    async fn free_old_key(
-        &self,
-        tx: &DatabaseTransaction,
-        event: &StoredEvent,
-    ) -> Result<(), StoreError> {
-        // Cannot collide with a client's key, which is ASCII.
-        let freed = format!("†{}", event.event_id);
-        events::Entity::update_many()
-            .col_expr(events::Column::DedupeKey, Expr::value(freed))
-            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(events::Column::EventId.eq(event.event_id.as_str()))
-            .exec(tx)
-            .await?;
-        Ok(())
+        let expired = key.of_same_key(&matches);
+        Ok(expired.map(|event| Duplicate::Expired(event.event_id.clone())))
     }
 }
 
 impl EventKey<'_> {
     /// Events with this key or id.
-    async fn find_matches(
-        &self,
-        connection: &impl ConnectionTrait,
-    ) -> Result<Vec<StoredEvent>, StoreError> {
-        let same = events::Column::DedupeKey
-            .eq(self.dedupe_key)
-            .or(events::Column::EventId.eq(self.event_id));
-        let rows: Vec<(String, String, String, String, i64)> = events::Entity::find()
-            .select_only()
-            .column(events::Column::EventId)
-            .column(events::Column::DedupeKey)
-            .column(events::Column::BodySha256)
-            .column(events::Column::Answer)
-            .column(events::Column::ReceivedAt)
-            .filter(events::Column::WorkspaceId.eq(self.workspace.as_str()))
-            .filter(same)
-            .into_tuple()
-            .all(connection)
-            .await?;
-        Ok(rows.into_iter().map(StoredEvent::from).collect())
+    async fn find_matches(&self, conn: &impl Sql) -> Result<Vec<StoredEvent>, StoreError> {
+        let sql = "SELECT event_id, dedupe_key, body_sha256, answer, received_at FROM events \
+                   WHERE workspace_id = $1 AND (dedupe_key = $2 OR event_id = $3)";
+        let values = [self.workspace.as_str(), self.dedupe_key, self.event_id];
+        let values = values.map(Into::into).into();
+        let rows = conn.query_sql(sql.to_owned(), values).await?;
+        let read = |row: &SqlRow| {
+            Ok(StoredEvent {
+                event_id: row.text("event_id")?,
+                dedupe_key: row.text("dedupe_key")?,
+                body_sha256: row.text("body_sha256")?,
+                answer: row.text("answer")?,
+                received_at: row.number("received_at")?,
+            })
+        };
+        rows.iter().map(read).collect()
     }
 
     fn outcome_of(&self, find_matches: &[StoredEvent]) -> Option<Ingested> {

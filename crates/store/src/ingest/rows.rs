@@ -106,6 +106,24 @@ async fn count_events(
     .await
 }
 
+/// Takes back the count of refused events, so that they leave no rows. Their conversations are locked.
+pub(super) async fn uncount_events(
+    tx: &impl Sql,
+    positions: &[&ConversationPosition],
+) -> Result<(), StoreError> {
+    let begun = positions.iter().filter(|position| position.event_seq == 1);
+    for position in begun {
+        let delete = "DELETE FROM conversations WHERE key = $1 AND version = 1";
+        let key = position.conversation_key.as_str().into();
+        tx.execute_sql(delete.to_owned(), vec![key]).await?;
+    }
+    let keys = positions.iter();
+    let keys = keys.map(|position| [position.conversation_key.as_str().into()]);
+    let uncount = "UPDATE conversations SET last_event_seq = last_event_seq - 1, version = version - 1 \
+                   FROM rows WHERE key = ?1";
+    executed(tx, keys.collect(), uncount).await
+}
+
 fn begun_by<'a>(row: &RunRow<'a>) -> Option<BegunGeneration<'a>> {
     Some(BegunGeneration {
         conversation_key: row.event.conversation_key?,
@@ -116,6 +134,11 @@ fn begun_by<'a>(row: &RunRow<'a>) -> Option<BegunGeneration<'a>> {
 }
 
 impl Ingest {
+    /// Workspace and id.
+    fn primary_key(&self) -> (&str, &str) {
+        (self.workspace.as_str(), &self.event_id)
+    }
+
     /// Identity of the event's conversation; its order is the lock order.
     pub(crate) fn conversation_identity(&self) -> Option<[String; 4]> {
         let identity = self.conversation.as_ref()?;
@@ -148,10 +171,26 @@ pub(super) struct Rows<'a> {
     events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
+    /// Expired dedupe keys of earlier events, by the event that uses each again.
+    freed_keys: HashMap<(&'a str, &'a str), [Value; 3]>,
+    /// Those that an accepted event uses.
+    freed: Vec<[Value; 3]>,
 }
 
 impl<'a> Rows<'a> {
-    /// Adds the rows of a decision. Writes steering items at once.
+    /// Frees the expired key of an earlier event if `ingest` is accepted: a refused event must not free it.
+    pub(super) fn free_key(&mut self, ingest: &'a Ingest, earlier: String) {
+        // Cannot collide with a client's key, which is ASCII.
+        let freed = format!("†{earlier}");
+        let row = [
+            ingest.workspace.as_str().into(),
+            earlier.into(),
+            freed.into(),
+        ];
+        self.freed_keys.insert(ingest.primary_key(), row);
+    }
+
+    /// Adds the rows of a decision; none for a refusal. Writes steering items at once.
     pub(super) async fn gather(
         &mut self,
         tx: &impl Sql,
@@ -167,7 +206,7 @@ impl<'a> Rows<'a> {
         };
         let mut steered_into = None;
         let (receiver, message, answer) = match plan {
-            IngestPlan::Refuse => return Err(StoreError::Refused),
+            IngestPlan::Refuse => return Ok(Ingested::Refused),
             IngestPlan::Keep { answer } => (None, None, answer),
             IngestPlan::Start {
                 run,
@@ -203,6 +242,8 @@ impl<'a> Rows<'a> {
                 (Some(run), message, answer)
             }
         };
+        let freed = self.freed_keys.remove(&ingest.primary_key());
+        self.freed.extend(freed);
         self.event(ingest, position, steered_into, &answer);
         let item = message.and_then(|message| user_item(&event, message));
         if let Some((run, item)) = receiver.zip(item) {
@@ -225,7 +266,6 @@ impl<'a> Rows<'a> {
         steered_into: Option<RunId>,
         answer: &str,
     ) {
-        let key = (ingest.workspace.as_str(), ingest.event_id.as_str());
         let row = [
             ingest.workspace.as_str().into(),
             ingest.event_id.as_str().into(),
@@ -243,7 +283,7 @@ impl<'a> Rows<'a> {
             steered_into.map(|run| run.to_string()).into(),
             ingest.at.into(),
         ];
-        self.events.insert(key, row);
+        self.events.insert(ingest.primary_key(), row);
         self.raw.extend(ingest.raw.as_deref().map(|raw| {
             let (workspace, event) = (ingest.workspace.as_str(), ingest.event_id.as_str());
             [workspace.into(), event.into(), raw.into(), ingest.at.into()]
@@ -264,6 +304,9 @@ impl<'a> Rows<'a> {
         cancel_all(tx, self.cancels).await?;
         insert_runs(tx, &runs).await?;
         begin_generations(tx, runs.iter().filter_map(begun_by)).await?;
+        let free =
+            "UPDATE events SET dedupe_key = ?3 FROM rows WHERE workspace_id = ?1 AND event_id = ?2";
+        executed(tx, self.freed, free).await?;
         let into = "events (workspace_id, event_id, dedupe_key, body_sha256, answer, event_type, \
             source, bot_id, conversation_key, event_seq, envelope, steered_into, received_at)";
         inserted(tx, into, self.events.into_values().collect()).await?;

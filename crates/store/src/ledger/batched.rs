@@ -1,102 +1,111 @@
 //! Appends events of runs, and ends runs.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use domain::run::Failure;
+use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::Value;
 
 use crate::conversation::{lock_all, lock_runs, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
+use crate::interactions::insert_interactions;
 use crate::model::append::{Append, Appended, RunEnd};
-use crate::mutation::Mutation;
+use crate::mutation::BatchWork;
+use crate::release::record_judged;
 use crate::sql::{Sql, inserted, text, updated};
 use crate::steering::with_unpulled_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
 
-/// Appends that end no run and have no other effects.
+/// Appends that end no run.
 pub(crate) async fn append_all(
     tx: &impl Sql,
     appends: &[&Append],
 ) -> Result<Vec<Appended>, StoreError> {
-    let moved = advance(tx, appends).await?;
-    insert_segments(tx, &written(appends, &moved)).await?;
-    if !appends.is_empty() {
-        failpoint::pass("relay.before_commit").await?;
+    if appends.is_empty() {
+        return Ok(Vec::new());
     }
-    Ok(appends
-        .iter()
-        .map(|append| outcome(append, &moved))
-        .collect())
-}
-
-/// Ends runs without a successor. `None`: another run waits for this end, so apply it singly.
-pub(crate) async fn end_all(
-    tx: &impl Sql,
-    ends: &[&Append],
-) -> Result<Vec<Option<Appended>>, StoreError> {
-    let mut conversations = HashSet::new();
-    let mut apart = Vec::new();
-    for end in ends {
-        if end
-            .conversation()
-            .is_none_or(|key| conversations.insert(key))
-        {
-            apart.push(*end);
+    let moved = advance(tx, appends).await?;
+    let mut new = Vec::with_capacity(appends.len());
+    for append in written(appends, &moved) {
+        if !append.is_written(tx).await? {
+            new.push(append);
         }
     }
+    write_events(tx, &new).await?;
+    failpoint::pass("relay.before_commit").await?;
+    let outcome = |append: &&Append| outcome(append, &moved, Vec::new());
+    Ok(appends.iter().map(outcome).collect())
+}
+
+/// Ends runs of distinct conversations, and starts those that wait for these ends.
+pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appended>, StoreError> {
+    if ends.is_empty() {
+        return Ok(Vec::new());
+    }
     // As in ingest: the conversation before its runs.
-    let keys = || apart.iter().filter_map(|end| end.conversation());
+    let keys = || ends.iter().filter_map(|end| end.conversation());
     lock_all(tx, keys()).await?;
     let waiting = waiting_among(tx, keys()).await?;
-    let left = with_unpulled_among(tx, apart.iter().map(|end| end.run_id)).await?;
-    let is_plain = |end: &&&Append| {
-        let awaited = end.conversation().is_some_and(|key| waiting.contains(key));
-        !awaited && !left.contains(&end.run_id.to_string())
+    let left = with_unpulled_among(tx, ends.iter().map(|end| end.run_id)).await?;
+    let is_awaited = |end: &Append| {
+        end.conversation().is_some_and(|key| waiting.contains(key))
+            || left.contains(&end.run_id.to_string())
     };
-    let plain: Vec<_> = apart.iter().filter(is_plain).copied().collect();
-    if plain.len() < ends.len() {
-        // Single items come later, in any id order, and may promote other runs.
+    if ends.iter().any(|end| is_awaited(end)) {
+        // The promoted runs have any ids, so all runs are locked first, in one order.
         let runs = ends.iter().map(|end| end.run_id.0).collect();
         lock_runs(tx, &runs, keys()).await?;
     }
-    if plain.is_empty() {
-        return Ok(ends.iter().map(|_| None).collect());
-    }
-    let moved = end(tx, &plain).await?;
-    let is_done = |end: &Append| plain.iter().any(|plain| std::ptr::eq(*plain, end));
-    let done = ends
-        .iter()
-        .map(|end| is_done(end).then(|| outcome(end, &moved)));
-    Ok(done.collect())
-}
-
-/// Ends runs without promoting a successor. Returns the runs still owned by the caller.
-async fn end(tx: &impl Sql, ends: &[&Append]) -> Result<HashSet<String>, StoreError> {
     let moved = advance(tx, ends).await?;
     let written = written(ends, &moved);
-    insert_segments(tx, &written).await?;
+    write_events(tx, &written).await?;
     let items: Vec<_> = written.iter().flat_map(|end| items_of(end)).collect();
     if !items.is_empty() {
         failpoint::pass("project.transcript").await?;
     }
     write_transcripts(tx, items).await?;
     failpoint::pass("succession.before_next").await?;
+    let mut next_runs = HashMap::new();
+    for end in written.iter().filter(|end| is_awaited(end)) {
+        if let Some(promotion) = end.promotion() {
+            next_runs.insert(end.run_id, promotion.promote(tx, end).await?);
+        }
+    }
     failpoint::pass("terminal.before_commit").await?;
-    Ok(moved)
+    let outcome = |end: &&Append| {
+        let next = next_runs.remove(&end.run_id).unwrap_or_default();
+        outcome(end, &moved, next)
+    };
+    Ok(ends.iter().map(outcome).collect())
+}
+
+/// Writes the events of appends, and their effects.
+async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
+    insert_segments(tx, appends).await?;
+    insert_interactions(tx, appends).await?;
+    record_judged(tx, appends).await?;
+    let mut refusals = Vec::new();
+    for append in appends {
+        refusals.append(&mut append.apply_states(tx).await?);
+    }
+    insert_rejections(tx, appends).await?;
+    let audits = appends.iter().flat_map(|append| &append.audits);
+    crate::audit::insert(tx, audits.chain(&refusals)).await?;
+    crate::artifacts::bind(tx, appends).await
 }
 
 /// Transcript items added by the end of a run.
-pub(crate) fn items_of(end: &Append) -> impl Iterator<Item = TranscriptRow> {
+fn items_of(end: &Append) -> impl Iterator<Item = TranscriptRow> {
     let items = end.terminal.iter().flat_map(|end| end.transcript.clone());
     let (run, at) = (end.run_id, end.at);
     items.map(move |item| TranscriptRow { run, item, at })
 }
 
-fn outcome(append: &Append, moved: &HashSet<String>) -> Appended {
+fn outcome(append: &Append, moved: &HashSet<String>, next: Vec<RunId>) -> Appended {
     if moved.contains(&append.run_id.to_string()) {
-        Appended::Written { next: Vec::new() }
+        Appended::Written { next }
     } else {
         Appended::Lost
     }
@@ -109,10 +118,7 @@ fn written<'a>(appends: &[&'a Append], moved: &HashSet<String>) -> Vec<&'a Appen
 
 /// Compare-and-set of epoch, sequence and status, for each run. Returns the updated runs. Either all of
 /// `appends` end their runs, or none.
-pub(crate) async fn advance(
-    tx: &impl Sql,
-    appends: &[&Append],
-) -> Result<HashSet<String>, StoreError> {
+async fn advance(tx: &impl Sql, appends: &[&Append]) -> Result<HashSet<String>, StoreError> {
     let own = |append: &Append| {
         [
             text(append.run_id),
@@ -176,7 +182,7 @@ fn ended(own: [Value; 5], terminal: &RunEnd, at: i64) -> [Value; 13] {
 }
 
 /// Writes the events of appends into the ledger.
-pub(crate) async fn insert_segments(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
+async fn insert_segments(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
     let moved = appends.iter().filter(|append| append.to > append.from);
     let segments = moved.map(|append| {
         [
@@ -189,4 +195,25 @@ pub(crate) async fn insert_segments(tx: &impl Sql, appends: &[&Append]) -> Resul
     });
     let into = "run_segments (run_id, first_sequence, last_sequence, payload, created_at)";
     inserted(tx, into, segments.collect()).await
+}
+
+async fn insert_rejections(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
+    let rows = appends.iter().flat_map(|append| {
+        let numbered = append.rejections.iter().zip(append.first_rejection..);
+        numbered.map(|(rejection, n)| {
+            let number = rejection.runner_sequence.map(|number| number.to_string());
+            [
+                text(append.run_id),
+                signed(n).into(),
+                rejection.reason.as_str().into(),
+                number.into(),
+                signed(rejection.bytes as u64).into(),
+                rejection.excerpt.as_str().into(),
+                append.at.into(),
+                rejection.message.as_str().into(),
+            ]
+        })
+    });
+    let into = "run_rejections (run_id, n, reason, runner_sequence, bytes, excerpt, at, message)";
+    inserted(tx, into, rows.collect()).await
 }

@@ -40,6 +40,13 @@ pub struct Append {
     pub at: i64,
 }
 
+impl Append {
+    /// Follow-up of the end, if it ends a run with a conversation.
+    pub(crate) fn promotion(&self) -> Option<&Promotion> {
+        self.terminal.as_ref()?.promotion.as_ref()
+    }
+}
+
 /// The end of a run, written with its last event.
 #[derive(Clone, Debug)]
 pub struct RunEnd {

@@ -6,7 +6,6 @@ use futures_util::FutureExt;
 
 use super::job::Item;
 use crate::batch;
-use crate::batch_op::BatchKey;
 use crate::error::StoreError;
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;
@@ -14,13 +13,15 @@ use crate::tx_cache::TxCache;
 /// Positions of the items in a batch, by how they are applied.
 #[derive(Default)]
 pub(super) struct BatchPlan {
-    /// Events, in batch operations.
+    /// Independent events, in one batch operation.
     pub(super) events: Vec<usize>,
+    /// Further events, each a batch of one: it must see the changes of an earlier event.
+    pub(super) further_events: Vec<usize>,
     /// Items without a batch operation.
     pub(super) alone: Vec<usize>,
-    /// Other work in batch operations: the first item of each kind for each run.
+    /// Other independent work in batch operations.
     pub(super) others: Vec<usize>,
-    /// Further items of the same kind and run: each must see its predecessor's changes.
+    /// Further items, each a batch of one: it must see the changes of its predecessor.
     pub(super) after: Vec<usize>,
 }
 
@@ -29,13 +30,18 @@ impl BatchPlan {
         let mut batch_plan = Self::default();
         let mut seen = HashSet::new();
         for (index, item) in batch.iter().enumerate() {
-            let into = match item.batched().map(|work| work.key()) {
-                None => &mut batch_plan.alone,
-                Some(BatchKey::Ingest) => &mut batch_plan.events,
-                Some(BatchKey::Audit) => &mut batch_plan.others,
-                Some(key) if seen.insert(key) => &mut batch_plan.others,
-                // It needs its predecessor's changes, so it is applied later in the transaction.
-                Some(_) => &mut batch_plan.after,
+            let Some(work) = item.batched() else {
+                batch_plan.alone.push(index);
+                continue;
+            };
+            // All keys of a dependent item count: the next items may depend on it.
+            let keys = work.keys().into_iter();
+            let shared = keys.filter(|key| !seen.insert(*key)).count();
+            let into = match (work.takes_event(), shared) {
+                (true, 0) => &mut batch_plan.events,
+                (true, _) => &mut batch_plan.further_events,
+                (false, 0) => &mut batch_plan.others,
+                (false, _) => &mut batch_plan.after,
             };
             into.push(index);
         }
@@ -43,26 +49,19 @@ impl BatchPlan {
     }
 }
 
-/// Applies the batch operations at these positions. Returns the positions of items to apply singly.
+/// Applies the batch operations at these positions.
 pub(super) async fn apply_batched(
     tx: &impl Sql,
     batch: &mut [Box<dyn Item>],
-    batch_plan: &[usize],
+    indexes: &[usize],
     tx_cache: &mut TxCache,
-) -> Result<Vec<usize>, StoreError> {
-    let work: Vec<_> = batch_plan
-        .iter()
-        .filter_map(|index| batch[*index].batched())
-        .collect();
-    let done = batch::apply(tx, &work, tx_cache).await?;
-    let mut left = Vec::new();
-    for (index, done) in batch_plan.iter().zip(done) {
-        match done {
-            Some(done) => batch[*index].note_done(done),
-            None => left.push(*index),
-        }
+) -> Result<(), StoreError> {
+    let work = indexes.iter().filter_map(|index| batch[*index].batched());
+    let done = batch::apply(tx, &work.collect::<Vec<_>>(), tx_cache).await?;
+    for (index, done) in indexes.iter().zip(done) {
+        batch[*index].note_done(done);
     }
-    Ok(left)
+    Ok(())
 }
 
 /// Turns a panic into an error, so the writer survives it.

@@ -212,11 +212,8 @@ impl DirectCommits {
         let (events, others) = (&batch_plan.events, &batch_plan.others);
         let items = events.iter().chain(others).map(|index| &*batch[*index]);
         LockSet::of(items).hold(tx).await?;
-        let left = batch_plan.alone.iter().chain(&batch_plan.after).copied();
-        let mut left: HashSet<_> = left.collect();
         for positions in [events, others] {
-            let applying = catch_panic(apply_batched(tx, batch, positions, &mut tx_cache));
-            left.extend(applying.await?);
+            catch_panic(apply_batched(tx, batch, positions, &mut tx_cache)).await?;
         }
         failpoint::pass("writer.before_commit").await?;
         tx.commit().await?;
@@ -224,7 +221,9 @@ impl DirectCommits {
             // Cached only after the commit: a rolled-back read may have seen rows that never existed.
             *self.cached_reads() = (version, tx_cache);
         }
-        Ok(left)
+        let left = batch_plan.alone.iter();
+        let left = left.chain(&batch_plan.further_events);
+        Ok(left.chain(&batch_plan.after).copied().collect())
     }
 
     // Valid after a panic: each change replaces the full value.

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::job::Item;
 use crate::advisory_key::AdvisoryKey;
-use crate::batch_op::{BatchKey, BatchOp};
+use crate::batch_op::BatchOp;
 use crate::conversation::{lock_all, lock_runs};
 use crate::error::StoreError;
 use crate::sql::Sql;
@@ -33,8 +33,8 @@ impl LockSet {
         for item in batch {
             let work = item.batched();
             let writes_no_run = matches!(
-                work.map(|work| work.key()),
-                Some(BatchKey::Audit | BatchKey::Outcome(_))
+                work,
+                Some(BatchOp::Audit(_) | BatchOp::Audited(_) | BatchOp::Outcome(_))
             );
             if item.takes_event() {
                 // Events commit separately and learn their rows only then, so none can be locked in advance.

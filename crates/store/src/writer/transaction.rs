@@ -142,18 +142,22 @@ async fn apply_all(
     // At least one item is applied, even on a slow database.
     let mut is_first = true;
     let has_time = |is_first: bool| is_first || Instant::now() < enough;
+    // Each event locks its conversation: this order prevents deadlocks between replicas.
+    let mut further_events = batch_plan.further_events;
+    further_events.sort_by_cached_key(|index| batch[*index].batched()?.conversation());
+    further_events.extend(batch_plan.alone);
     for (batched, alone) in [
-        (batch_plan.events, batch_plan.alone),
+        (batch_plan.events, further_events),
         (batch_plan.others, batch_plan.after),
     ] {
-        let mut left = batched.clone();
-        if has_time(is_first) && !left.is_empty() {
-            left = catch_panic(apply_batched(tx, batch, &batched, &mut tx_cache)).await?;
-            is_first &= left.len() == batched.len();
+        if has_time(is_first) {
+            catch_panic(apply_batched(tx, batch, &batched, &mut tx_cache)).await?;
+            is_first &= batched.is_empty();
+        } else {
+            let late = batched.iter();
+            late.for_each(|index| applied[*index] = Applied::NotYet);
         }
-        // Each item locks its conversation: this order prevents deadlocks between replicas.
-        left.sort_by_cached_key(|index| batch[*index].batched()?.conversation());
-        for index in left.into_iter().chain(alone) {
+        for index in alone {
             applied[index] = if has_time(is_first) {
                 apply(tx, batch[index].as_mut(), &mut tx_cache).await?
             } else {
