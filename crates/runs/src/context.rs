@@ -15,7 +15,7 @@ use protocol::id::WorkspaceId;
 use protocol::resources::{StateScope, ToolResource};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::{StateAccess, StoreError, sha256_hex};
+use store::{ScopeState, StateAccess, StoreError, sha256_hex};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -23,11 +23,6 @@ use crate::deps::RunDeps;
 use crate::inputs::ExpectedPosition;
 use crate::limits::context_limits;
 use keys::cursor::history_cursor;
-
-/// Limits of the state of one scope in a context. The context marks incomplete scopes, which are read through
-/// the host API.
-const STATE_KEYS: u64 = 100;
-const STATE_BYTES: usize = 256 * 1024;
 
 /// Bytes of schemas from which a context is built off the async workers.
 const LARGE_BYTES: usize = 64 * 1024;
@@ -61,15 +56,32 @@ impl ContextWriter {
         &self,
         inputs: ContextInputs<'_>,
     ) -> Result<Arc<RawValue>, StoreError> {
+        let scopes: Vec<_> = scopes_of(inputs.snapshot).collect();
+        let state = self.deps.store.state().context_state(&scopes).await?;
+        if !is_large(&inputs.snapshot.resources.tools) {
+            return Ok(self.build(&inputs, &state));
+        }
+        // Blocking threads are shared; large contexts must not take all of them.
+        let _permit = LARGE.acquire().await;
+        Ok(run_blocking(|| self.build(&inputs, &state)))
+    }
+
+    /// Builds a context with this state.
+    pub(super) fn build(&self, inputs: &ContextInputs<'_>, state: &[ScopeState]) -> Arc<RawValue> {
         let snapshot = inputs.snapshot;
         let transcript_before = inputs.position.transcript_before;
         let has_history = transcript_before > snapshot.transcript_after();
         let latest = has_history.then_some(transcript_before);
-        let (state, state_incomplete) = self.read_state(snapshot).await?;
+        let (state, state_incomplete) = run_state(state);
         let cursors = &self.deps.keys.cursors;
-        let mut parts = ContextParts {
+        let static_refs = if inputs.wants_static_refs {
+            static_refs(inputs.spec, snapshot, inputs.event)
+        } else {
+            JsonObject::new()
+        };
+        let context = build_context(ContextParts {
             snapshot_sha256: inputs.snapshot_sha256,
-            static_refs: JsonObject::new(),
+            static_refs,
             locale: RunLocale::of(inputs.event, inputs.spec),
             event: inputs.event,
             event_seq: inputs.position.event_seq,
@@ -88,65 +100,42 @@ impl ContextWriter {
             limits: context_limits(&self.deps.limits),
             model_limits: self.deps.catalog.load().first_limits(&snapshot.resources),
             snapshot,
-        };
-        let (spec, wanted) = (inputs.spec, inputs.wants_static_refs);
-        let make = || -> Arc<RawValue> {
-            if wanted {
-                parts.static_refs = static_refs(spec, snapshot, inputs.event);
-            }
-            context_json(&build_context(parts)).into()
-        };
-        if !is_large(&snapshot.resources.tools) {
-            return Ok(make());
-        }
-        // Blocking threads are shared; large contexts must not take all of them.
-        let _permit = LARGE.acquire().await;
-        Ok(run_blocking(make))
-    }
-
-    /// The state, and the scopes whose state did not fit.
-    async fn read_state(
-        &self,
-        snapshot: &AuthorizationSnapshot,
-    ) -> Result<(AgentRunState, Vec<StateScope>), StoreError> {
-        let (mut state, mut incomplete) = (AgentRunState::default(), Vec::new());
-        let granted = snapshot.state.iter().map(|(&scope, identity)| StateAccess {
-            scope,
-            identity: identity.clone(),
         });
-        // Most scopes of most runs are empty, so one query finds the others.
-        for access in self
-            .deps
-            .store
-            .state()
-            .filled_scopes(granted.collect())
-            .await?
-        {
-            let part = self
-                .deps
-                .store
-                .state()
-                .read_state(&access, STATE_KEYS, STATE_BYTES)
-                .await?;
-            let map = match access.scope {
-                StateScope::Conversation => &mut state.conversation,
-                StateScope::Actor => &mut state.actor,
-                StateScope::Subject => &mut state.subject,
-                StateScope::Runner => &mut state.runner,
-                StateScope::Binding => &mut state.binding,
-            };
-            if !part.is_complete {
-                incomplete.push(access.scope);
-            }
-            for entry in part.entries {
-                // A corrupt entry must not block every run of the scope.
-                if let Ok(value) = serde_json::from_str(&entry.value) {
-                    map.insert(entry.key, value);
-                }
+        context_json(&context).into()
+    }
+}
+
+/// Scopes of state that a run was granted.
+pub(super) fn scopes_of(snapshot: &AuthorizationSnapshot) -> impl Iterator<Item = StateAccess> {
+    snapshot.state.iter().map(|(&scope, identity)| StateAccess {
+        scope,
+        identity: identity.clone(),
+    })
+}
+
+/// The state of a context, and the scopes whose state did not fit. The context marks these; they are read through
+/// the host API.
+fn run_state(scopes: &[ScopeState]) -> (AgentRunState, Vec<StateScope>) {
+    let (mut state, mut incomplete) = (AgentRunState::default(), Vec::new());
+    for ScopeState { scope, part } in scopes {
+        let map = match scope {
+            StateScope::Conversation => &mut state.conversation,
+            StateScope::Actor => &mut state.actor,
+            StateScope::Subject => &mut state.subject,
+            StateScope::Runner => &mut state.runner,
+            StateScope::Binding => &mut state.binding,
+        };
+        if !part.is_complete {
+            incomplete.push(*scope);
+        }
+        for entry in &part.entries {
+            // A corrupt entry must not block every run of the scope.
+            if let Ok(value) = serde_json::from_str(&entry.value) {
+                map.insert(entry.key.clone(), value);
             }
         }
-        Ok((state, incomplete))
     }
+    (state, incomplete)
 }
 
 /// Hashes of the parts of a context that runs share while the agent and its grants are unchanged.
@@ -173,7 +162,7 @@ fn static_refs(
 }
 
 /// True when the descriptions and schemas of these tools exceed `LARGE_BYTES`.
-fn is_large(tools: &[ToolResource]) -> bool {
+pub(super) fn is_large(tools: &[ToolResource]) -> bool {
     let mut left = LARGE_BYTES;
     !tools.iter().all(|tool| {
         let described = tool.description.as_ref().map_or(0, String::len);

@@ -1,16 +1,13 @@
 //! The decision about an event. The store calls it under the conversation's lock, so it does no I/O.
 
 mod callable;
-mod candidate_cache;
 mod decider;
+mod dispatch_now;
 mod draft;
 mod effects;
 mod input;
 mod message;
 mod promote_next;
-mod speculation;
-
-use std::sync::Arc;
 
 use domain::admission::{Admission, ConversationLoad, admit};
 use domain::binding::no_match_hint;
@@ -19,21 +16,19 @@ use domain::generation::{GenerationStep, QuietConversation, next_generation};
 use protocol::event::EventAccepted;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use store::{Candidate, DecisionFacts, FirstAttempt, IngestPlan, occupancy};
-use tokio::time::Instant;
+use store::{Candidate, DecisionFacts, EventDecision, IngestPlan, occupancy};
 
 use crate::intake::IntakeError;
-use crate::live::LiveEntry;
 use callable::check_capacity;
+use dispatch_now::context_scopes;
 
-pub(super) use candidate_cache::CandidateCache;
 pub(super) use decider::Decider;
+pub(super) use dispatch_now::PendingDecision;
 pub(super) use draft::RunDraft;
-pub(super) use effects::{DecisionEffects, EventDecision};
+pub(super) use effects::DecisionEffects;
 pub(super) use input::{DecisionInput, ParentContext};
 pub(super) use message::{transcript_text, user_message};
 pub(super) use promote_next::promote_next;
-pub(super) use speculation::SpeculativeRun;
 
 impl Decider {
     /// Decides about an event. A refusal is among the effects.
@@ -41,23 +36,20 @@ impl Decider {
         &self,
         input: &DecisionInput,
         facts: &DecisionFacts,
-        speculation: Option<SpeculativeRun>,
-    ) -> EventDecision {
-        self.candidates.put(&input.workspace, &facts.candidates);
-        self.try_decide(input, facts, speculation)
+    ) -> EventDecision<DecisionEffects> {
+        self.try_decide(input, facts)
             .unwrap_or_else(|reason| EventDecision {
                 plan: IngestPlan::Refuse,
                 effects: DecisionEffects::refusal(reason),
+                context_scopes: None,
             })
     }
 
-    /// Decides about an event. `speculation`: the run that was drafted in advance.
     pub(super) fn try_decide(
         &self,
         input: &DecisionInput,
         facts: &DecisionFacts,
-        speculation: Option<SpeculativeRun>,
-    ) -> Result<EventDecision, IntakeError> {
+    ) -> Result<EventDecision<DecisionEffects>, IntakeError> {
         if let Some(why) = facts.unanswerable {
             return Err(IntakeError::Unanswerable(why));
         }
@@ -68,22 +60,15 @@ impl Decider {
         let Some(winner) = Self::reached_winner(input, &facts.candidates)? else {
             return Ok(store_without_run(no_agent(input, &facts.candidates)));
         };
-        let speculated =
-            speculation.and_then(|speculation| speculation.draft_for(self, facts, winner));
         let occupancy = occupancy(&facts.live, winner.agent.id);
-        // Drafted without the lock; valid only if the facts under the lock agree.
-        let draft = if let Some(draft) = speculated {
-            draft
-        } else {
-            let step = generation_of(input, facts, winner, &occupancy);
-            self.draft(input, winner, &facts.candidates, step)?
-        };
+        let step = generation_of(input, facts, winner, &occupancy);
+        let draft = self.draft(input, winner, &facts.candidates, step)?;
         let admission = admit(draft.policy, &occupancy);
         if admission.makes_run() {
             check_capacity(&facts.capacities, draft.row.endpoint_id)?;
         }
         match admission {
-            Admission::Start => Ok(self.start(input, facts, draft)),
+            Admission::Start => Ok(start(input, facts, draft)),
             Admission::Queue => Ok(queue(input, draft, Vec::new())),
             Admission::Interrupt(cancelled) => Ok(queue(input, draft, cancelled)),
             Admission::Absorb(active) => {
@@ -96,41 +81,29 @@ impl Decider {
             Admission::QueueFull => Err(IntakeError::QueueFull),
         }
     }
+}
 
-    /// Stores the event with its run, which starts now.
-    fn start(
-        &self,
-        input: &DecisionInput,
-        facts: &DecisionFacts,
-        mut draft: RunDraft,
-    ) -> EventDecision {
-        let answer = accepted(input, draft.row.id, RunStatus::Created, None);
-        let attempt = draft.dispatch.as_mut().map(|dispatch| {
-            // Taken before the database reads its clock, so that the lease ends here first.
-            dispatch.lease_requested_at = Some(Instant::now());
-            Box::new(FirstAttempt {
-                owner: self.deps.owner.clone(),
-                lease: self.deps.limits.lease,
-                context: Arc::clone(&dispatch.context),
-            })
-        });
-        let (run, mut inputs) = draft.into_inputs(input, facts);
-        if attempt.is_some() {
-            inputs.live_entry = Some(LiveEntry::enter(&self.deps.live, run.id));
-        }
-        EventDecision {
-            plan: IngestPlan::Start {
-                run,
-                attempt,
-                message: input.message.clone(),
-                answer: canonical_json(&answer),
-            },
-            effects: DecisionEffects {
-                answer: Some(answer),
-                run: Some(inputs),
-                ..DecisionEffects::default()
-            },
-        }
+/// Stores the event with its run, which starts now.
+fn start(
+    input: &DecisionInput,
+    facts: &DecisionFacts,
+    draft: RunDraft,
+) -> EventDecision<DecisionEffects> {
+    let answer = accepted(input, draft.row.id, RunStatus::Created, None);
+    let (run, inputs) = draft.into_inputs(input, facts);
+    EventDecision {
+        plan: IngestPlan::Start {
+            run,
+            attempt: None,
+            message: input.message.clone(),
+            answer: canonical_json(&answer),
+        },
+        context_scopes: context_scopes(&inputs),
+        effects: DecisionEffects {
+            answer: Some(answer),
+            run: Some(inputs),
+            ..DecisionEffects::default()
+        },
     }
 }
 
@@ -161,7 +134,11 @@ fn generation_of(
 }
 
 /// Stores the event with its run, which waits for the live ones.
-fn queue(input: &DecisionInput, draft: RunDraft, cancelled: Vec<RunId>) -> EventDecision {
+fn queue(
+    input: &DecisionInput,
+    draft: RunDraft,
+    cancelled: Vec<RunId>,
+) -> EventDecision<DecisionEffects> {
     let answer = accepted(input, draft.row.id, RunStatus::Queued, None);
     EventDecision {
         plan: IngestPlan::Queue {
@@ -175,11 +152,16 @@ fn queue(input: &DecisionInput, draft: RunDraft, cancelled: Vec<RunId>) -> Event
             cancelled,
             ..DecisionEffects::default()
         },
+        context_scopes: None,
     }
 }
 
 /// Stores the event for a live run to pull. `live_sequence`: the newest event of that run.
-fn absorb(input: &DecisionInput, active: RunId, live_sequence: u64) -> EventDecision {
+fn absorb(
+    input: &DecisionInput,
+    active: RunId,
+    live_sequence: u64,
+) -> EventDecision<DecisionEffects> {
     let answer = accepted(input, active, RunStatus::Running, Some(live_sequence));
     EventDecision {
         plan: IngestPlan::Absorb {
@@ -191,11 +173,12 @@ fn absorb(input: &DecisionInput, active: RunId, live_sequence: u64) -> EventDeci
             answer: Some(answer),
             ..DecisionEffects::default()
         },
+        context_scopes: None,
     }
 }
 
 /// Stores the event without a run.
-fn store_without_run(answer: EventAccepted) -> EventDecision {
+fn store_without_run(answer: EventAccepted) -> EventDecision<DecisionEffects> {
     EventDecision {
         plan: IngestPlan::Keep {
             answer: canonical_json(&answer),
@@ -204,6 +187,7 @@ fn store_without_run(answer: EventAccepted) -> EventDecision {
             answer: Some(answer),
             ..DecisionEffects::default()
         },
+        context_scopes: None,
     }
 }
 

@@ -1,11 +1,10 @@
 //! Intake: from an event to a stored run, in one transaction. A refused event leaves no rows.
 
-mod effects;
 mod error;
 mod retry;
 mod sender;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Instant;
 
 use domain::api_key::AgentReach;
@@ -15,21 +14,19 @@ use domain::trace::TraceParent;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
+use protocol::run::RunStatus;
 use store::{
-    AnsweredBy, Decide, DecisionFacts, EventKey, Ingest, Ingested, StoreError, failpoint,
-    sha256_hex,
+    AnsweredBy, EventKey, Ingest, IngestOutcome, Ingested, StoreError, failpoint, sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::artifacts::{Artifacts, Attached, BodyFiles, Uploads, may_have_files};
 use crate::decide::{
-    Decider, DecisionEffects, DecisionInput, EventDecision, ParentContext, SpeculativeRun,
-    user_message,
+    Decider, DecisionEffects, DecisionInput, ParentContext, PendingDecision, user_message,
 };
 use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
 use crate::unconfirmed::UnconfirmedDispatches;
-use effects::{LastEffects, created_run, unconfirmed_dispatch};
 use telemetry::metrics;
 
 pub use error::IntakeError;
@@ -210,8 +207,6 @@ impl Intake {
             run_id: RunId(Uuid::now_v7()),
             was_accepted: false,
         };
-        let effects = LastEffects::default();
-        let (decide, ready_bytes) = self.decision(input, effects.clone()).await;
         let ingest = Ingest {
             workspace: workspace.clone(),
             event_id,
@@ -226,13 +221,15 @@ impl Intake {
             raw,
             max_live_runs: self.deps.limits.workspace_runs,
             at,
-            decide,
-            ready_bytes,
             answers,
             parent: parent_run,
+            decide: PendingDecision {
+                decider: Arc::clone(&self.decider),
+                input,
+            },
         };
         let stored_as = ingest.event_id.clone();
-        let taken = self.take(ingest, effects).await;
+        let taken = self.take(ingest).await;
         if let Ok((ingested, _)) = &taken
             && !matches!(ingested, Ingested::Stored { .. })
         {
@@ -271,46 +268,29 @@ impl Intake {
         Ok(event.is_some_and(|event| event.envelope.contains(&first.to_string())))
     }
 
-    /// The decision in the form in which the store calls it, and the bytes of its speculation.
-    async fn decision(&self, input: DecisionInput, effects: LastEffects) -> (Decide, usize) {
-        let decider = Arc::clone(&self.decider);
-        let speculation = SpeculativeRun::make(&decider, &input).await;
-        let bytes = speculation.as_ref().map_or(0, SpeculativeRun::bytes);
-        let speculation = Mutex::new(speculation);
-        let decide = move |facts: &DecisionFacts| {
-            // Only the first try uses the speculation.
-            let speculation = speculation
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            let decision = decider.decide(&input, facts, speculation);
-            let EventDecision { plan, effects: new } = decision;
-            effects.replace(new);
-            plan
-        };
-        (Arc::new(decide), bytes)
-    }
-
     /// Stores the event and starts its run, if the run is to start now.
     async fn take(
         &self,
-        ingest: Ingest,
-        effects: LastEffects,
+        ingest: Ingest<PendingDecision>,
     ) -> Result<(Ingested, DecisionEffects), StoreError> {
         let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         let unconfirmed = Arc::clone(&self.unconfirmed);
         // A task of its own: the client may disconnect, but a stored run must be driven.
         let taking = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
-            let storing = async {
-                let ingested = deps.store.events().ingest(ingest).await?;
-                failpoint::pass("ingest.after_commit").await?;
-                Ok(ingested)
+            let IngestOutcome { ingested, effects } = deps.store.events().ingest(ingest).await;
+            let ingested = match ingested {
+                Ok(ingested) => failpoint::pass("ingest.after_commit")
+                    .await
+                    .map(|()| ingested),
+                Err(error) => Err(error),
             };
-            let ingested = storing.await;
-            let (mut effects, earlier) = effects.take();
+            let mut effects = effects.unwrap_or_default();
             // The commit may have happened despite the error, and the run would have no driver.
-            if let Some(run) = unconfirmed_dispatch(&ingested, &mut effects, earlier) {
+            if let Err(error) = &ingested
+                && error.is_transient()
+                && let Some(run) = effects.run.take_if(|run| run.dispatch.is_some())
+            {
                 unconfirmed.add(workspace.clone(), run);
             }
             let ingested = ingested?;
@@ -370,6 +350,12 @@ fn accepted(ingested: Ingested, effects: DecisionEffects) -> Result<AcceptedEven
         }
     };
     Ok(AcceptedEvent { answer, replayed })
+}
+
+/// The run of an answer, if the run was created to start at once.
+fn created_run(answer: &EventAccepted) -> Option<RunId> {
+    let is_created = answer.status == Some(RunStatus::Created);
+    answer.run_id.filter(|_| is_created)
 }
 
 fn read_answer(answer: String) -> Result<EventAccepted, StoreError> {

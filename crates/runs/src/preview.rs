@@ -104,8 +104,7 @@ impl EventPreviews {
             message: None,
             was_accepted: false,
         };
-        // Not `decide`: a preview must not replace the cached candidates.
-        let outcome = self.decider.try_decide(&input, &facts, None);
+        let outcome = self.decider.try_decide(&input, &facts);
         let outcome = outcome.map(|decision| outcome_of(&decision.plan));
         let candidates = considered(&facts, &input.event);
         let chosen = candidates.iter().find(|one| match agent {

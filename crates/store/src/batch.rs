@@ -38,8 +38,10 @@ pub(crate) async fn apply(
         }
     }
     // Conversations before their runs: the lock order of all transactions.
-    let mut ingested = ingest_batch(tx, &ingests, tx_cache).await?.into_iter();
-    let mut ended = end_all(tx, &ends).await?.into_iter();
+    // Boxed: the largest steps would make each of the writer's futures as large.
+    let ingested = Box::pin(ingest_batch(tx, &ingests, tx_cache)).await?;
+    let mut ingested = ingested.into_iter();
+    let mut ended = Box::pin(end_all(tx, &ends)).await?.into_iter();
     let mut dispatched = dispatch_all(tx, &dispatches).await?.into_iter();
     note_all(tx, &outcomes).await?;
     audit::insert(tx, audits).await?;
@@ -47,7 +49,10 @@ pub(crate) async fn apply(
     let mut appended = append_all(tx, &appends).await?.into_iter();
     // Each kind has returned its results in the order of its items.
     let done = work.iter().filter_map(|one| match one {
-        BatchOp::Ingest(_) => ingested.next().map(BatchResult::Ingest),
+        BatchOp::Ingest(_) => {
+            let (ingested, effects) = ingested.next()?;
+            Some(BatchResult::Ingest(ingested, effects))
+        }
         BatchOp::End(_) => ended.next().map(BatchResult::Append),
         BatchOp::Append(_) => appended.next().map(BatchResult::Append),
         BatchOp::Dispatch(_) => dispatched.next().map(BatchResult::Dispatch),
@@ -107,5 +112,9 @@ impl<W: BatchWork> Mutation for W {
         output: &Self::Output,
     ) -> Result<bool, StoreError> {
         BatchWork::is_committed(self, tx, output).await
+    }
+
+    fn after_error(output: Self::Output, error: StoreError) -> Result<Self::Output, StoreError> {
+        <W as BatchWork>::after_error(output, error)
     }
 }

@@ -6,12 +6,12 @@ use protocol::id::{RunId, WorkspaceId};
 use crate::model::append::{Append, Appended};
 use crate::model::audit::{AuditEntry, AuditOutcome};
 use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
-use crate::model::ingest::{Ingest, Ingested};
+use crate::model::ingest::{AnyEffects, AnyIngest, Ingested};
 
 /// Work with a batch operation.
 #[derive(Clone, Copy)]
 pub enum BatchOp<'a> {
-    Ingest(&'a Ingest),
+    Ingest(&'a AnyIngest),
     /// Events of a run.
     Append(&'a Append),
     /// The last events of a run.
@@ -24,7 +24,8 @@ pub enum BatchOp<'a> {
 
 /// The result of a batch operation.
 pub enum BatchResult {
-    Ingest(Ingested),
+    /// With the effects of the decision, if one was made.
+    Ingest(Ingested, Option<AnyEffects>),
     Append(Appended),
     Dispatch(Dispatched),
     Outcome,

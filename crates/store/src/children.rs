@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::conversation::lock_runs;
 use crate::error::{StoreError, parsed};
-use crate::model::ingest::{ChildRefused, Ingest};
+use crate::model::ingest::{AnyIngest, ChildRefused};
 use crate::mutation::Mutation;
 use crate::repositories::RunRepository;
 use crate::sql::{Sql, SqlRow};
@@ -18,7 +18,7 @@ use crate::state::lock_live_run;
 /// Maximum child runs cancelled by one pass over all parents.
 const BATCH: i64 = 200;
 
-impl Ingest {
+impl AnyIngest {
     pub(crate) async fn child_refused(
         &self,
         tx: &impl Sql,

@@ -3,12 +3,11 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use domain::admission::{ActiveRun, ConversationLoad};
-use domain::event::ConversationIdentity;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::principal::{Principal, PrincipalKind};
 use protocol::run::RunStatus;
 use sea_orm::{
-    ColumnTrait, Condition, DbBackend, EntityTrait, QueryFilter, QuerySelect, QueryTrait, Value,
+    ColumnTrait, Condition, DbBackend, EntityTrait, QueryFilter, QuerySelect, QueryTrait,
 };
 
 use uuid::Uuid;
@@ -16,53 +15,8 @@ use uuid::Uuid;
 use crate::entity::conversations;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::model::ingest::ConversationRun;
-use crate::repositories::ConversationRepository;
 use crate::sql::{PLAN_FENCE, Sql, SqlRow, executed, returned, text, text_array};
 use crate::steering::QUEUED;
-
-/// State of a conversation, read without its lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ConversationState {
-    pub last_event_seq: i64,
-    pub last_transcript_seq: i64,
-    /// True when it has live runs.
-    pub is_busy: bool,
-}
-
-impl ConversationRepository<'_> {
-    /// Current state of a conversation. `None`: it does not exist.
-    pub async fn conversation_state(
-        self,
-        workspace: &WorkspaceId,
-        identity: &ConversationIdentity,
-    ) -> Result<Option<ConversationState>, StoreError> {
-        let sql = "SELECT c.last_event_seq, c.last_transcript_seq, EXISTS (SELECT 1 FROM runs r \
-                   WHERE r.conversation_key = c.key AND r.finished_at IS NULL) AS is_busy \
-                   FROM conversations c WHERE c.workspace_id = $1 AND c.bot_id = $2 \
-                   AND c.conversation_id = $3 AND c.thread_id = $4";
-        let values = [
-            workspace.as_str(),
-            &identity.bot_id,
-            &identity.conversation_id,
-            &identity.thread_id,
-        ];
-        let values = values.map(Value::from).into();
-        let found = self
-            .db
-            .point_reads
-            .query_sql(sql.to_owned(), values)
-            .await?
-            .pop();
-        let read = |row: SqlRow| {
-            Ok(ConversationState {
-                last_event_seq: row.number("last_event_seq")?,
-                last_transcript_seq: row.number("last_transcript_seq")?,
-                is_busy: row.flag("is_busy")?,
-            })
-        };
-        found.map(read).transpose()
-    }
-}
 
 /// Occupancy of the conversation for one agent. `live`: oldest first.
 pub fn occupancy(live: &[ConversationRun], agent: AgentId) -> ConversationLoad {

@@ -11,7 +11,7 @@ use sea_orm::DatabaseTransaction;
 
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::model::append::Append;
-use crate::model::ingest::{Ingest, Unanswerable};
+use crate::model::ingest::{AnyIngest, Unanswerable};
 use crate::mutation::Mutation;
 use crate::page::Columns;
 use crate::repositories::InteractionRepository;
@@ -195,7 +195,7 @@ pub(crate) async fn insert_interactions(
     inserted(tx, into, rows.collect()).await
 }
 
-impl Ingest {
+impl AnyIngest {
     /// Checks the answered question again, in the transaction that stores the answer.
     pub(crate) async fn unanswerable(
         &self,

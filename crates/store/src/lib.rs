@@ -109,7 +109,7 @@ pub use backup::copy_sqlite;
 pub use cancel::{CancelCause, CancelOutcome};
 pub use capacity::Capacities;
 pub use connect::{Migrations, check_database_url, probe_database, probe_signing_keys};
-pub use conversation::{ConversationState, ConversationsOf, occupancy, promotable};
+pub use conversation::{ConversationsOf, occupancy, promotable};
 pub use conversation_list::{ConversationRecord, ConversationsFound};
 pub use discovery::{SaveDiscovery, SaveFailure};
 pub use discovery_claims::CheckSoon;
@@ -142,11 +142,12 @@ pub use model::append::{
 pub use model::audit::{AuditEntry, AuditOutcome};
 pub use model::dispatch::{Dispatch, Dispatched};
 pub use model::ingest::{
-    AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, Decide, DecisionFacts, Ingest,
-    IngestPlan, Ingested, ParentAttempt, Unanswerable,
+    AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, DecideEvent, DecisionFacts,
+    EventDecision, Ingest, IngestOutcome, IngestPlan, Ingested, ParentAttempt, Unanswerable,
 };
 pub use model::new_run::{FirstAttempt, NewRun, UserMessage};
 pub use model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord, RunnerStatus};
+pub use model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
 pub use part_text::SharedParts;
@@ -158,7 +159,7 @@ pub use repositories::{
     LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
     UsageRepository,
 };
-pub use retry::{Retried, RetryRun};
+pub use retry::{Retried, RetryOutcome, RetryRun};
 pub use runners::FoundRunner;
 pub use runs::{
     NumberRange, RunCounts, RunFilter, RunLabels, RunOwner, RunPosition, RunWindow, RunsFound,
@@ -168,8 +169,8 @@ pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
 pub use state::{
-    DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateAccess,
-    StateChange, StatePart, StateRecord, StateSummary, StateWritten,
+    DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateChange,
+    StateRecord, StateSummary, StateWritten,
 };
 pub use steering::{PULL_BYTES, PullSteering};
 pub use storage::{

@@ -6,3 +6,4 @@ pub(crate) mod dispatch;
 pub(crate) mod ingest;
 pub(crate) mod new_run;
 pub(crate) mod registry;
+pub(crate) mod state;

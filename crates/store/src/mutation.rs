@@ -91,6 +91,11 @@ pub trait Mutation: Send + Sync + 'static {
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
     }
+
+    /// The caller's result after an error with an unknown outcome. `output`: that of a try which may be committed.
+    fn after_error(_output: Self::Output, error: StoreError) -> Result<Self::Output, StoreError> {
+        Err(error)
+    }
 }
 
 /// Work that is applied together with others of its kind. The batch operation is its only form: a single item is a
@@ -133,6 +138,11 @@ pub trait BatchWork: Send + Sync + 'static {
         _output: &Self::Output,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         std::future::ready(Ok(false))
+    }
+
+    /// See [`Mutation::after_error`].
+    fn after_error(_output: Self::Output, error: StoreError) -> Result<Self::Output, StoreError> {
+        Err(error)
     }
 }
 
@@ -194,5 +204,9 @@ impl<W: Mutation> Mutation for Arc<W> {
         output: &Self::Output,
     ) -> impl Future<Output = Result<bool, StoreError>> + Send {
         W::is_committed(self, tx, output)
+    }
+
+    fn after_error(output: Self::Output, error: StoreError) -> Result<Self::Output, StoreError> {
+        W::after_error(output, error)
     }
 }

@@ -8,7 +8,7 @@ use crate::capacity::lock_capacity;
 use crate::conversation::{InterruptedRun, cancel_all, live_runs, lock_all, lock_runs};
 use crate::error::{StoreError, parsed};
 use crate::generations::generations_of;
-use crate::model::ingest::{Decide, DecisionFacts, IngestPlan};
+use crate::model::ingest::{DecideEvent, DecisionFacts, IngestPlan};
 use crate::mutation::Mutation;
 use crate::new_run::{Begin, RunEvent, RunRow, cached_candidates, insert_runs};
 use crate::repositories::RunRepository;
@@ -16,8 +16,7 @@ use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
 /// An ended run to repeat, and the decision about its event as of now.
-#[derive(Clone)]
-pub struct RetryRun {
+pub struct RetryRun<D> {
     pub workspace: WorkspaceId,
     pub run_id: RunId,
     pub event_id: String,
@@ -25,7 +24,7 @@ pub struct RetryRun {
     /// Maximum live runs of the workspace.
     pub max_live_runs: Option<u64>,
     pub at: i64,
-    pub decide: Decide,
+    pub decide: D,
 }
 
 /// Result of a retry.
@@ -39,19 +38,29 @@ pub enum Retried {
     Refused,
 }
 
+/// Outcome of a retry, with the effects of its decision, if one was made.
+#[derive(Debug)]
+pub struct RetryOutcome<E> {
+    pub retried: Retried,
+    pub effects: Option<E>,
+}
+
 impl RunRepository<'_> {
     /// Repeats a run that has ended. A repeated retry returns the run of the first.
-    pub async fn retry_run(self, retry: RetryRun) -> Result<Retried, StoreError> {
+    pub async fn retry_run<D: DecideEvent>(
+        self,
+        retry: RetryRun<D>,
+    ) -> Result<RetryOutcome<D::Effects>, StoreError> {
         self.db.write(retry).await
     }
 }
 
-impl Mutation for RetryRun {
-    type Output = Retried;
+impl<D: DecideEvent> Mutation for RetryRun<D> {
+    type Output = RetryOutcome<D::Effects>;
     const TAKES_EVENT: bool = true;
     const CHANGES_AGENTS: bool = false;
 
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Retried, StoreError> {
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<Self::Output, StoreError> {
         self.apply_with(tx, &mut TxCache::default()).await
     }
 
@@ -59,17 +68,20 @@ impl Mutation for RetryRun {
         &self,
         tx: &DatabaseTransaction,
         tx_cache: &mut TxCache,
-    ) -> Result<Retried, StoreError> {
+    ) -> Result<Self::Output, StoreError> {
         let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
         let conversation = self.conversation_key.as_deref();
         lock_all(tx, conversation.into_iter()).await?;
         // Concurrent retries of this run wait here, and then find its successor.
         lock_runs(tx, &[self.run_id.0].into(), std::iter::empty()).await?;
         if let Some(existing) = self.find_successor(tx).await? {
-            return Ok(Retried::Existing(existing));
+            return Ok(RetryOutcome {
+                retried: Retried::Existing(existing),
+                effects: None,
+            });
         }
         let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
-        let plan = (self.decide)(&DecisionFacts {
+        let decision = self.decide.decide(&DecisionFacts {
             generations: generations_of(tx, &candidates, conversation, 0).await?,
             candidates,
             // The dispatch reads the position.
@@ -79,14 +91,13 @@ impl Mutation for RetryRun {
             unanswerable: None,
             child_refused: None,
         });
-        let (run, begin, cancel) = match plan {
-            IngestPlan::Start { run, attempt, .. } => {
-                let begin = attempt.map_or(Begin::Created, Begin::Dispatched);
-                (run, begin, Vec::new())
-            }
+        let effects = Some(decision.effects);
+        let (run, begin, cancel) = match decision.plan {
+            IngestPlan::Start { run, .. } => (run, Begin::Created, Vec::new()),
             IngestPlan::Queue { run, cancel, .. } => (run, Begin::Queued, cancel),
             IngestPlan::Refuse | IngestPlan::Keep { .. } | IngestPlan::Absorb { .. } => {
-                return Ok(Retried::Refused);
+                let retried = Retried::Refused;
+                return Ok(RetryOutcome { retried, effects });
             }
         };
         let cancels = cancel.into_iter().map(|run| InterruptedRun {
@@ -103,20 +114,21 @@ impl Mutation for RetryRun {
         };
         let (run, begin) = (&*run, &begin);
         insert_runs(tx, &[RunRow { event, run, begin }]).await?;
-        Ok(Retried::Created(run.id))
+        let retried = Retried::Created(run.id);
+        Ok(RetryOutcome { retried, effects })
     }
 
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        output: &Retried,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
         let successor = self.find_successor(tx).await?;
-        Ok(matches!(output, Retried::Created(run) if successor == Some(*run)))
+        Ok(matches!(output.retried, Retried::Created(run) if successor == Some(run)))
     }
 }
 
-impl RetryRun {
+impl<D: DecideEvent> RetryRun<D> {
     async fn find_successor(&self, tx: &DatabaseTransaction) -> Result<Option<RunId>, StoreError> {
         let sql = "SELECT id FROM runs WHERE retry_of = $1";
         let retried = vec![self.run_id.to_string().into()];

@@ -4,8 +4,9 @@ use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea};
 
 use crate::error::{StoreError, signed};
+use crate::model::state::StateAccess;
 use crate::sql::{Sql, text};
-use crate::state::{STATE_KEYS, StateAccess, scope_of};
+use crate::state::{STATE_KEYS, scope_of};
 
 /// The agent of a run.
 pub(crate) async fn agent_of(tx: &impl Sql, run: RunId) -> Result<Option<String>, StoreError> {

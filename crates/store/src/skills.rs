@@ -10,9 +10,10 @@ use uuid::Uuid;
 
 use crate::advisory_key::AdvisoryKey;
 use crate::error::{StoreError, parsed_json};
+use crate::model::state::StateAccess;
 use crate::mutation::Mutation;
 use crate::sql::Sql;
-use crate::state::{StateAccess, find_locked, lock_live_run, upsert};
+use crate::state::{find_locked, lock_live_run, upsert};
 use secrets::digest::sha256_hex;
 
 /// Activates a skill in a live run. False: the run has ended.

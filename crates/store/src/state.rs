@@ -2,11 +2,10 @@
 
 mod document;
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use domain::normalize::StateUpdate;
 use protocol::id::{RunId, WorkspaceId};
-use protocol::resources::StateScope;
 use protocol::run::RunStatus;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
@@ -16,12 +15,13 @@ use uuid::Uuid;
 
 use crate::advisory_key::AdvisoryKey;
 use crate::entity::state_entries;
-use crate::error::StoreError;
+use crate::error::{StoreError, signed};
 use crate::model::audit::AuditEntry;
+use crate::model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
-use crate::sql::{PLAN_FENCE, Sql, returned, text};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, padded, returned, text};
 use secrets::digest::sha256_hex;
 
 pub(crate) use document::delete_bodies_of_agent;
@@ -30,12 +30,9 @@ pub use document::{DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, St
 /// Maximum keys of one scope and owner.
 pub const STATE_KEYS: u64 = 1000;
 
-/// A granted scope: its kind and its canonical identity from the snapshot.
-#[derive(Clone, Debug)]
-pub struct StateAccess {
-    pub scope: StateScope,
-    pub identity: String,
-}
+/// Limits of the state of one scope in a context.
+const CONTEXT_KEYS: u64 = 100;
+const CONTEXT_BYTES: usize = 256 * 1024;
 
 /// A stored value.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,14 +45,6 @@ pub struct StateRecord {
     pub summary: Option<String>,
     /// Only an unexpired lease of a live run.
     pub lease: Option<EntryLease>,
-}
-
-/// A bounded part of a scope.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StatePart {
-    pub entries: Vec<StateRecord>,
-    /// True when the part is the complete scope.
-    pub is_complete: bool,
 }
 
 /// A write of a live run through the host API, with its audit row in the same transaction.
@@ -349,6 +338,101 @@ async fn read_record(
     }))
 }
 
+/// State for the contexts of several runs, each with its scopes. Scopes without entries are left out.
+pub(crate) async fn context_states(
+    conn: &impl Sql,
+    contexts: &[Vec<StateAccess>],
+) -> Result<Vec<Vec<ScopeState>>, StoreError> {
+    let numbered = contexts.iter().enumerate();
+    let scopes =
+        numbered.flat_map(|(context, scopes)| scopes.iter().map(move |one| (context, one)));
+    let scopes: Vec<_> = scopes.collect();
+    let mut states: Vec<_> = contexts.iter().map(|_| Vec::new()).collect();
+    for index in filled_among(conn, scopes.iter().map(|(_, access)| *access)).await? {
+        let (context, access) = scopes[index];
+        states[context].push(context_part(conn, access).await?);
+    }
+    Ok(states)
+}
+
+/// Indexes of the scopes with entries.
+async fn filled_among(
+    conn: &impl Sql,
+    scopes: impl Iterator<Item = &StateAccess>,
+) -> Result<BTreeSet<usize>, StoreError> {
+    let rows = scopes.zip(0_i64..).map(|(access, index)| {
+        [
+            access.scope.as_str().into(),
+            sha256_hex(access.identity.as_bytes()).into(),
+            index.into(),
+        ]
+    });
+    let filled = format!(
+        "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
+         WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {PLAN_FENCE})"
+    );
+    // A power of two, so few statements cover all sizes.
+    let found = returned(conn, padded(rows), &filled).await?;
+    let indexes = found.iter().map(|row| row.number("place"));
+    let indexes = indexes.map(|index| Ok(usize::try_from(index?).unwrap_or(usize::MAX)));
+    indexes.collect()
+}
+
+async fn context_part(conn: &impl Sql, access: &StateAccess) -> Result<ScopeState, StoreError> {
+    let part = read_part(conn, access, CONTEXT_KEYS, CONTEXT_BYTES).await?;
+    let scope = access.scope;
+    Ok(ScopeState { scope, part })
+}
+
+/// See [`StateRepository::read_state`].
+async fn read_part(
+    conn: &impl Sql,
+    access: &StateAccess,
+    limit: u64,
+    bytes: usize,
+) -> Result<StatePart, StoreError> {
+    let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
+               WHERE scope = $1 AND scope_sha256 = $2 AND summary IS NULL ORDER BY key LIMIT $3";
+    // One more than the limit shows that entries are missing.
+    let max_rows = signed(limit.saturating_add(1));
+    let mut values = scope_of(access);
+    values.push(max_rows.into());
+    let found = conn.query_sql(sql.to_owned(), values).await?;
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    let mut is_complete = found.len() <= limit;
+    let (mut fitting, mut remaining_bytes) = (Vec::new(), bytes);
+    for row in found.iter().take(limit) {
+        let size = usize::try_from(row.number("bytes")?).unwrap_or(usize::MAX);
+        let Some(left) = remaining_bytes.checked_sub(size) else {
+            is_complete = false;
+            continue;
+        };
+        remaining_bytes = left;
+        let digest = sha256_hex(access.identity.as_bytes());
+        fitting.push([
+            row.text("key")?.into(),
+            access.scope.as_str().into(),
+            digest.into(),
+        ]);
+    }
+    let sql = "SELECT s.key, s.value, s.version FROM rows, state_entries s \
+               WHERE s.scope = ?2 AND s.scope_sha256 = ?3 AND s.key = ?1";
+    let read = |row: &SqlRow| {
+        Ok(StateEntry {
+            key: row.text("key")?,
+            value: row.text("value")?,
+            version: row.number("version")?,
+        })
+    };
+    let found = returned(conn, fitting, sql).await?;
+    let mut entries: Vec<_> = found.iter().map(read).collect::<Result<_, StoreError>>()?;
+    entries.sort_by(|one, other| one.key.cmp(&other.key));
+    Ok(StatePart {
+        entries,
+        is_complete,
+    })
+}
+
 impl StateRepository<'_> {
     pub async fn find_state(
         self,
@@ -358,34 +442,16 @@ impl StateRepository<'_> {
         find(&self.db.readers, access, key).await
     }
 
-    /// Subset of these scopes with entries.
-    pub async fn filled_scopes(
+    /// State of these scopes for a context. Scopes without entries are left out.
+    pub async fn context_state(
         self,
-        mut accesses: Vec<StateAccess>,
-    ) -> Result<Vec<StateAccess>, StoreError> {
-        let rows = accesses.iter().zip(0_i64..).map(|(access, index)| {
-            [
-                access.scope.as_str().into(),
-                sha256_hex(access.identity.as_bytes()).into(),
-                index.into(),
-            ]
-        });
-        let mut rows: Vec<_> = rows.collect();
-        let Some(first) = rows.first().cloned() else {
-            return Ok(accesses);
-        };
-        // A power of two, so few statements cover all sizes.
-        rows.resize(accesses.len().next_power_of_two(), first);
-        let filled = format!(
-            "SELECT ?3 AS place FROM rows WHERE EXISTS (SELECT 1 FROM state_entries s \
-             WHERE s.scope = ?1 AND s.scope_sha256 = ?2 {PLAN_FENCE})"
-        );
-        let found = returned(&self.db.point_reads, rows, &filled).await?;
-        let indexes = found.iter().map(|row| row.number("place"));
-        let indexes: HashSet<i64> = indexes.collect::<Result<_, _>>()?;
-        let mut index = 0_i64..;
-        accesses.retain(|_| index.next().is_some_and(|index| indexes.contains(&index)));
-        Ok(accesses)
+        scopes: &[StateAccess],
+    ) -> Result<Vec<ScopeState>, StoreError> {
+        let mut state = Vec::new();
+        for index in filled_among(&self.db.point_reads, scopes.iter()).await? {
+            state.push(context_part(&self.db.readers, &scopes[index]).await?);
+        }
+        Ok(state)
     }
 
     /// Entries of a scope without a summary in byte order of their keys: at most `limit`, with values of at most
@@ -396,33 +462,7 @@ impl StateRepository<'_> {
         limit: u64,
         bytes: usize,
     ) -> Result<StatePart, StoreError> {
-        let sql = "SELECT key, CAST(OCTET_LENGTH(value) AS BIGINT) AS bytes FROM state_entries \
-                   WHERE scope = $1 AND scope_sha256 = $2 AND summary IS NULL ORDER BY key LIMIT $3";
-        // One more than the limit shows that entries are missing.
-        let max_rows = i64::try_from(limit).unwrap_or(i64::MAX).saturating_add(1);
-        let mut values = scope_of(access);
-        values.push(max_rows.into());
-        let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
-        let mut part = StatePart {
-            is_complete: found.len() as u64 <= limit,
-            ..StatePart::default()
-        };
-        let mut remaining_bytes = bytes;
-        for row in found
-            .iter()
-            .take(usize::try_from(limit).unwrap_or(usize::MAX))
-        {
-            let size = usize::try_from(row.number("bytes")?).unwrap_or(usize::MAX);
-            let Some(left) = remaining_bytes.checked_sub(size) else {
-                part.is_complete = false;
-                continue;
-            };
-            if let Some(entry) = self.find_state(access, &row.text("key")?).await? {
-                remaining_bytes = left;
-                part.entries.push(entry);
-            }
-        }
-        Ok(part)
+        read_part(&self.db.readers, access, limit, bytes).await
     }
 
     /// Keys of a scope with `prefix`, after `after`, in byte order, at most `limit`.

@@ -1,6 +1,5 @@
 //! Questions awaited by a live run: an answer goes to the run or becomes an event, never both.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::RunQuestion;
@@ -14,7 +13,9 @@ use store::{
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
-use crate::support::{StoreFixture, TestRng, audit, cancel_request, dispatch, new_run, on_both};
+use crate::support::{
+    StoreFixture, TestRng, audit, cancel_request, dispatch, new_run, on_both, plan_by,
+};
 
 on_both!(
     delivers_answer_to_run_or_as_event,
@@ -30,13 +31,13 @@ async fn asking(bench: &StoreFixture, event_id: &str) -> (Run, String) {
     let run_id = RunId(Uuid::now_v7());
     let mut event = bench.event(event_id, "body");
     event.conversation = None;
-    event.decide = Arc::new(move |_| IngestPlan::Start {
+    event.decide = plan_by(move |_| IngestPlan::Start {
         run: Box::new(new_run(run_id)),
         attempt: None,
         message: None,
         answer: run_id.to_string(),
     });
-    bench.events().ingest(event).await.unwrap();
+    bench.ingest(event).await.unwrap();
     let run = bench.runs().find_run(&bench.workspace, run_id).await;
     let run = run.unwrap().unwrap();
     let Dispatched::Owned(run) = bench.write(dispatch(&run)).await.unwrap() else {
@@ -118,13 +119,13 @@ async fn answer(
                 interaction: id.to_owned(),
                 token_sha256: None,
             });
-            event.decide = Arc::new(|facts| {
+            event.decide = plan_by(|facts| {
                 assert_eq!(facts.unanswerable, None);
                 IngestPlan::Keep {
                     answer: "{}".to_owned(),
                 }
             });
-            match store.events().ingest(event).await.unwrap() {
+            match store.events().ingest(event).await.ingested.unwrap() {
                 Ingested::Stored { .. } => Destination::ToEvent,
                 Ingested::Replayed { .. } | Ingested::Mismatch => Destination::Nowhere,
                 other => panic!("{other:?}"),

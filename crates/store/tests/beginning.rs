@@ -1,29 +1,27 @@
-//! Runs dispatched by the commit of their event, and the state of their conversation before.
-use std::sync::Arc;
+//! Runs dispatched by the commit of their event.
 use std::time::Duration;
 
-use crate::support::{StoreFixture, dispatch, new_run, on_both};
+use crate::support::{StoreFixture, TestEvent, dispatch, new_run, on_both, plan_by};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{
-    Appended, ConversationState, Dispatch, Dispatched, FirstAttempt, Ingest, IngestPlan, Ingested,
-    LeaseFilter, ReadBudget,
+    Appended, Dispatch, Dispatched, FirstAttempt, Ingest, IngestPlan, Ingested, LeaseFilter,
+    ReadBudget,
 };
 use uuid::Uuid;
 
 on_both!(
     dispatches_run_with_ingest_commit,
     takes_over_run_before_its_post,
-    conversation_is_busy_only_during_runs,
 );
 
 /// An event with a run dispatched at ingest.
-fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> Ingest {
+fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> TestEvent {
     let run = RunId(Uuid::now_v7());
     let answer = id.to_owned();
     Ingest {
-        decide: Arc::new(move |_| IngestPlan::Start {
+        decide: plan_by(move |_| IngestPlan::Start {
             run: Box::new(new_run(run)),
             attempt: Some(Box::new(FirstAttempt {
                 owner: "me".to_owned(),
@@ -41,7 +39,7 @@ fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> Ingest {
 
 async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::from_mins(1));
-    let stored = bench.events().ingest(event).await.unwrap();
+    let stored = bench.ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     let run = bench.only_run().await;
     assert_eq!(
@@ -78,7 +76,7 @@ async fn dispatches_run_with_ingest_commit(bench: StoreFixture) {
 
 async fn takes_over_run_before_its_post(bench: StoreFixture) {
     let event = beginning(&bench, "e-1", Duration::ZERO);
-    bench.events().ingest(event).await.unwrap();
+    bench.ingest(event).await.unwrap();
     let run = bench.only_run().await;
     let taken = bench.leases().take_over(
         &run,
@@ -91,27 +89,4 @@ async fn takes_over_run_before_its_post(bench: StoreFixture) {
     let append = bench.append(&run, 0, &["one"]);
     let written = bench.write(append).await.unwrap();
     assert_eq!(written, Appended::Lost);
-}
-
-async fn conversation_is_busy_only_during_runs(bench: StoreFixture) {
-    let identity = bench.event("e-1", "a").conversation.unwrap();
-    let now = || {
-        bench
-            .conversations()
-            .conversation_state(&bench.workspace, &identity)
-    };
-    let seen = |last_event_seq, last_transcript_seq, is_busy| ConversationState {
-        last_event_seq,
-        last_transcript_seq,
-        is_busy,
-    };
-    assert_eq!(now().await.unwrap(), None);
-    let run = bench.running("e-1").await;
-    assert_eq!(now().await.unwrap(), Some(seen(1, 1, true)));
-    bench.end(&run, 0).await;
-    assert_eq!(now().await.unwrap(), Some(seen(1, 1, false)));
-
-    let other = beginning(&bench, "e-2", Duration::ZERO);
-    bench.events().ingest(other).await.unwrap();
-    assert_eq!(now().await.unwrap(), Some(seen(2, 1, true)));
 }

@@ -305,7 +305,7 @@ async fn event_page_ends_at_its_bytes(bench: StoreFixture) {
     for n in 0..5 {
         let mut event = bench.event(&format!("e-{n}"), "body");
         event.envelope = format!("{{\"x\":\"{}\"}}", "y".repeat(9_992));
-        bench.events().ingest(event).await.unwrap();
+        bench.ingest(event).await.unwrap();
     }
     let filter = EventFilter::default();
     // Each has 10,000 bytes of envelope, and a few hundred in other columns.
@@ -351,7 +351,7 @@ async fn page_counts_every_column_of_runs(bench: StoreFixture) {
         .enumerate()
     {
         let event = bench.event(&format!("e-{n}"), "body");
-        bench.events().ingest(event).await.unwrap();
+        bench.ingest(event).await.unwrap();
         let sql = format!("UPDATE runs SET {column} = '{large}' WHERE event_id = 'e-{n}'");
         bench.tamper(&sql).await;
     }
@@ -423,32 +423,17 @@ async fn idempotency_key_expires_after_a_week(bench: StoreFixture) {
     let stored = |event: &str| Ingested::Stored {
         answer: event.to_owned(),
     };
-    let first = bench.events().ingest(keyed("e-1", 1_000)).await.unwrap();
+    let first = bench.ingest(keyed("e-1", 1_000)).await.unwrap();
     assert_eq!(first, stored("e-1"));
-    let soon = bench
-        .events()
-        .ingest(keyed("e-2", 1_000 + week - 1))
-        .await
-        .unwrap();
+    let soon = bench.ingest(keyed("e-2", 1_000 + week - 1)).await.unwrap();
     assert_eq!(soon, Ingested::Mismatch);
-    let late = bench
-        .events()
-        .ingest(keyed("e-2", 1_000 + week))
-        .await
-        .unwrap();
+    let late = bench.ingest(keyed("e-2", 1_000 + week)).await.unwrap();
     assert_eq!(late, stored("e-2"));
     // The event itself stays unchanged.
-    let again = bench
-        .events()
-        .ingest(keyed("e-1", 1_001 + week))
-        .await
-        .unwrap();
+    let again = bench.ingest(keyed("e-1", 1_001 + week)).await.unwrap();
     assert_eq!(again, Ingested::Mismatch);
     let same = bench.event("e-1", "e-1");
-    assert_eq!(
-        bench.events().ingest(same).await.unwrap(),
-        Ingested::EventExists
-    );
+    assert_eq!(bench.ingest(same).await.unwrap(), Ingested::EventExists);
 }
 
 /// A call of the process `owner` at `at` with a deadline of one second.

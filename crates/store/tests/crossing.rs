@@ -3,7 +3,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{LockHolder, StoreFixture, TestDatabase, busy, dispatch, new_run};
+use crate::support::{
+    LockHolder, StoreFixture, TestDatabase, TestEvent, busy, dispatch, new_run, plan_by,
+};
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
@@ -69,7 +71,7 @@ async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
         conversation: Some(identity),
         // Later runs get smaller keys.
         new_conversation_key: Uuid::from_u128(u128::from(u64::MAX) - id),
-        decide: Arc::new(move |_| IngestPlan::Start {
+        decide: plan_by(move |_| IngestPlan::Start {
             run: Box::new(new_run(RunId(Uuid::from_u128(id)))),
             attempt: None,
             message: None,
@@ -77,7 +79,7 @@ async fn start(bench: &StoreFixture, id: u128, conversation: &str) -> Run {
         }),
         ..event
     };
-    let taken = bench.events().ingest(event).await.unwrap();
+    let taken = bench.ingest(event).await.unwrap();
     assert!(matches!(taken, Ingested::Stored { .. }));
     let run = bench.run_of(conversation, conversation).await.unwrap();
     match bench.write(dispatch(&run)).await.unwrap() {
@@ -154,14 +156,14 @@ async fn locks_conversations_in_event_order(bench: StoreFixture, database: TestD
 }
 
 /// An event with this plan, in this conversation.
-fn event_of(bench: &StoreFixture, conversation: &str, event: &str, plan: IngestPlan) -> Ingest {
+fn event_of(bench: &StoreFixture, conversation: &str, event: &str, plan: IngestPlan) -> TestEvent {
     let event = bench.event(event, "body");
     let mut identity = event.conversation.clone().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
     let plan = Mutex::new(Some(plan));
     Ingest {
         conversation: Some(identity),
-        decide: Arc::new(move |_| plan.lock().unwrap().take().unwrap_or(IngestPlan::Refuse)),
+        decide: plan_by(move |_| plan.lock().unwrap().take().unwrap_or(IngestPlan::Refuse)),
         ..event
     }
 }
@@ -178,7 +180,7 @@ fn queued(id: u128, cancel: Vec<RunId>) -> IngestPlan {
 async fn locks_ended_and_queued_runs_in_order(bench: StoreFixture, database: TestDatabase) {
     let run = start(&bench, 9, "a").await;
     let behind = event_of(&bench, "a", "behind", queued(5, Vec::new()));
-    bench.events().ingest(behind).await.unwrap();
+    bench.ingest(behind).await.unwrap();
     let waiting = bench.run_of("a", "behind").await.unwrap();
     let mut other = LockHolder::of(&database, &hold_run(&waiting)).await;
     let promotion = Promotion {
@@ -209,7 +211,7 @@ async fn locks_cancelled_runs_in_one_order(bench: StoreFixture, database: TestDa
     let events = plans.map(|(conversation, id, run)| {
         let name = format!("after-{conversation}");
         let event = event_of(&bench, conversation, &name, queued(id, vec![run.id]));
-        bench.events().ingest(event)
+        bench.ingest(event)
     });
     let crossing = async {
         release_writer(&bench, &gate, 2).await;
@@ -372,9 +374,9 @@ async fn locked_conversation_does_not_block_other_events(
         let event = bench.event(event, "body");
         let mut identity = event.conversation.clone().unwrap();
         conversation.clone_into(&mut identity.conversation_id);
-        bench.events().ingest(Ingest {
+        bench.ingest(Ingest {
             conversation: Some(identity),
-            decide: Arc::new(|_| IngestPlan::Refuse),
+            decide: plan_by(|_| IngestPlan::Refuse),
             ..event
         })
     };

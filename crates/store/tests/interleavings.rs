@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
-use crate::support::{AGENT, StoreFixture, TestRng, dispatch, new_run, variable};
+use crate::support::{AGENT, StoreFixture, TestRng, dispatch, new_run, plan_by, variable};
 use domain::admission::{Admission, admit};
 use domain::event::ConversationIdentity;
 use protocol::admin::Concurrency;
@@ -74,7 +74,7 @@ async fn arrive(
         conversation_id: conversation.to_owned(),
         thread_id: String::new(),
     });
-    ingest.decide = Arc::new(move |facts: &DecisionFacts| {
+    ingest.decide = plan_by(move |facts: &DecisionFacts| {
         let (run, message, answer) = (run.clone(), None, String::new());
         let (plan, word) = match admit(policy, &occupancy(&facts.live, AGENT)) {
             Admission::Start => (
@@ -117,7 +117,7 @@ async fn arrive(
         *outcome.lock().unwrap() = word;
         plan
     });
-    let ingested = bench.events().ingest(ingest).await.unwrap();
+    let ingested = bench.ingest(ingest).await.unwrap();
     let word = *decided.lock().unwrap();
     assert_eq!(ingested == Ingested::Refused, word == "busy");
     word

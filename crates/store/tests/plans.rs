@@ -1,13 +1,14 @@
 //! `PostgreSQL` query plans of the write path.
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::support::{StoreFixture, TestDatabase, create_database, dispatch, new_run, together};
+use crate::support::{
+    StoreFixture, TestDatabase, TestEvent, create_database, dispatch, new_run, plan_by, together,
+};
 use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId};
 use protocol::run::RunStatus;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
-use store::{AuditOutcome, EventFilter, Ingest, IngestPlan, NumberRange, RunFilter, RunWindow};
+use store::{AuditOutcome, EventFilter, IngestPlan, NumberRange, RunFilter, RunWindow};
 use uuid::Uuid;
 
 /// Tables that grow with traffic.
@@ -57,11 +58,11 @@ async fn counted(database: &TestDatabase) -> BTreeMap<String, (i64, i64)> {
     read
 }
 
-fn event(bench: &StoreFixture, n: usize, turn: &str, plan: IngestPlan) -> Ingest {
+fn event(bench: &StoreFixture, n: usize, turn: &str, plan: IngestPlan) -> TestEvent {
     let mut event = bench.event(&format!("{n}-{turn}-{}", Uuid::now_v7()), "a");
     event.conversation.as_mut().unwrap().conversation_id = format!("c-{n}");
     let plan = std::sync::Mutex::new(Some(plan));
-    event.decide = Arc::new(move |_| plan.lock().unwrap().take().unwrap());
+    event.decide = plan_by(move |_| plan.lock().unwrap().take().unwrap());
     event
 }
 
@@ -77,7 +78,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         let run = Box::new(new_run(first[n]));
         let (attempt, message) = (None, None);
         let answer = answer();
-        bench.events().ingest(event(
+        bench.ingest(event(
             bench,
             n,
             "first",
@@ -130,7 +131,7 @@ async fn live(bench: &StoreFixture, count: usize) {
         let run = Box::new(new_run(second[n]));
         let cancel = vec![first[n]];
         let (message, answer) = (None, answer());
-        bench.events().ingest(event(
+        bench.ingest(event(
             bench,
             n,
             "second",

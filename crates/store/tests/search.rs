@@ -1,7 +1,8 @@
 //! Full-text search of transcripts: SQLite always, PostgreSQL when `RUNNEL_TEST_POSTGRES_URL` is set.
-use std::sync::Arc;
 
-use crate::support::{StoreFixture, create_database, new_run, on_both, sqlite_url};
+use crate::support::{
+    StoreFixture, TestEvent, create_database, new_run, on_both, plan_by, sqlite_url,
+};
 use domain::authorization::FrozenConversation;
 use domain::event::ConversationIdentity;
 use domain::text_index::TextQuery;
@@ -33,7 +34,7 @@ fn conversation(name: &str) -> FrozenConversation {
 }
 
 /// An event with a message.
-fn saying(bench: &StoreFixture, name: &str, message: UserMessage) -> Ingest {
+fn saying(bench: &StoreFixture, name: &str, message: UserMessage) -> TestEvent {
     let run_id = RunId(Uuid::now_v7());
     Ingest {
         conversation: Some(ConversationIdentity {
@@ -41,7 +42,7 @@ fn saying(bench: &StoreFixture, name: &str, message: UserMessage) -> Ingest {
             conversation_id: name.to_owned(),
             thread_id: String::new(),
         }),
-        decide: Arc::new(move |_| IngestPlan::Start {
+        decide: plan_by(move |_| IngestPlan::Start {
             run: Box::new(new_run(run_id)),
             attempt: None,
             message: Some(message.clone()),
@@ -62,7 +63,7 @@ fn message(content: &str) -> UserMessage {
 }
 
 async fn say(bench: &StoreFixture, name: &str, message: UserMessage) {
-    let stored = bench.events().ingest(saying(bench, name, message)).await;
+    let stored = bench.ingest(saying(bench, name, message)).await;
     assert!(matches!(stored.unwrap(), Ingested::Stored { .. }));
 }
 
@@ -303,7 +304,7 @@ async fn failed_event_keeps_index_of_its_batch(bench: StoreFixture) {
             // Its id is taken, so the complete event is rolled back within a commit.
             message.id = taken.id;
         }
-        bench.events().ingest(saying(&bench, "a", message))
+        bench.ingest(saying(&bench, "a", message))
     });
     let outcomes = futures_util::future::join_all(all).await;
     let failed: Vec<_> = outcomes.iter().map(Result::is_err).collect();

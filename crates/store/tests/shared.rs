@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use crate::support::{AGENT, LockHolder, StoreFixture, new_run, on_both};
+use crate::support::{AGENT, LockHolder, StoreFixture, TestEvent, new_run, on_both, plan_by};
 use domain::authorization::{
     EventScope, GrantCandidates, ModelLimits, ResourceCatalog, SharedGrants, Subject,
 };
@@ -94,7 +94,7 @@ impl TestAgent {
         bench: &StoreFixture,
         n: usize,
         shared: &SharedParts,
-    ) -> (Ingest, NewRun, String) {
+    ) -> (TestEvent, NewRun, String) {
         let envelope = envelope(n);
         let event_id = format!("e-{n}");
         let run_id = RunId(Uuid::now_v7());
@@ -167,7 +167,7 @@ impl TestAgent {
         let event = Ingest {
             conversation: Some(identity),
             envelope: serde_json::to_string(&envelope).unwrap(),
-            decide: Arc::new(decide),
+            decide: plan_by(decide),
             ..base
         };
         (event, run, sent_context)
@@ -192,7 +192,7 @@ async fn short_run(
     shared: &SharedParts,
 ) -> (NewRun, String) {
     let (event, run, context) = agent.event(bench, n, shared);
-    bench.events().ingest(event).await.unwrap();
+    bench.ingest(event).await.unwrap();
     let begun = bench
         .runs()
         .find_run(&bench.workspace, run.id)

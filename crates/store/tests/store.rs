@@ -2,7 +2,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use crate::support::{StoreFixture, audit, cancel_request, dispatch, on_both};
+use crate::support::{StoreFixture, audit, cancel_request, dispatch, on_both, plan_by};
 use domain::normalize::{Reason, Rejection, RunQuestion, StateUpdate};
 use domain::run::Run;
 use protocol::id::WorkspaceId;
@@ -76,14 +76,14 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
         let stored = IngestPlan::Keep {
             answer: event_id.to_owned(),
         };
-        event.decide = Arc::new(move |facts| {
+        event.decide = plan_by(move |facts| {
             *saw.lock().unwrap() = facts.unanswerable;
             match facts.unanswerable {
                 Some(_) => IngestPlan::Refuse,
                 None => stored.clone(),
             }
         });
-        let ingested = bench.events().ingest(event).await.unwrap();
+        let ingested = bench.ingest(event).await.unwrap();
         let seen = *seen.lock().unwrap();
         assert_eq!(ingested == Ingested::Refused, seen.is_some());
         seen
@@ -106,14 +106,14 @@ async fn refuses_answers_by_replaced_link_or_after_cancel(bench: StoreFixture) {
 
 async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
     let event = bench.event("e-1", "body");
-    let stored = bench.events().ingest(event.clone()).await.unwrap();
+    let stored = bench.ingest(event.clone()).await.unwrap();
     assert_eq!(
         stored,
         Ingested::Stored {
             answer: "e-1".to_owned()
         }
     );
-    let again = bench.events().ingest(event.clone()).await.unwrap();
+    let again = bench.ingest(event.clone()).await.unwrap();
     assert_eq!(
         again,
         Ingested::Replayed {
@@ -124,30 +124,24 @@ async fn stores_event_once_and_replays_answer(bench: StoreFixture) {
         body_sha256: "other".to_owned(),
         ..event.clone()
     };
-    assert_eq!(
-        bench.events().ingest(other).await.unwrap(),
-        Ingested::Mismatch
-    );
+    assert_eq!(bench.ingest(other).await.unwrap(), Ingested::Mismatch);
     let other = Ingest {
         dedupe_key: "another key".to_owned(),
         ..event
     };
-    assert_eq!(
-        bench.events().ingest(other).await.unwrap(),
-        Ingested::EventExists
-    );
+    assert_eq!(bench.ingest(other).await.unwrap(), Ingested::EventExists);
 }
 
 async fn refused_event_stores_nothing(bench: StoreFixture) {
     let mut event = bench.event("e-1", "body");
-    let wanted = Arc::clone(&event.decide);
-    event.decide = Arc::new(|_| IngestPlan::Refuse);
+    let wanted = event.decide.clone();
+    event.decide = plan_by(|_| IngestPlan::Refuse);
     assert_eq!(
-        bench.events().ingest(event.clone()).await.unwrap(),
+        bench.ingest(event.clone()).await.unwrap(),
         Ingested::Refused
     );
     event.decide = wanted;
-    let stored = bench.events().ingest(event).await.unwrap();
+    let stored = bench.ingest(event).await.unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }));
     let run = bench.only_run().await;
     let inputs = bench.runs().find_run_inputs(&run).await.unwrap().unwrap();
@@ -751,14 +745,14 @@ async fn replays_event_stored_concurrently() {
     };
     let mut second = first.clone();
     let runtime = tokio::runtime::Handle::current();
-    second.decide = Arc::new(move |_| {
+    second.decide = plan_by(move |_| {
         let storing = other.events().ingest(first.clone());
         let stored = tokio::task::block_in_place(|| runtime.block_on(storing));
-        assert!(stored.is_ok(), "{stored:?}");
+        assert!(stored.ingested.is_ok(), "{stored:?}");
         IngestPlan::Refuse
     });
     let answer = "e-1".to_owned();
-    let ingested = bench.events().ingest(second).await.unwrap();
+    let ingested = bench.ingest(second).await.unwrap();
     assert_eq!(ingested, Ingested::Replayed { answer });
     bench.database.clone().unwrap().drop().await;
 }
@@ -767,11 +761,7 @@ async fn replays_event_stored_concurrently() {
 #[tokio::test]
 async fn dispatches_created_run_once() {
     let bench = StoreFixture::sqlite().await;
-    bench
-        .events()
-        .ingest(bench.event("e-1", "body"))
-        .await
-        .unwrap();
+    bench.ingest(bench.event("e-1", "body")).await.unwrap();
     let run = bench.only_run().await;
     let by = |owner: &str| Dispatch {
         owner: owner.to_owned(),

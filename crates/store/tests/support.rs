@@ -15,10 +15,11 @@ use sea_orm::DatabaseTransaction;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
-    Append, Appended, AuditEntry, CancelCause, ConversationsOf, Dispatch, Dispatched,
-    DocumentParts, EndpointRecord, FoundRunner, Ingest, IngestPlan, NewRun, Promotion, RunEnd,
-    RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, SharedParts, StateAccess, StateChange,
-    Store, StoreError, UserMessage,
+    Append, Appended, AuditEntry, CancelCause, ConversationsOf, DecideEvent, DecisionFacts,
+    Dispatch, Dispatched, DocumentParts, EndpointRecord, EventDecision, FirstAttempt, FoundRunner,
+    Ingest, IngestPlan, Ingested, NewRun, Promotion, RunEnd, RunFilter, RunWindow, SaveDiscovery,
+    SaveEndpoint, ScopeState, SharedParts, StateAccess, StateChange, Store, StoreError,
+    UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -52,6 +53,40 @@ pub(crate) struct StoreFixture {
     pub(crate) database: Option<TestDatabase>,
     file: Option<String>,
     _writer: JoinSet<()>,
+}
+
+/// A decision by a closure.
+#[derive(Clone)]
+pub(crate) struct PlanBy(Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>);
+
+pub(crate) type TestEvent = Ingest<PlanBy>;
+
+pub(crate) fn plan_by(
+    plan: impl Fn(&DecisionFacts) -> IngestPlan + Send + Sync + 'static,
+) -> PlanBy {
+    PlanBy(Arc::new(plan))
+}
+
+impl PlanBy {
+    pub(crate) fn plan(&self, facts: &DecisionFacts) -> IngestPlan {
+        (self.0)(facts)
+    }
+}
+
+impl DecideEvent for PlanBy {
+    type Effects = ();
+
+    fn decide(&self, facts: &DecisionFacts) -> EventDecision<()> {
+        EventDecision {
+            plan: self.plan(facts),
+            effects: (),
+            context_scopes: None,
+        }
+    }
+
+    fn dispatch(&self, (): &mut (), _: &[ScopeState]) -> Option<FirstAttempt> {
+        None
+    }
 }
 
 impl Deref for StoreFixture {
@@ -316,7 +351,7 @@ impl StoreFixture {
     }
 
     /// An event that always starts a run; its answer is its id.
-    pub(crate) fn event(&self, id: &str, body: &str) -> Ingest {
+    pub(crate) fn event(&self, id: &str, body: &str) -> TestEvent {
         let answer = id.to_owned();
         let run_id = RunId(Uuid::now_v7());
         let message_id = Uuid::now_v7();
@@ -338,16 +373,19 @@ impl StoreFixture {
             raw: None,
             max_live_runs: None,
             at: 1_000,
-            decide: Arc::new(move |_| IngestPlan::Start {
+            decide: plan_by(move |_| IngestPlan::Start {
                 run: Box::new(new_run(run_id)),
                 attempt: None,
                 message: Some(user_message(message_id)),
                 answer: answer.clone(),
             }),
-            ready_bytes: 0,
             answers: None,
             parent: None,
         }
+    }
+
+    pub(crate) async fn ingest(&self, event: TestEvent) -> Result<Ingested, StoreError> {
+        self.store.events().ingest(event).await.ingested
     }
 
     pub(crate) async fn only_run(&self) -> Run {
@@ -374,11 +412,7 @@ impl StoreFixture {
 
     /// A run before its dispatch.
     pub(crate) async fn created(&self, event_id: &str) -> Run {
-        self.store
-            .events()
-            .ingest(self.event(event_id, "body"))
-            .await
-            .unwrap();
+        self.ingest(self.event(event_id, "body")).await.unwrap();
         let filter = RunFilter {
             statuses: vec![RunStatus::Created],
             ..RunFilter::default()

@@ -1,7 +1,6 @@
 //! Batch operations: each item has the same result as in a batch of one.
-use std::sync::Arc;
 
-use crate::support::{StoreFixture, dispatch, on_both, together};
+use crate::support::{StoreFixture, TestEvent, dispatch, on_both, plan_by, together};
 use store::{
     Append, Appended, Dispatched, HistoryQuery, Ingest, IngestPlan, Ingested, RunEnd, RunFilter,
     RunWindow, TranscriptWrite, terms_of,
@@ -15,7 +14,7 @@ on_both!(
     runs_complete_in_batches,
 );
 
-fn in_conversation(mut event: Ingest, conversation: &str) -> Ingest {
+fn in_conversation(mut event: TestEvent, conversation: &str) -> TestEvent {
     let identity = event.conversation.as_mut().unwrap();
     conversation.clone_into(&mut identity.conversation_id);
     event
@@ -27,7 +26,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
     };
     let stored_event = in_conversation(bench.event("known", "a"), "c-0");
     assert_eq!(
-        bench.events().ingest(stored_event.clone()).await.unwrap(),
+        bench.ingest(stored_event.clone()).await.unwrap(),
         stored("known")
     );
 
@@ -57,7 +56,7 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
         alone,
         without,
     ];
-    let ingests = events.into_iter().map(|event| bench.events().ingest(event));
+    let ingests = events.into_iter().map(|event| bench.ingest(event));
     let taken = together(&bench, ingests).await;
     let taken: Vec<_> = taken.into_iter().map(Result::unwrap).collect();
     let expected = [
@@ -90,19 +89,19 @@ async fn batched_events_match_single_results(bench: StoreFixture) {
 
 async fn refused_event_does_not_affect_its_batch(bench: StoreFixture) {
     let refuse = |id: &str| Ingest {
-        decide: Arc::new(|_| IngestPlan::Refuse),
+        decide: plan_by(|_| IngestPlan::Refuse),
         ..in_conversation(bench.event(id, "a"), id)
     };
     let take = |id: &str| in_conversation(bench.event(id, "a"), id);
     let events = [take("e-1"), refuse("e-2"), take("e-3")];
-    let taken = together(&bench, events.map(|event| bench.events().ingest(event))).await;
+    let taken = together(&bench, events.map(|event| bench.ingest(event))).await;
     let refused = taken
         .into_iter()
         .map(|taken| taken.unwrap() == Ingested::Refused);
     assert_eq!(refused.collect::<Vec<_>>(), [false, true, false]);
     assert_eq!(runs(&bench).await.len(), 2);
     // The refused event leaves no rows, not even its conversation.
-    bench.events().ingest(take("e-2")).await.unwrap();
+    bench.ingest(take("e-2")).await.unwrap();
     let run = bench.run_of("e-2", "e-2").await.unwrap();
     let inputs = bench.runs().find_run_inputs(&run).await.unwrap().unwrap();
     assert_eq!((inputs.event_seq, inputs.transcript_before), (Some(1), 0));
@@ -112,22 +111,18 @@ async fn capacity_counts_batched_events(bench: StoreFixture) {
     let events: Vec<_> = (0..6)
         .map(|n| {
             let event = in_conversation(bench.event(&format!("e-{n}"), "a"), &format!("c-{n}"));
-            let take = Arc::clone(&event.decide);
+            let take = event.decide.clone();
             Ingest {
                 max_live_runs: Some(4),
-                decide: Arc::new(move |facts| match facts.capacities.workspace.reached() {
+                decide: plan_by(move |facts| match facts.capacities.workspace.reached() {
                     Some(_) => IngestPlan::Refuse,
-                    None => take(facts),
+                    None => take.plan(facts),
                 }),
                 ..event
             }
         })
         .collect();
-    let taken = together(
-        &bench,
-        events.into_iter().map(|event| bench.events().ingest(event)),
-    )
-    .await;
+    let taken = together(&bench, events.into_iter().map(|event| bench.ingest(event))).await;
     let refused = taken
         .into_iter()
         .filter(|taken| *taken.as_ref().unwrap() == Ingested::Refused);
@@ -139,9 +134,7 @@ async fn runs_complete_in_batches(bench: StoreFixture) {
     const RUNS: usize = 70;
     let events = (0..RUNS).map(|n| {
         let name = format!("n-{n}");
-        bench
-            .events()
-            .ingest(in_conversation(bench.event(&name, "a"), &name))
+        bench.ingest(in_conversation(bench.event(&name, "a"), &name))
     });
     for taken in together(&bench, events).await {
         assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");
@@ -229,6 +222,7 @@ async fn opens_one_file_for_escaped_names() {
         .events()
         .ingest(bench.event("e-1", "a"))
         .await
+        .ingested
         .unwrap();
     assert!(matches!(stored, Ingested::Stored { .. }), "{stored:?}");
     assert!(directory.join("my own.db").is_file());

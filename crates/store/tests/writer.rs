@@ -270,7 +270,7 @@ async fn other_items_do_not_extend_ingest_locks(bench: StoreFixture) {
         }
         gate.add_permits(1);
     };
-    let both = async { tokio::join!(bench.events().ingest(event), busy(&bench), releasing) };
+    let both = async { tokio::join!(bench.ingest(event), busy(&bench), releasing) };
     let both = tokio::time::timeout(Duration::from_secs(10), both).await;
     let (taken, gate, ()) = both.expect("the event is taken while the other is at work");
     assert!(matches!(taken, Ok(Ingested::Stored { .. })), "{taken:?}");

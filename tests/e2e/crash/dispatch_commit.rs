@@ -27,16 +27,16 @@ async fn idle_conversation_dispatches_within_event_commit(
 ) {
     let mut stage = or_skip!(stage(engine, "1.0").await);
     stage.gateway.kill().await;
-    // The first event of a process misses the agent cache, so its run commits the dispatch separately.
-    let second = "post.before_intent=1*off->return(abort)";
-    assert!(stage.gateway.start_with_failpoints(second).await);
+    // Only a separate commit of a dispatch reaches this failpoint.
+    let separate = "post.before_intent=return(abort)";
+    assert!(stage.gateway.start_with_failpoints(separate).await);
     for id in ["m-1", "m-2"] {
         let run_id = stage.client.post(&event(id)).await.run_id();
         let run = stage.client.finished(&run_id).await;
         assert_eq!(run["status"], json!("completed"), "{run}");
         assert_eq!(stage.runner.posts(&run_id), 1);
     }
-    // The run gets the state left by the previous run, although it was prepared before its event was stored.
+    // The run gets the state left by the previous run.
     let is_of = |request: &RecordedRequest, id: &str| {
         request.is_run() && request.json()["context"]["event"]["event_id"] == *id
     };
@@ -49,13 +49,25 @@ async fn idle_conversation_dispatches_within_event_commit(
     assert_eq!(context["context"]["event_seq"], json!(2));
     assert_eq!(context["context"]["transcript_seq"], json!(2));
 
-    // With another live run in the conversation, the dispatch takes a separate commit.
+    // Also with another live run in the conversation.
     stage.client.post(&event("held")).await.run_id();
     stage
         .runner
         .wait_for_request("held", |one| is_of(one, "held"))
         .await;
-    let _ = send(stage.client.posting(&event("m-3"))).await;
+    let run_id = stage.client.post(&event("m-3")).await.run_id();
+    let run = stage.client.finished(&run_id).await;
+    assert_eq!(run["status"], json!("completed"), "{run}");
+    assert_eq!(stage.runner.posts(&run_id), 1);
+
+    // A run that waited for the end of another one is dispatched by a separate commit.
+    let waiting = |id: &str| {
+        let mut event = event(id);
+        event["bot_id"] = json!("enqueue");
+        event
+    };
+    stage.client.post(&waiting("m-4")).await.run_id();
+    let _ = send(stage.client.posting(&waiting("m-5"))).await;
     assert_eq!(stage.gateway.exited().await.signal(), ABORTED);
 }
 

@@ -14,7 +14,6 @@ use protocol::event::MESSAGE_RECEIVED;
 use store::{Candidate, NewRun, RunnerRecord, SharedParts, sha256_hex};
 
 use super::callable::{callable, peers_among, unavailable};
-use super::candidate_cache::CandidateCache;
 use super::draft::RunDraft;
 use super::input::{DecisionInput, ParentContext};
 use crate::agent_cache::{AgentCache, CachedAgent};
@@ -27,7 +26,6 @@ pub(crate) struct Decider {
     pub(crate) deps: Arc<RunDeps>,
     pub(crate) context: ContextWriter,
     pub(crate) agents: AgentCache,
-    pub(crate) candidates: CandidateCache,
 }
 
 impl Decider {
@@ -121,7 +119,6 @@ impl Decider {
                 without_steering(policy)
             },
             endpoint: winner.endpoint.clone(),
-            dispatch: None,
         })
     }
 

@@ -7,11 +7,11 @@ use domain::run::Run;
 use protocol::admin::Concurrency;
 use protocol::run::RunStatus;
 use serde_json::json;
-use store::{DecisionFacts, EndpointAddress, FirstAttempt, NewRun};
+use store::{DecisionFacts, EndpointAddress, NewRun};
 
 use super::input::DecisionInput;
 use crate::agent_cache::CachedAgent;
-use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
+use crate::inputs::{ExpectedPosition, RunInputs};
 
 /// A run that is not stored yet.
 pub(crate) struct RunDraft {
@@ -22,19 +22,9 @@ pub(crate) struct RunDraft {
     pub(crate) policy: Concurrency,
     /// Address of the runner.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
-    /// Set if the run can be dispatched by the commit of its event.
-    pub(super) dispatch: Option<PreparedDispatch>,
 }
 
 impl RunDraft {
-    pub(super) fn is_interruptible(&self) -> bool {
-        self.agent.manifest.capabilities.interrupt
-    }
-
-    pub(super) fn wants_static_refs(&self) -> bool {
-        self.agent.manifest.context.wants_static_context_refs
-    }
-
     /// The row to be stored, and the run as the database will have it.
     pub(super) fn into_inputs(
         self,
@@ -42,10 +32,6 @@ impl RunDraft {
         facts: &DecisionFacts,
     ) -> (Box<NewRun>, Box<RunInputs>) {
         let in_conversation = facts.position.as_ref();
-        let is_dispatched = self.dispatch.is_some();
-        let number = u32::from(is_dispatched) * FirstAttempt::NUMBER;
-        let interruptible = self.is_interruptible();
-        let wants_static_refs = self.wants_static_refs();
         let row = self.row;
         let run = Run {
             id: row.id,
@@ -61,14 +47,10 @@ impl RunDraft {
             endpoint_id: row.endpoint_id,
             conversation_key: in_conversation
                 .map(|in_conversation| in_conversation.conversation_key.clone()),
-            status: if is_dispatched {
-                RunStatus::Running
-            } else {
-                RunStatus::Created
-            },
+            status: RunStatus::Created,
             status_reason: None,
-            attempt: number,
-            fencing_token: i64::from(number),
+            attempt: 0,
+            fencing_token: 0,
             last_sequence: 0,
             deadline_at: row.deadline_at,
             cancel_requested_at: None,
@@ -79,7 +61,7 @@ impl RunDraft {
             usage: None,
             metadata: json!({}).into(),
             created_at: input.arrived_at,
-            started_at: is_dispatched.then_some(input.arrived_at),
+            started_at: None,
             finished_at: None,
             pruned_at: None,
         };
@@ -90,11 +72,11 @@ impl RunDraft {
             event: Arc::clone(&input.event),
             position: ExpectedPosition::of(in_conversation),
             arrived_at: input.arrived_at,
-            interruptible,
-            wants_static_refs,
+            interruptible: self.agent.manifest.capabilities.interrupt,
+            wants_static_refs: self.agent.manifest.context.wants_static_context_refs,
             endpoint: self.endpoint,
             shared: row.shared.clone(),
-            dispatch: self.dispatch,
+            dispatch: None,
             live_entry: None,
         };
         (Box::new(row), Box::new(inputs))

@@ -1,17 +1,10 @@
-//! A decision: the plan for the store, and its other effects.
+//! Effects of a decision.
 
 use protocol::event::EventAccepted;
 use protocol::id::RunId;
-use store::IngestPlan;
 
 use crate::inputs::RunInputs;
 use crate::intake::IntakeError;
-
-/// Decision about one event.
-pub(crate) struct EventDecision {
-    pub(crate) plan: IngestPlan,
-    pub(crate) effects: DecisionEffects,
-}
 
 /// Effects of a decision that the store does not carry out.
 #[derive(Default)]

@@ -8,12 +8,11 @@ use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId};
 use protocol::interaction::INTERACTION_SUBMITTED;
 use protocol::run::RunStatus;
-use store::{Decide, DecisionFacts, Retried, RetryRun, StoreError};
+use store::{Retried, RetryOutcome, RetryRun, StoreError};
 use uuid::Uuid;
 
-use super::effects::{LastEffects, created_run};
-use super::{EventSender, Intake, IntakeError};
-use crate::decide::{DecisionEffects, DecisionInput, EventDecision};
+use super::{EventSender, Intake, IntakeError, created_run};
+use crate::decide::{DecisionEffects, DecisionInput, PendingDecision};
 
 /// The run of a retry.
 #[derive(Clone, Copy, Debug)]
@@ -63,7 +62,6 @@ impl Intake {
         check_retryable(&run)?;
         let parent = self.deps.spans.parent_of(trace);
         let input = self.retry_input(&run, sender, parent).await?;
-        let effects = LastEffects::default();
         let retry = RetryRun {
             workspace: workspace.clone(),
             run_id: id,
@@ -71,9 +69,12 @@ impl Intake {
             conversation_key: run.conversation_key,
             max_live_runs: self.deps.limits.workspace_runs,
             at: input.arrived_at,
-            decide: self.retry_decision(input, effects.clone()),
+            decide: PendingDecision {
+                decider: Arc::clone(&self.decider),
+                input,
+            },
         };
-        let (retried, effects) = self.store_retry(retry, effects).await?;
+        let (retried, effects) = self.store_retry(retry).await?;
         match retried {
             Retried::Created(run_id) => Ok(RetriedRun {
                 run_id,
@@ -136,28 +137,17 @@ impl Intake {
         })
     }
 
-    fn retry_decision(&self, input: DecisionInput, effects: LastEffects) -> Decide {
-        let decider = Arc::clone(&self.decider);
-        Arc::new(move |facts: &DecisionFacts| {
-            let EventDecision { plan, effects: new } = decider.decide(&input, facts, None);
-            effects.replace(new);
-            plan
-        })
-    }
-
     /// Stores the new run and starts it, if it is to start now.
     async fn store_retry(
         &self,
-        retry: RetryRun,
-        effects: LastEffects,
+        retry: RetryRun<PendingDecision>,
     ) -> Result<(Retried, DecisionEffects), StoreError> {
         let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         // A task of its own: the client may disconnect, but a stored run must be driven.
         let storing = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (retry.workspace.clone(), retry.at);
-            let retried = deps.store.runs().retry_run(retry).await?;
-            // A retry is never dispatched by its commit, so no dispatch can be unconfirmed.
-            let (mut effects, _) = effects.take();
+            let RetryOutcome { retried, effects } = deps.store.runs().retry_run(retry).await?;
+            let mut effects = effects.unwrap_or_default();
             if let Retried::Created(run) = retried {
                 deps.notifier.notify_changed(run);
                 for run in std::mem::take(&mut effects.cancelled) {

@@ -11,23 +11,29 @@ use crate::conversation::{busy_among, live_runs, lock_runs};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::generations::generations_of;
-use crate::model::ingest::{DecisionFacts, Ingest, IngestPlan, Ingested};
+use crate::model::ingest::{
+    AnyEffects, AnyIngest, DecisionFacts, EventDecision, IngestPlan, Ingested,
+};
 use crate::new_run::cached_candidates;
 use crate::sql::Sql;
+use crate::state::context_states;
 use crate::tx_cache::TxCache;
+
+/// Result of one event, with the effects of its decision, if one was made.
+type DecidedEvent = (Ingested, Option<AnyEffects>);
 
 /// Ingests events that share no row, see [`crate::batch_op::BatchOp::keys`].
 pub(crate) async fn ingest_batch(
     tx: &impl Sql,
-    ingests: &[&Ingest],
+    ingests: &[&AnyIngest],
     tx_cache: &mut TxCache,
-) -> Result<Vec<Ingested>, StoreError> {
+) -> Result<Vec<DecidedEvent>, StoreError> {
     // Before any lock: a replayed event does not wait for its conversation.
     let duplicates = duplicates_among(tx, ingests).await?;
     let (mut ingested, mut rows) = (BTreeMap::new(), Rows::default());
     for (index, duplicate) in duplicates {
         match duplicate {
-            Duplicate::Stored(answer) => drop(ingested.insert(index, answer)),
+            Duplicate::Stored(answer) => drop(ingested.insert(index, (answer, None))),
             Duplicate::Expired(event_id) => rows.free_key(ingests[index], event_id),
         }
     }
@@ -43,25 +49,20 @@ pub(crate) async fn ingest_batch(
 
 async fn decide_and_store(
     tx: &impl Sql,
-    events: &[&Ingest],
-    mut rows: Rows<'_>,
+    events: &[&AnyIngest],
+    freed_keys: Rows<'_>,
     tx_cache: &mut TxCache,
-) -> Result<Vec<Ingested>, StoreError> {
+) -> Result<Vec<DecidedEvent>, StoreError> {
     // Before every other lock of the transaction, as in all replicas.
-    let mut capacities = lock_capacities(tx, events).await?;
+    let capacities = lock_capacities(tx, events).await?;
     let mut all_facts = facts_of(tx, events, tx_cache).await?;
+    let mut decisions = decide_all(events, &mut all_facts, capacities);
+    dispatch_started(tx, events, &mut decisions).await?;
+    let mut rows = freed_keys;
     let (mut stored, mut uncounted) = (Vec::with_capacity(events.len()), Vec::new());
-    for (event, facts) in events.iter().zip(&mut all_facts) {
-        let capacities = capacities.entry(event.workspace.clone()).or_default();
-        facts.capacities = capacities.clone();
-        let facts: &DecisionFacts = facts;
-        let plan = (event.decide)(facts);
-        // Later events of the batch count this run.
-        if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &plan {
-            capacities.add(run.endpoint_id);
-        }
+    for ((event, facts), decision) in events.iter().zip(&all_facts).zip(decisions) {
         let position = facts.position.as_ref();
-        let mut ingested = rows.gather(tx, event, plan, position).await?;
+        let mut ingested = rows.gather(tx, event, decision.plan, position).await?;
         if ingested == Ingested::Refused {
             // Another replica may have stored this event while this one waited for the conversation. The run that
             // causes the refusal may then be its own.
@@ -70,7 +71,7 @@ async fn decide_and_store(
             }
             uncounted.extend(position);
         }
-        stored.push(ingested);
+        stored.push((ingested, Some(decision.effects)));
     }
     uncount_events(tx, &uncounted).await?;
     rows.write(tx).await?;
@@ -78,9 +79,53 @@ async fn decide_and_store(
     Ok(stored)
 }
 
+fn decide_all(
+    events: &[&AnyIngest],
+    all_facts: &mut [DecisionFacts],
+    mut capacities: HashMap<WorkspaceId, Capacities>,
+) -> Vec<EventDecision<AnyEffects>> {
+    let mut decisions = Vec::with_capacity(events.len());
+    for (event, facts) in events.iter().zip(all_facts) {
+        let capacities = capacities.entry(event.workspace.clone()).or_default();
+        facts.capacities = capacities.clone();
+        let decision = event.decide.decide_any(facts);
+        // Later events of the batch count this run.
+        if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &decision.plan {
+            capacities.add(run.endpoint_id);
+        }
+        decisions.push(decision);
+    }
+    decisions
+}
+
+/// Adds the first attempts of runs that this commit dispatches. Their contexts have the state as it is now.
+async fn dispatch_started(
+    tx: &impl Sql,
+    events: &[&AnyIngest],
+    decisions: &mut [EventDecision<AnyEffects>],
+) -> Result<(), StoreError> {
+    let scopes = decisions.iter_mut();
+    let scopes = scopes.map(|decision| decision.context_scopes.take());
+    let (started, scopes): (Vec<_>, Vec<_>) = scopes
+        .enumerate()
+        .filter_map(|(index, scopes)| Some((index, scopes?)))
+        .unzip();
+    let states = context_states(tx, &scopes).await?;
+    for (index, state) in started.into_iter().zip(states) {
+        let decision = &mut decisions[index];
+        if let IngestPlan::Start { attempt, .. } = &mut decision.plan {
+            let decide = &events[index].decide;
+            *attempt = decide
+                .dispatch_any(&mut decision.effects, &state)
+                .map(Box::new);
+        }
+    }
+    Ok(())
+}
+
 async fn lock_capacities(
     tx: &impl Sql,
-    events: &[&Ingest],
+    events: &[&AnyIngest],
 ) -> Result<HashMap<WorkspaceId, Capacities>, StoreError> {
     let mut capacities = HashMap::new();
     for event in events {
@@ -96,7 +141,7 @@ async fn lock_capacities(
 /// Decision inputs of each event, without capacities.
 async fn facts_of(
     tx: &impl Sql,
-    events: &[&Ingest],
+    events: &[&AnyIngest],
     tx_cache: &mut TxCache,
 ) -> Result<Vec<DecisionFacts>, StoreError> {
     let locked = lock_conversations(tx, events).await?;

@@ -3,7 +3,7 @@
 use protocol::id::WorkspaceId;
 
 use crate::error::StoreError;
-use crate::model::ingest::{Ingest, Ingested};
+use crate::model::ingest::{AnyIngest, Ingested};
 use crate::repositories::EventRepository;
 use crate::sql::{PLAN_FENCE, Sql, SqlRow, returned};
 
@@ -40,7 +40,7 @@ pub(super) enum Duplicate {
 /// Events whose key or id is stored, by their positions.
 pub(super) async fn duplicates_among(
     tx: &impl Sql,
-    ingests: &[&Ingest],
+    ingests: &[&AnyIngest],
 ) -> Result<Vec<(usize, Duplicate)>, StoreError> {
     let rows = ingests.iter().zip(0_i64..).map(|(ingest, index)| {
         [
@@ -79,7 +79,7 @@ impl EventRepository<'_> {
     }
 }
 
-impl Ingest {
+impl AnyIngest {
     /// The earlier event with the same key or id.
     pub(super) async fn find_duplicate(
         &self,

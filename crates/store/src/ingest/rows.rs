@@ -9,7 +9,7 @@ use uuid::Uuid;
 use crate::conversation::{InterruptedRun, cancel_all};
 use crate::error::StoreError;
 use crate::generations::{BegunGeneration, begin_generations};
-use crate::model::ingest::{ConversationPosition, Ingest, IngestPlan, Ingested};
+use crate::model::ingest::{AnyIngest, ConversationPosition, IngestPlan, Ingested};
 use crate::model::new_run::NewRun;
 use crate::new_run::{Begin, RunEvent, RunRow, insert_runs, user_item};
 use crate::sql::{Sql, SqlRow, executed, inserted, returned};
@@ -27,7 +27,7 @@ pub(super) struct Locked {
 /// conversation.
 pub(super) async fn lock_conversations(
     tx: &impl Sql,
-    ingests: &[&Ingest],
+    ingests: &[&AnyIngest],
 ) -> Result<Vec<Locked>, StoreError> {
     let mut rows: Vec<_> = ingests
         .iter()
@@ -133,7 +133,7 @@ fn begun_by<'a>(row: &RunRow<'a>) -> Option<BegunGeneration<'a>> {
     })
 }
 
-impl Ingest {
+impl AnyIngest {
     /// Workspace and id.
     fn primary_key(&self) -> (&str, &str) {
         (self.workspace.as_str(), &self.event_id)
@@ -179,7 +179,7 @@ pub(super) struct Rows<'a> {
 
 impl<'a> Rows<'a> {
     /// Frees the expired key of an earlier event if `ingest` is accepted: a refused event must not free it.
-    pub(super) fn free_key(&mut self, ingest: &'a Ingest, earlier: String) {
+    pub(super) fn free_key(&mut self, ingest: &'a AnyIngest, earlier: String) {
         // Cannot collide with a client's key, which is ASCII.
         let freed = format!("†{earlier}");
         let row = [
@@ -194,7 +194,7 @@ impl<'a> Rows<'a> {
     pub(super) async fn gather(
         &mut self,
         tx: &impl Sql,
-        ingest: &'a Ingest,
+        ingest: &'a AnyIngest,
         plan: IngestPlan,
         position: Option<&'a ConversationPosition>,
     ) -> Result<Ingested, StoreError> {
@@ -261,7 +261,7 @@ impl<'a> Rows<'a> {
 
     fn event(
         &mut self,
-        ingest: &'a Ingest,
+        ingest: &'a AnyIngest,
         position: Option<&ConversationPosition>,
         steered_into: Option<RunId>,
         answer: &str,

@@ -1,5 +1,6 @@
 //! An event to ingest, the input of its decision, and the outcome.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use domain::event::ConversationIdentity;
@@ -9,9 +10,11 @@ use protocol::run::RunStatus;
 use uuid::Uuid;
 
 use crate::capacity::Capacities;
+use crate::error::StoreError;
 use crate::generations::ConversationGenerations;
 use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
 use crate::model::registry::Candidate;
+use crate::model::state::{ScopeState, StateAccess};
 
 /// Input of a decision, read under the conversation's lock.
 #[derive(Debug)]
@@ -72,7 +75,7 @@ pub enum IngestPlan {
 
 /// An event to ingest.
 #[derive(Clone)]
-pub struct Ingest {
+pub struct Ingest<D: ?Sized> {
     pub workspace: WorkspaceId,
     pub event_id: String,
     pub dedupe_key: String,
@@ -90,17 +93,76 @@ pub struct Ingest {
     /// Maximum live runs of the workspace.
     pub max_live_runs: Option<u64>,
     pub at: i64,
-    pub decide: Decide,
-    /// Approximate bytes that the decision adds: a prepared context.
-    pub ready_bytes: usize,
     /// The question that the event answers.
     pub answers: Option<AnsweredBy>,
     /// The parent, when the event requests a child run.
     pub parent: Option<ParentAttempt>,
+    /// Last, so that a batch takes events with decisions of any type.
+    pub decide: D,
 }
 
-/// Decides on an event; called in each try of the transaction.
-pub type Decide = Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>;
+/// An event with a decision of any type.
+pub(crate) type AnyIngest = Ingest<dyn DecideAny>;
+
+/// The decision on one event. It does no I/O, because the conversation is locked. Each try of the transaction decides
+/// again.
+pub trait DecideEvent: Send + Sync + 'static {
+    /// Effects that the caller carries out after the commit.
+    type Effects: Send + Sync + 'static;
+
+    /// Decides on the event.
+    fn decide(&self, facts: &DecisionFacts) -> EventDecision<Self::Effects>;
+
+    /// The first attempt of the run that starts, from the state for its context.
+    fn dispatch(&self, effects: &mut Self::Effects, state: &[ScopeState]) -> Option<FirstAttempt>;
+}
+
+/// A decision with its effects.
+#[derive(Debug)]
+pub struct EventDecision<E> {
+    pub plan: IngestPlan,
+    pub effects: E,
+    /// Scopes for the context of a run that this commit dispatches. `None`: a later commit dispatches it.
+    pub context_scopes: Option<Vec<StateAccess>>,
+}
+
+/// Effects of any type.
+pub(crate) type AnyEffects = Box<dyn Any + Send + Sync>;
+
+/// [`DecideEvent`] without its type of effects.
+pub trait DecideAny: Send + Sync {
+    fn decide_any(&self, facts: &DecisionFacts) -> EventDecision<AnyEffects>;
+
+    fn dispatch_any(&self, effects: &mut AnyEffects, state: &[ScopeState]) -> Option<FirstAttempt>;
+}
+
+impl<D: DecideEvent> DecideAny for D {
+    fn decide_any(&self, facts: &DecisionFacts) -> EventDecision<AnyEffects> {
+        let EventDecision {
+            plan,
+            effects,
+            context_scopes,
+        } = self.decide(facts);
+        EventDecision {
+            plan,
+            effects: Box::new(effects),
+            context_scopes,
+        }
+    }
+
+    fn dispatch_any(&self, effects: &mut AnyEffects, state: &[ScopeState]) -> Option<FirstAttempt> {
+        self.dispatch(effects.downcast_mut()?, state)
+    }
+}
+
+/// Outcome of an ingest, with the effects of its last decision.
+#[derive(Debug)]
+pub struct IngestOutcome<E> {
+    /// After an error the commit may still be in the database, with these effects.
+    pub ingested: Result<Ingested, StoreError>,
+    /// `None`: no decision was made, for example on a duplicate.
+    pub effects: Option<E>,
+}
 
 /// Result of an ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,10 +8,11 @@ use sea_orm::{DatabaseTransaction, Value};
 
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::{StoreError, parsed, signed, unsigned};
+use crate::model::state::StateAccess;
 use crate::repositories::StateRepository;
 use crate::shares::agent_of;
 use crate::sql::{Sql, SqlRow, executed};
-use crate::state::{StateAccess, StateChange, StateWritten, scope_of};
+use crate::state::{StateChange, StateWritten, scope_of};
 use secrets::digest::sha256_hex;
 
 /// Maximum bodies of one entry.

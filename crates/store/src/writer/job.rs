@@ -138,6 +138,7 @@ impl<W: Mutation> Item for Job<W> {
 
     fn finish(self: Box<Self>, refusal: Option<StoreError>) {
         let outcome = match (refusal, self.output) {
+            (Some(error), Some(output)) if error.is_transient() => W::after_error(output, error),
             (Some(error), _) => Err(error),
             (None, Some(output)) => Ok(output),
             (None, None) => Err(StoreError::Closed),
