@@ -1,6 +1,7 @@
 //! Async runs: results that a runner appends after its response `202`. Any replica stores them, the owner validates
 //! them.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,10 +14,10 @@ use crate::bus::Notification;
 use crate::call_limits::CallKind;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
+use crate::notifier::RunWaiter;
 
 /// Time for the `202` to arrive here. A runner may call earlier.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 /// Time for the owner to validate appended results.
 const VALIDATION_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
@@ -111,24 +112,34 @@ impl AsyncRuns {
     where
         F: Future<Output = Result<T, StoreError>>,
     {
-        let mut outcome = ask().await?;
+        let outcome = ask().await?;
         if !is_early(&outcome) {
             return Ok(Some(outcome));
         }
         let (run_id, store) = (grant.run.id, &self.deps.store);
-        // Each waiting call polls the database, so a run has only one.
+        // Each waiting call queries the database, so a run has only one.
         let Ok(_permit) = self.deps.calls.begin(grant, CallKind::AnswerWait) else {
             return Ok(None);
         };
+        let waiter = RunWaiter::of(&self.deps.notifier, run_id);
         let deadline = Instant::now() + ANSWER_TIMEOUT;
         // The runner may append before its 202 has reached and been stored by the owner.
-        while is_early(&outcome)
-            && Instant::now() < deadline
-            && !store.runs().is_streaming(run_id, grant.attempt).await?
-        {
-            tokio::time::sleep(BETWEEN_LOOKS).await;
-            outcome = ask().await?;
+        loop {
+            let notifications = waiter.notifications();
+            let mut notified = pin!(notifications.notified());
+            // Enabled before the query, so that no notification is missed.
+            notified.as_mut().enable();
+            let tried_at = Instant::now();
+            let outcome = ask().await?;
+            if !is_early(&outcome)
+                || tried_at >= deadline
+                || store.runs().is_streaming(run_id, grant.attempt).await?
+            {
+                return Ok(Some(outcome));
+            }
+            let next = (tried_at + self.deps.limits.poll).min(deadline);
+            // Polling covers lost notifications.
+            let _ = tokio::time::timeout_at(next, notified).await;
         }
-        Ok(Some(outcome))
     }
 }

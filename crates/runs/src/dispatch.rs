@@ -17,6 +17,7 @@ use serde_json::value::RawValue;
 use store::{CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
 use tokio::time::Instant;
 
+use crate::bus::Notification;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
 use crate::inputs::PreparedDispatch;
@@ -241,10 +242,15 @@ impl Dispatcher {
             lease: self.deps.limits.append_lease,
         });
         // The runner has started and gets no second POST, so the state must be stored.
-        self.deps
+        let deferred = self
+            .deps
             .ledger
             .retry_within_lease(run.id, || self.deps.store.write(Arc::clone(&defer)))
-            .await
+            .await?;
+        // Appends may have overtaken the 202, here and on other replicas.
+        self.deps.notifier.wake(run.id);
+        self.deps.notifier.notify(Notification::Advanced(run.id));
+        Ok(deferred)
     }
 
     /// One POST. `None`: the run was interrupted before an answer came.
