@@ -1,5 +1,5 @@
-//! Async runs: results that a runner appends after its response `202`. Any replica stores them, the owner validates
-//! them.
+//! Async runs: results that a runner appends after its response `202`. Their owner accepts, validates and stores them in
+//! one commit; any other replica accepts them first.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -9,6 +9,7 @@ use store::{
     AppendResults, AuditEntry, Heartbeat, Heartbeating, ResultsAppended, StoreError, result_digest,
 };
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::bus::Notification;
 use crate::call_limits::CallKind;
@@ -29,8 +30,9 @@ pub struct AsyncRuns {
 }
 
 impl AsyncRuns {
-    /// Stores results of a live run. Its owner validates them, and they appear in the ledger. `None`: another call of
-    /// the run already waits for the runner's response to arrive.
+    /// Stores results of a live run. Through its owner they are in the ledger when this returns; through another replica
+    /// they are accepted, and the owner validates them next. `None`: another call of the run already waits for the
+    /// runner's response to arrive.
     pub async fn append_results(
         &self,
         grant: &Grant,
@@ -48,10 +50,28 @@ impl AsyncRuns {
             max_bytes: self.deps.limits.results.run_bytes as u64,
             audit,
         });
-        let ask = || self.deps.store.write(Arc::clone(&append));
+        let ask = || self.append(&append);
         let is_early = |outcome: &ResultsAppended| *outcome == ResultsAppended::NotAsync;
-        let outcome = self.once_answered(grant, ask, is_early).await?;
-        if let Some(ResultsAppended::Through(_)) = outcome {
+        self.once_answered(grant, ask, is_early).await
+    }
+
+    /// Stores results. The owner of the run, if it is this process, accepts, validates and stores them in one commit.
+    async fn append(&self, append: &Arc<AppendResults>) -> Result<ResultsAppended, StoreError> {
+        let run_id = append.run_id;
+        let live = self.deps.live.get(run_id);
+        let stored = live.and_then(|live| live.inbox.put(Arc::clone(append)));
+        let mut accept = Arc::clone(append);
+        if let Some(stored) = stored {
+            self.deps.notifier.wake(run_id);
+            let stored = tokio::time::timeout(VALIDATION_TIMEOUT, stored).await;
+            if let (Ok(Ok(())), Some((last, _))) = (stored, append.results.last()) {
+                return Ok(ResultsAppended::Through(*last));
+            }
+            // The owner may have written the entry already.
+            Arc::make_mut(&mut accept).audit.id = Uuid::now_v7();
+        }
+        let outcome = self.deps.store.write(accept).await?;
+        if let ResultsAppended::Through(_) = outcome {
             self.deps.notifier.wake(run_id);
             // The owner is another process; a local owner was woken in memory.
             if !self.deps.live.contains(run_id) {

@@ -247,8 +247,7 @@ impl Dispatcher {
             .ledger
             .retry_within_lease(run.id, || self.deps.store.write(Arc::clone(&defer)))
             .await?;
-        // Appends may have overtaken the 202, here and on other replicas.
-        self.deps.notifier.wake(run.id);
+        // Appends through other replicas may have overtaken the 202. The relay wakes those of this process.
         self.deps.notifier.notify(Notification::Advanced(run.id));
         Ok(deferred)
     }

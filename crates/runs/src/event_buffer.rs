@@ -8,7 +8,7 @@ use protocol::id::{RunId, WorkspaceId};
 use protocol::result::ResultType;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::{Append, AuditEntry, NewInteraction, RunEnd};
+use store::{AcceptedCall, Append, AppendResults, AuditEntry, NewInteraction, RunEnd};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -40,6 +40,7 @@ pub(super) struct EventBuffer {
     has_announced: bool,
     interactions: Vec<NewInteraction>,
     judged_through: Option<u64>,
+    accepted: Vec<AcceptedCall>,
     usage: Option<String>,
     /// Time at which the oldest buffered bytes were read.
     read_at: Option<Instant>,
@@ -64,6 +65,7 @@ impl EventBuffer {
             has_announced: false,
             interactions: Vec::new(),
             judged_through: None,
+            accepted: Vec::new(),
             usage: None,
             read_at: None,
         }
@@ -73,6 +75,12 @@ impl EventBuffer {
     pub(super) fn after_rejections(mut self, before: u64) -> Self {
         self.rejections_before = before;
         self
+    }
+
+    /// The commit of this buffer accepts the results of this call.
+    pub(super) fn accept_call(&mut self, call: &AppendResults) {
+        self.accepted.extend(call.accepted());
+        self.audits.push(call.audit.clone());
     }
 
     /// With this buffer, all appended results up to this number are validated.
@@ -247,6 +255,7 @@ impl EventBuffer {
         // Rejections are numbered across all appends of the run.
         self.rejections_before += rejections.len() as u64;
         self.from = to;
+        let accepted = Some(std::mem::take(&mut self.accepted));
         let append = Append {
             run_id: self.run_id,
             workspace: self.workspace.clone(),
@@ -262,6 +271,8 @@ impl EventBuffer {
             interactions: std::mem::take(&mut self.interactions),
             // Results that the end leaves unjudged are dropped.
             judged_through: self.judged_through.filter(|_| terminal.is_none()),
+            // An ended run accepts no more results, so none needs their numbers.
+            accepted: accepted.filter(|_| terminal.is_none()).unwrap_or_default(),
             terminal,
             at,
         };

@@ -100,7 +100,7 @@ impl Finisher {
                     next,
                 }))
             }
-            Ok(Appended::Lost) => {
+            Ok(Appended::Lost | Appended::Overtaken) => {
                 tracing::warn!(run.id = %run.id, "run {} was already ended by another replica", run.id);
                 Ok(None)
             }

@@ -1,5 +1,6 @@
 //! Registry of the runs that this process drives.
 
+mod inbox;
 mod log;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::grant::Grant;
 use telemetry::metrics;
 
+pub(crate) use inbox::AppendInbox;
 pub(crate) use log::{CommittedFrames, RunLog, RunProgress, Tail};
 
 /// A run that this process drives.
@@ -32,6 +34,7 @@ pub(crate) struct LiveRun {
     grace_until: OnceLock<Instant>,
     /// The runner appends its results.
     pub(crate) appends: AtomicBool,
+    pub(crate) inbox: AppendInbox,
     /// The terminal is being written.
     ending: AtomicBool,
     ended: AtomicBool,
@@ -49,6 +52,7 @@ impl LiveRun {
             cancel_requested_at: AtomicI64::new(0),
             grace_until: OnceLock::new(),
             appends: AtomicBool::new(false),
+            inbox: AppendInbox::default(),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
         }
@@ -291,6 +295,9 @@ impl LiveRegistry {
         // The token first: a client that has seen the end must not reach the host API with it.
         run.ended.store(true, Ordering::Release);
         run.log.publish(last);
+        // The end has written the results of the calls that the relay has taken.
+        run.inbox.note_judged(u64::MAX);
+        run.inbox.close();
         self.remove(id, run);
         run.log.end(true);
     }
@@ -308,6 +315,7 @@ impl LiveRegistry {
     /// Removes a run that this process drives no longer, whether it wrote the terminal or not.
     fn leave(&self, id: RunId, run: &LiveRun) {
         run.ended.store(true, Ordering::Release);
+        run.inbox.close();
         self.remove(id, run);
         run.log.end(false);
     }

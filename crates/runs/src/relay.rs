@@ -9,7 +9,7 @@ use domain::normalize::{ResultCounts, ResultValidator};
 use domain::run::Run;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use store::{Appended, ResumePoint, StoreError};
+use store::{Append, Appended, ResumePoint, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -83,7 +83,7 @@ impl Relayer {
             prepared.delta_mode,
             prepared.expected_output,
         );
-        let appends = || AppendedSource::new(&self.deps, run);
+        let appends = || AppendedSource::new(&self.deps, live, run);
         let mut trailing_body = None;
         let (mut input, source) = match origin {
             ResultOrigin::Answer(Answer::Started(started)) => {
@@ -149,7 +149,7 @@ impl RelayShell<'_> {
                     RelayInput::Committed(committed(&mut self.in_flight).await)
                 }
                 RelayOutput::Commit(append) => {
-                    self.in_flight = Some(Box::pin(parts.deps.ledger.commit(append)));
+                    self.in_flight = Some(Box::pin(commit(&parts.deps, live, append)));
                     continue;
                 }
                 RelayOutput::Publish(frames, read_at) => {
@@ -223,6 +223,20 @@ impl RelayShell<'_> {
         self.parts.deps.notifier.notify(advanced);
         relayed(read_at);
     }
+}
+
+/// Commits an append, and answers the append calls whose results it has written.
+async fn commit(
+    deps: &RunDeps,
+    live: &LiveRun,
+    append: Arc<Append>,
+) -> Result<Appended, StoreError> {
+    let judged_through = append.judged_through;
+    let appended = deps.ledger.commit(append).await?;
+    if let (Appended::Written { .. }, Some(through)) = (&appended, judged_through) {
+        live.inbox.note_judged(through);
+    }
+    Ok(appended)
 }
 
 /// Looks for an uploaded artifact of the run.

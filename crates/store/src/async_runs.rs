@@ -21,9 +21,11 @@ use crate::mutation::Mutation;
 use crate::repositories::LeaseRepository;
 use crate::state::lock_live_run;
 
+pub(crate) use accepting::{accept_calls, refuse_overtaken};
 pub use closing::{AppendsClosed, CloseAppends};
 pub use digests::result_digest;
 
+mod accepting;
 mod closing;
 mod digests;
 

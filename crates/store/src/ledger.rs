@@ -38,7 +38,9 @@ impl BatchWork for Append {
     type Output = Appended;
 
     fn weight(&self) -> usize {
-        self.lines.len() + self.terminal.as_ref().map_or(0, RunEnd::weight)
+        let calls = self.accepted.iter();
+        let accepted: usize = calls.map(|call| call.payload.len()).sum();
+        self.lines.len() + accepted + self.terminal.as_ref().map_or(0, RunEnd::weight)
     }
 
     fn order(&self) -> Uuid {
@@ -76,7 +78,7 @@ impl BatchWork for Append {
         appended: &Self::Output,
     ) -> Result<bool, StoreError> {
         let moved = self.to > self.from || self.terminal.is_some();
-        if !moved || *appended == Appended::Lost {
+        if !moved || !matches!(appended, Appended::Written { .. }) {
             return Ok(false);
         }
         let row = runs::Entity::find_by_id(self.run_id.to_string())

@@ -136,8 +136,8 @@ pub use knowledge::{
 pub use leases::{LeaseFilter, LeaseKeeper, Renewed};
 pub use ledger::{LedgerRow, RejectionRecord};
 pub use model::append::{
-    Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd, SteeredEvent,
-    TranscriptWrite,
+    AcceptedCall, Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd,
+    SteeredEvent, TranscriptWrite,
 };
 pub use model::audit::{AuditEntry, AuditOutcome};
 pub use model::dispatch::{Dispatch, Dispatched};

@@ -10,12 +10,12 @@ use protocol::id::RunId;
 use protocol::resources::{StateScope, StorageArea, ToolEffect};
 use protocol::run::RunStatus;
 use store::{
-    AppendResults, AppendsClosed, AreaAccess, AuditEntry, BeginToolCall, BeginUpload, BlobDeleted,
-    CHUNK_BYTES, CloseAppends, DeleteBlob, EventFilter, FinishToolCall, FinishUpload, Heartbeat,
-    Heartbeating, Ingested, InteractionFilter, InteractionOrder, InteractionStatus, KeyOf,
-    NumberRange, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota, ReadBudget, ResultsAppended,
-    RunFilter, RunWindow, STATE_KEYS, StartAsyncRun, StateWritten, StoreError, TOOL_CALLS,
-    ToolCallBegun, ToolCallEnd, UploadStep, WriteChunk, result_digest,
+    Append, AppendResults, Appended, AppendsClosed, AreaAccess, AuditEntry, BeginToolCall,
+    BeginUpload, BlobDeleted, CHUNK_BYTES, CloseAppends, DeleteBlob, EventFilter, FinishToolCall,
+    FinishUpload, Heartbeat, Heartbeating, Ingested, InteractionFilter, InteractionOrder,
+    InteractionStatus, KeyOf, NumberRange, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota,
+    ReadBudget, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StartAsyncRun, StateWritten,
+    StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, UploadStep, WriteChunk, result_digest,
 };
 use uuid::Uuid;
 
@@ -32,6 +32,7 @@ on_both!(
     limits_tool_call_keys_per_run,
     accepts_one_append_beyond_the_limit,
     closed_run_accepts_only_repeated_results,
+    accepts_calls_with_their_events_unless_overtaken,
     cursors_reach_rare_runs_and_events,
     cursors_reach_runs_of_each_filter,
     cursors_reach_rare_interactions,
@@ -620,6 +621,36 @@ async fn closed_run_accepts_only_repeated_results(bench: StoreFixture) {
     assert_eq!(close(false, epoch).await, AppendsClosed::Behind(2));
     bench.end(&run, 0).await;
     assert_eq!(close(false, epoch).await, AppendsClosed::Lost);
+}
+
+async fn accepts_calls_with_their_events_unless_overtaken(bench: StoreFixture) {
+    let run = deferred(&bench).await;
+    let call = |sequence: u64| append(&run, sequence, sequence.to_string());
+    let with_call = |sequence: u64, from: u64| Append {
+        accepted: call(sequence).accepted().into_iter().collect(),
+        judged_through: Some(sequence),
+        ..bench.append(&run, from, &["event"])
+    };
+    let written = Appended::Written { next: Vec::new() };
+    assert_eq!(bench.write(with_call(1, 0)).await.unwrap(), written);
+    // A repeat after a lost reply: the row of the run proves the commit.
+    assert_eq!(bench.write(with_call(1, 0)).await.unwrap(), Appended::Lost);
+    let again = bench.write(call(1)).await.unwrap();
+    assert_eq!(again, ResultsAppended::Through(1));
+    let other = bench.write(append(&run, 1, "2".to_owned())).await.unwrap();
+    assert_eq!(other, ResultsAppended::Conflict { sequence: 1 });
+
+    // Another replica accepts the same results first.
+    let first = bench.write(call(2)).await.unwrap();
+    assert_eq!(first, ResultsAppended::Through(2));
+    let overtaken = bench.write(with_call(2, 1)).await.unwrap();
+    assert_eq!(overtaken, Appended::Overtaken);
+    let lines = bench.runs().read_lines(run.id, 0, 10, usize::MAX).await;
+    assert_eq!(lines.unwrap().len(), 1);
+    let minute = Duration::from_mins(1);
+    let left_off = bench.leases().resume(run.id, run.attempt, minute).await;
+    let left_off = left_off.unwrap().unwrap();
+    assert_eq!((left_off.judged_through, left_off.accepted_through), (1, 2));
 }
 
 /// The runner could otherwise not end such a run.

@@ -440,6 +440,7 @@ impl StoreFixture {
             artifacts: Vec::new(),
             interactions: Vec::new(),
             judged_through: None,
+            accepted: Vec::new(),
             terminal: None,
             at: 3_000,
         }

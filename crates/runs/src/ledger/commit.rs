@@ -106,7 +106,9 @@ impl CommitMachine {
                 self.window = RetryWindow::new(self.lease);
                 self.next()
             }
-            Ok(written @ Appended::Written { .. }) => CommitOutput::Done(Ok(written)),
+            Ok(done @ (Appended::Written { .. } | Appended::Overtaken)) => {
+                CommitOutput::Done(Ok(done))
+            }
             Err(error) => self.after(error, now),
         }
     }

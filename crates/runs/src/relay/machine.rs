@@ -263,6 +263,8 @@ impl<'a> RelayMachine<'a> {
                 self.outputs.push_back(published);
             }
             Ok(Appended::Lost) => self.stop(RelayStop::Lost),
+            // The next owner, perhaps this process, validates the results that another replica has accepted.
+            Ok(Appended::Overtaken) => self.stop(RelayStop::Released),
             Err(error) => self.stop(RelayStop::Unwritable(error)),
         }
     }
@@ -331,6 +333,13 @@ impl<'a> RelayMachine<'a> {
             }
             (SourceRead::Appended(results), _) => {
                 self.waiting.extend(results);
+                None
+            }
+            (SourceRead::Call(call), _) => {
+                self.buffer.accept_call(&call);
+                let results = call.results.iter();
+                self.waiting
+                    .extend(results.map(|(_, raw)| raw.clone().into_bytes()));
                 None
             }
             (read, _) => Some(end_of_input(&read)),

@@ -6,7 +6,8 @@
 //!
 //! # Sequence
 //!
-//! 1. `ResultInput::next` reads a chunk of the runner's response, or stored appends of an async run.
+//! 1. `ResultInput::next` reads a chunk of the runner's response, or appends of an async run: calls of this process
+//!    from memory (`AppendInbox`), those that another replica has accepted from their table.
 //! 2. `ResultReader` finds JSON documents in the bytes, whatever the framing. `RelayMachine::take` queues them.
 //! 3. `validate_waiting` validates each one (`ResultValidator`). An accepted result gets the next sequence in the
 //!    `EventBuffer`; a rejected one becomes a stored rejection; a terminal ends the loop.
@@ -50,6 +51,7 @@
 //! | database away | `LedgerWriter` retries for one lease; then `RelayStop::Unwritable`, and recovery takes over |
 //! | commit reply lost | the next try matches no row; fencing token and sequence of the row prove the commit |
 //! | lease lost | `RelayStop::Lost`: no terminal, nothing shown of the commit that matched no row |
+//! | another replica accepts the same results first | nothing is written; the run is released and resumed |
 //! | gateway stops | an async run is released after its commit in flight; the next owner resumes it |
 //!
 //! # Bounds
@@ -67,16 +69,18 @@
 //! * `select!` over all signals would poll each of them for every chunk, so `RunSignals` is a set of its own.
 //! * A timeout around a ledger write leaves the write in the queue, and it would commit unseen.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use domain::run::{Failure, FailureCode, Run};
 use futures_util::StreamExt as _;
 use protocol::id::RunId;
-use store::{AppendsClosed, CloseAppends, StoreError};
+use store::{AppendResults, AppendsClosed, CloseAppends, StoreError};
 
 use crate::deps::RunDeps;
 use crate::ending::internal_failure;
+use crate::live::LiveRun;
 use crate::notifier::RunWaiter;
 use runner_client::Results;
 
@@ -85,6 +89,8 @@ pub(crate) enum SourceRead {
     Chunk(Bytes),
     /// Appended results in the form in which they were sent.
     Appended(Vec<Vec<u8>>),
+    /// An append call that the next commit accepts.
+    Call(Arc<AppendResults>),
     End,
     Broken,
     Silent,
@@ -190,23 +196,38 @@ impl AppendCursor {
 /// Results that a runner appends through any replica.
 pub(super) struct AppendedSource<'a> {
     deps: &'a RunDeps,
+    live: &'a LiveRun,
     run: RunId,
     attempt: u32,
     epoch: i64,
     waiter: RunWaiter,
     cursor: AppendCursor,
+    /// Bytes of the results up to the cursor.
+    bytes: u64,
+    /// Calls in memory are taken once the backlog was read.
+    opens_after_backlog: bool,
 }
 
 impl<'a> AppendedSource<'a> {
-    pub(super) fn new(deps: &'a RunDeps, run: &Run) -> Self {
+    pub(super) fn new(deps: &'a RunDeps, live: &'a LiveRun, run: &Run) -> Self {
         Self {
             deps,
+            live,
             run: run.id,
             attempt: run.attempt,
             epoch: run.fencing_token,
             waiter: RunWaiter::of(&deps.notifier, run.id),
             cursor: AppendCursor::new(None),
+            bytes: 0,
+            opens_after_backlog: true,
         }
+    }
+
+    /// From now on, calls in memory are taken. Those that overtook the 202 are repeated.
+    fn open_inbox(&mut self) {
+        self.opens_after_backlog = false;
+        self.live.inbox.open();
+        self.deps.notifier.wake(self.run);
     }
 
     /// The same for a run that was taken over. It reports when the backlog was read.
@@ -217,6 +238,8 @@ impl<'a> AppendedSource<'a> {
 
     /// Accepts no more appends, and makes the rest the backlog. False: another process owns the run.
     pub(super) async fn close(&mut self) -> Result<bool, StoreError> {
+        self.opens_after_backlog = false;
+        self.live.inbox.stop();
         let closed = self.close_appends(false).await?;
         Ok(self.cursor.on_closed(closed))
     }
@@ -236,7 +259,11 @@ impl<'a> AppendedSource<'a> {
 
     async fn next(&mut self) -> SourceRead {
         loop {
-            if self.cursor.take_caught_up() {
+            let is_caught_up = self.cursor.take_caught_up();
+            if self.opens_after_backlog && self.cursor.backlog_end.is_none() {
+                self.open_inbox();
+            }
+            if is_caught_up {
                 return SourceRead::CaughtUp;
             }
             // Subscribe first, then look, so that no append is missed.
@@ -244,6 +271,9 @@ impl<'a> AppendedSource<'a> {
             let notified = notifications.notified();
             tokio::pin!(notified);
             notified.as_mut().enable();
+            if let Some(call) = self.next_call() {
+                return SourceRead::Call(call);
+            }
             let poll = self.deps.limits.poll;
             let pause = match self.look().await {
                 Ok(AppendRead::Found(read)) => return read,
@@ -270,12 +300,25 @@ impl<'a> AppendedSource<'a> {
         }
     }
 
+    /// The next call in memory.
+    fn next_call(&mut self) -> Option<Arc<AppendResults>> {
+        let read_through = self.cursor.read_through();
+        let inbox = &self.live.inbox;
+        let call = inbox.take(self.attempt, read_through, self.bytes)?;
+        for (number, raw) in &call.results {
+            self.cursor.read_through = *number;
+            self.bytes += raw.len() as u64;
+        }
+        Some(call)
+    }
+
     async fn look(&mut self) -> Result<AppendRead, StoreError> {
         let leases = self.deps.store.leases();
         // Read first: results from before the end of the lease are read after it.
         let heartbeat_millis = leases.heartbeat_remaining(self.run, self.attempt).await?;
         let read_through = self.cursor.read_through();
         if let Some((last, results)) = leases.appended_results(self.run, read_through).await? {
+            self.bytes += results.iter().map(|raw| raw.len() as u64).sum::<u64>();
             return Ok(AppendRead::Found(self.cursor.advance(last, results)));
         }
         if let Some(millis) = heartbeat_millis {
@@ -314,6 +357,7 @@ pub(super) fn end_of_input(read: &SourceRead) -> Failure {
         ),
         SourceRead::Chunk(_)
         | SourceRead::Appended(_)
+        | SourceRead::Call(_)
         | SourceRead::CaughtUp
         | SourceRead::Broken => (
             FailureCode::RunnerStreamTruncated,

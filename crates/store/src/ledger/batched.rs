@@ -7,6 +7,7 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::Value;
 
+use crate::async_runs::{accept_calls, refuse_overtaken};
 use crate::conversation::{lock_all, lock_runs, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
@@ -26,16 +27,23 @@ pub(crate) async fn append_all(
     if appends.is_empty() {
         return Ok(Vec::new());
     }
-    let moved = advance(tx, appends).await?;
-    let mut new = Vec::with_capacity(appends.len());
-    for append in written(appends, &moved) {
+    let mut refused = refuse_overtaken(tx, appends).await?;
+    let owned = appends.iter();
+    let owned = owned.filter(|append| !refused.contains_key(&append.run_id));
+    let owned: Vec<_> = owned.copied().collect();
+    let moved = advance(tx, &owned).await?;
+    let mut new = Vec::with_capacity(owned.len());
+    for append in written(&owned, &moved) {
         if !append.is_written(tx).await? {
             new.push(append);
         }
     }
     write_events(tx, &new).await?;
     failpoint::pass("relay.before_commit").await?;
-    let outcome = |append: &&Append| outcome(append, &moved, Vec::new());
+    let outcome = |append: &&Append| {
+        let refused = refused.remove(&append.run_id);
+        refused.unwrap_or_else(|| outcome(append, &moved, Vec::new()))
+    };
     Ok(appends.iter().map(outcome).collect())
 }
 
@@ -85,6 +93,7 @@ pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appen
 async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
     insert_segments(tx, appends).await?;
     insert_interactions(tx, appends).await?;
+    accept_calls(tx, appends).await?;
     record_judged(tx, appends).await?;
     let mut refusals = Vec::new();
     for append in appends {

@@ -1,6 +1,7 @@
 //! Events of a run with the other rows of their commit.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::normalize::{Rejection, RunQuestion, StateUpdate};
 use protocol::id::{RunId, WorkspaceId};
@@ -35,6 +36,8 @@ pub struct Append {
     pub interactions: Vec<NewInteraction>,
     /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,
+    /// Append calls that this commit accepts, in the order of their results. None with an end.
+    pub accepted: Vec<AcceptedCall>,
     pub terminal: Option<RunEnd>,
     /// Epoch milliseconds.
     pub at: i64,
@@ -45,6 +48,22 @@ impl Append {
     pub(crate) fn promotion(&self) -> Option<&Promotion> {
         self.terminal.as_ref()?.promotion.as_ref()
     }
+}
+
+/// An append call whose results are accepted by the commit that writes their events.
+#[derive(Clone, Debug)]
+pub struct AcceptedCall {
+    pub attempt: u32,
+    /// The run ends after this long without a heartbeat.
+    pub lease: Duration,
+    pub first: u64,
+    pub last: u64,
+    /// The results as a JSON list.
+    pub payload: String,
+    /// See [`crate::result_digest`].
+    pub digests: String,
+    /// Bytes of the results.
+    pub bytes: u64,
 }
 
 /// The end of a run, written with its last event.
@@ -69,6 +88,9 @@ pub enum Appended {
     Written { next: Vec<RunId> },
     /// The run has another owner, or has ended.
     Lost,
+    /// Another replica has accepted results with the numbers of `accepted`. Nothing is written: the owner resumes
+    /// the run behind the last validated result.
+    Overtaken,
 }
 
 /// A question to store.

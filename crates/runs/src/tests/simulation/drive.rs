@@ -357,7 +357,7 @@ impl Driver<'_> {
                     }
                 }
             }
-            Some(Ok(Appended::Lost)) => {}
+            Some(Ok(Appended::Lost | Appended::Overtaken)) => {}
             Some(Err(error)) => self.stop_driving(&error),
         }
     }
