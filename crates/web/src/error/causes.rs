@@ -154,6 +154,7 @@ impl From<StoreError> for ApiError {
         match error {
             StoreError::Db(_)
             | StoreError::Sqlite(_)
+            | StoreError::Postgres(_)
             | StoreError::Server { .. }
             | StoreError::OlderDatabase
             | StoreError::UnknownMigration(_)
