@@ -168,7 +168,8 @@ impl Commits {
         let Some(direct) = self.direct.as_ref().filter(|_| !batch.is_empty()) else {
             return Ok(());
         };
-        match self.in_time(Box::pin(direct.commit(batch))).await {
+        let commit = Box::pin(direct.commit(batch));
+        match self.tx_timeout.bound(commit).await {
             Ok(0) => {}
             Ok(_) => self.outage.end(),
             Err(error) if direct.is_final(&error) => {
@@ -285,7 +286,7 @@ impl Commits {
         let began = Instant::now();
         let enough = began + self.tx_timeout.silence / SILENCE_DIVISOR;
         let transaction = transact(&self.db, batch, enough, lock_wait, &self.outage);
-        let outcome = self.in_time(Box::pin(transaction)).await;
+        let outcome = self.tx_timeout.bound(Box::pin(transaction)).await;
         match &outcome {
             Ok(applied) => {
                 let items = applied.iter().filter(|one| !one.is_deferred()).count();
@@ -295,20 +296,6 @@ impl Commits {
             Err(error) => self.note_failure(error),
         }
         outcome
-    }
-
-    /// Runs a transaction under both timeouts.
-    async fn in_time<T>(
-        &self,
-        transaction: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        let began = Instant::now();
-        let outcome = self.tx_timeout.wait(transaction).await;
-        outcome.unwrap_or_else(|| {
-            // The connection may be dead, and the commit's outcome unknown: report it as unreachable.
-            tracing::error!("transaction timed out after {:?}", began.elapsed());
-            Err(StoreError::Unreachable)
-        })
     }
 
     fn note_failure(&self, error: &StoreError) {

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use crate::error::StoreError;
+
 /// Timeouts of one transaction. A dead connection sends no reply, and the outcome is then unknown. A slow
 /// database still replies, so each reply extends the wait up to `total`.
 #[derive(Clone, Copy, Debug)]
@@ -26,9 +28,23 @@ impl TxTimeout {
         }
     }
 
+    /// Awaits a transaction under both timeouts.
+    pub(super) async fn bound<T>(
+        self,
+        transaction: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        let began = Instant::now();
+        let outcome = self.wait(transaction).await;
+        outcome.unwrap_or_else(|| {
+            // The connection may be dead, and the commit's outcome unknown: report it as unreachable.
+            tracing::error!("transaction timed out after {:?}", began.elapsed());
+            Err(StoreError::Unreachable)
+        })
+    }
+
     /// Awaits `work` under both timeouts. `None`: timed out. Any wake-up counts as a reply; a queued item may
     /// cause one, and the total timeout still holds.
-    pub(super) async fn wait<T>(self, work: impl Future<Output = T>) -> Option<T> {
+    async fn wait<T>(self, work: impl Future<Output = T>) -> Option<T> {
         let end = Instant::now() + self.total;
         let (mut work, mut silence) = (pin!(work), pin!(sleep(self.silence)));
         poll_fn(|context| {
