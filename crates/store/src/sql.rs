@@ -160,6 +160,15 @@ pub(crate) fn columns<E: EntityTrait>(table: &str) -> String {
     names.collect::<Vec<_>>().join(", ")
 }
 
+/// Clause that locks the result rows of a statement until the commit. Empty on `SQLite`, which has one writer.
+pub(crate) fn row_lock(conn: &impl Sql) -> &'static str {
+    match conn.backend() {
+        // See `locked`.
+        DbBackend::Postgres => "FOR NO KEY UPDATE",
+        _ => "",
+    }
+}
+
 /// Locks the result rows until the commit. No lock on `SQLite`, which has one writer.
 pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {

@@ -8,8 +8,7 @@ use domain::normalize::StateUpdate;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::{
-    ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
-    Value,
+    ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder, QuerySelect, Value,
 };
 use uuid::Uuid;
 
@@ -21,7 +20,7 @@ use crate::model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 use crate::mutation::Mutation;
 use crate::repositories::StateRepository;
 use crate::shares::{KeyLimit, check_key_limits};
-use crate::sql::{PLAN_FENCE, Sql, SqlRow, padded, returned, text};
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, padded, returned, row_lock, text};
 use secrets::digest::sha256_hex;
 
 pub(crate) use document::delete_bodies_of_agent;
@@ -302,11 +301,7 @@ pub(crate) async fn find_locked(
     access: &StateAccess,
     key: &str,
 ) -> Result<Option<StateRecord>, StoreError> {
-    let lock = match tx.backend() {
-        DbBackend::Postgres => "FOR NO KEY UPDATE",
-        _ => "",
-    };
-    read_record(tx, access, key, lock).await
+    read_record(tx, access, key, row_lock(tx)).await
 }
 
 async fn read_record(
