@@ -1,10 +1,12 @@
 //! Storage of artifact contents: a directory or an S3 bucket. The bucket is accessed through the guarded client.
 
+pub mod durable;
 mod guarded;
 
+use std::collections::HashSet;
 use std::ops::Range;
 use std::path::{Path as FilePath, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::{Bytes, BytesMut};
 use futures_util::Stream;
@@ -17,6 +19,7 @@ use secrecy::{ExposeSecret as _, SecretString};
 use tokio_util::task::TaskTracker;
 use url::Url;
 
+use durable::{create_private, sync_name};
 use egress::Egress;
 use guarded::GuardedConnector;
 
@@ -72,6 +75,8 @@ pub struct ArtifactStore {
     objects: Option<Arc<dyn ObjectStore>>,
     /// Root of directory storage. Used to remove partial uploads of killed processes.
     directory: Option<PathBuf>,
+    /// Directories of contents whose names this process has synced: two hexadecimal digits, so few.
+    durable: Arc<Mutex<HashSet<PathBuf>>>,
     prefix: String,
     tasks: TaskTracker,
 }
@@ -86,7 +91,7 @@ impl ArtifactStore {
         let tasks = tasks.clone();
         match location {
             ArtifactLocation::Directory(directory) => {
-                make_private(directory)
+                create_private(directory)
                     .map_err(|error| ArtifactStoreError::Directory(directory.clone(), error))?;
                 if let Err(error) = make_all_private(directory) {
                     let (error, directory) =
@@ -100,6 +105,7 @@ impl ArtifactStore {
                 Ok(Self {
                     objects: Some(Arc::new(objects)),
                     directory: Some(directory.clone()),
+                    durable: Arc::default(),
                     prefix: String::new(),
                     tasks,
                 })
@@ -107,6 +113,7 @@ impl ArtifactStore {
             ArtifactLocation::Bucket(settings) => Ok(Self {
                 objects: Some(Arc::new(bucket(settings, egress)?)),
                 directory: None,
+                durable: Arc::default(),
                 prefix: settings.prefix.clone(),
                 tasks,
             }),
@@ -118,6 +125,7 @@ impl ArtifactStore {
         Self {
             objects: None,
             directory: None,
+            durable: Arc::default(),
             prefix: String::new(),
             tasks: TaskTracker::new(),
         }
@@ -193,15 +201,37 @@ impl ArtifactStore {
         }
     }
 
+    /// Creates the private parent directory of a content, and makes its name durable.
+    async fn hide(&self, path: &Path) -> Result<(), ArtifactStoreError> {
+        // `object_store` would create missing directories with the process's umask, readable by other users.
+        let Some(directory) = &self.directory else {
+            return Ok(());
+        };
+        let file = directory.join(path.as_ref());
+        let hidden = file.parent().unwrap_or(directory).to_owned();
+        if hidden.is_dir() && self.synced().contains(&hidden) {
+            return Ok(());
+        }
+        let new = hidden.clone();
+        // An existing directory may be new, too: another upload or a killed process has not synced it yet.
+        let making = move || create_private(&new).and_then(|()| sync_name(&new));
+        let made = tokio::task::spawn_blocking(making).await;
+        if let Err(error) = made.map_err(std::io::Error::other).flatten() {
+            return Err(ArtifactStoreError::Directory(hidden, error));
+        }
+        self.synced().insert(hidden);
+        Ok(())
+    }
+
+    // Valid after a panic: one call changes it.
+    fn synced(&self) -> MutexGuard<'_, HashSet<PathBuf>> {
+        let durable = self.durable.lock();
+        durable.unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn path(&self, key: &str) -> Path {
         Path::from(format!("{}/{key}", self.prefix))
     }
-}
-
-fn make_private(directory: &FilePath) -> std::io::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let mut builder = std::fs::DirBuilder::new();
-    builder.recursive(true).mode(0o700).create(directory)
 }
 
 /// Sets mode 0700 on existing content directories.
@@ -262,22 +292,10 @@ impl ArtifactWriter {
         Ok(())
     }
 
-    /// Creates the private parent directory of the content.
-    fn hide(&self) -> Result<(), ArtifactStoreError> {
-        // `object_store` would create missing directories with the process's umask, readable by other users.
-        let Some(directory) = &self.store.directory else {
-            return Ok(());
-        };
-        let file = directory.join(self.path.as_ref());
-        let hidden = file.parent().unwrap_or(directory);
-        make_private(hidden)
-            .map_err(|error| ArtifactStoreError::Directory(hidden.to_owned(), error))
-    }
-
     async fn send_part(&mut self) -> Result<(), ArtifactStoreError> {
         let part = self.pending.split().freeze();
         if self.upload.is_none() {
-            self.hide()?;
+            self.store.hide(&self.path).await?;
             // Begun late: a content smaller than one part needs a single request.
             let upload = self.store.objects()?.put_multipart(&self.path);
             self.upload = Some(upload.await?);
@@ -293,7 +311,7 @@ impl ArtifactWriter {
         // The content fits in the buffer: one PUT replaces the three calls of a multipart upload.
         if self.upload.is_none() {
             let all = self.pending.split().freeze();
-            self.hide()?;
+            self.store.hide(&self.path).await?;
             self.store.objects()?.put(&self.path, all.into()).await?;
             return Ok(());
         }

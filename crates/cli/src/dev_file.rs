@@ -29,7 +29,9 @@ pub fn write_private(file: &Path, text: &str) -> anyhow::Result<()> {
             .open(file)?;
         // The mode of `open` applies only to a new file.
         opened.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-        opened.write_all(text.as_bytes())
+        opened.write_all(text.as_bytes())?;
+        // An empty master key after a power cut would make all stored secrets unreadable.
+        opened.sync_all()
     };
     write().with_context(|| format!("cannot write {}", file.display()))
 }

@@ -1,10 +1,11 @@
 //! Opens the configured database. Only the owner can read the SQLite file.
 
 use std::fs::{File, OpenOptions, TryLockError};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};
+use blob_store::durable::create_private;
 use percent_encoding::percent_decode_str;
 use store::{Migrations, Store};
 use tokio_util::task::TaskTracker;
@@ -69,8 +70,7 @@ pub(crate) fn embedded_file(url: &str) -> Option<PathBuf> {
 fn make_private(path: &Path) -> std::io::Result<()> {
     if let Some(directory) = path.parent() {
         // Only new directories get the mode; an existing one may be shared on purpose.
-        let mut builder = std::fs::DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(directory)?;
+        create_private(directory)?;
     }
     private_file().open(path).map(drop)
 }

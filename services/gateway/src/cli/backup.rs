@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
+use blob_store::durable::sync_name;
 use serde_json::json;
 use store::copy_sqlite;
 use tar::Builder;
@@ -99,6 +100,7 @@ fn write(database: &Path, artifacts: Option<&Path>, file: &Path) -> anyhow::Resu
     let bytes = fs::metadata(&archive.path)?.len();
     // Only a complete archive gets the final name.
     fs::rename(&archive.path, file)
+        .and_then(|()| sync_name(file))
         .with_context(|| format!("cannot rename it to {}", file.display()))?;
     Ok(Backup {
         runs,
