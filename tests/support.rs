@@ -47,6 +47,7 @@ pub mod collector;
 pub mod connectors;
 pub mod database;
 pub mod deferred;
+pub mod disk;
 pub mod documents;
 pub mod fake_platforms;
 pub mod faulty_runner;
@@ -175,7 +176,16 @@ pub struct TempDirectory(PathBuf);
 
 impl TempDirectory {
     pub fn new() -> Self {
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("e2e-{}", Uuid::new_v4()));
+        Self::within(Path::new(env!("CARGO_TARGET_TMPDIR")))
+    }
+
+    /// Also reachable for servers, which run as another user.
+    pub fn reachable() -> Self {
+        Self::within(&std::env::temp_dir())
+    }
+
+    fn within(parent: &Path) -> Self {
+        let path = parent.join(format!("e2e-{}", Uuid::new_v4()));
         std::fs::create_dir_all(&path).unwrap();
         Self(path)
     }

@@ -1,5 +1,6 @@
 //! Crashes of the gateway under mixed load: SIGKILL at random moments, and an abort at each failpoint. After a
-//! restart on the same database, everything that it has acknowledged must hold (I1–I13).
+//! restart on the same database, everything that it has acknowledged must hold (I1–I13). So also after power cuts, which
+//! drop what the gateway did not sync.
 //!
 //! A thousand kills on each database take about twenty minutes each:
 //! ```sh
@@ -26,6 +27,8 @@ mod journal;
 mod kills;
 #[path = "crash/load.rs"]
 mod load;
+#[path = "crash/power_cuts.rs"]
+mod power_cuts;
 
 use serde_json::json;
 
@@ -36,12 +39,16 @@ use crate::support::{Engine, OwnStage};
 /// A gateway with one agent for each concurrency policy, and a runner that pulls steering messages and can be
 /// interrupted.
 async fn stage(engine: Engine, lease: &str) -> Option<OwnStage> {
+    stage_with(engine, |config| configure(config, lease)).await
+}
+
+async fn stage_with(engine: Engine, configure: impl FnOnce(&mut Config)) -> Option<OwnStage> {
     let mut manifest = manifest(RUNNER_ID);
     manifest["capabilities"]["steering"] = json!(true);
     manifest["capabilities"]["interrupt"] = json!(true);
     let runner = StubRunner::start_as(manifest).await;
     runner.answer_all(load::script);
-    OwnStage::of(engine, runner, |config| configure(config, lease)).await
+    OwnStage::of(engine, runner, configure).await
 }
 
 fn configure(config: &mut Config, lease: &str) {

@@ -253,7 +253,8 @@ impl GatewayProcess {
             let master = master_key();
             directory.write("master.key", &master);
             let file = config.write(&unused_loopback_address(), &database, &directory);
-            (database, Keys::create(master, &file).await, file)
+            let keys = Keys::create(master, &file, &config.environment).await;
+            (database, keys, file)
         } else {
             let template = Template::of(engine).await?;
             let database = template.copy(&directory).await;
@@ -466,7 +467,8 @@ pub struct Replica {
 impl Replica {
     /// Client with a new key of role `client`.
     pub async fn client(&self) -> Client {
-        Client::new(&self.client.url, &create_key("client", &self.file).await)
+        let key = create_key("client", &self.file, &self.environment).await;
+        Client::new(&self.client.url, &key)
     }
 
     /// The log of the replica.

@@ -6,11 +6,13 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Once;
+use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use uuid::Uuid;
 
 use super::database::rows;
+use super::disk::Disk;
 use super::repository::repository_file;
 use super::{skipped, until};
 
@@ -22,29 +24,72 @@ pub struct PostgresServer {
     pub address: SocketAddr,
     programs: PathBuf,
     directory: PathBuf,
+    /// Of a server on a [`Disk`].
+    environment: Vec<(&'static str, String)>,
 }
 
 impl PostgresServer {
     /// Returns `None` without the server's programs.
     pub async fn start() -> Option<Self> {
-        let server = Self::new()?;
-        server.program(
-            "initdb",
-            &[
-                "--username=postgres",
-                "--auth=trust",
-                "--encoding=UTF8",
-                "--no-sync",
-            ],
-        );
-        server.run("start");
-        server.execute("CREATE DATABASE runnel").await;
+        let unique = Uuid::new_v4();
+        let server = Self::create(std::env::temp_dir().join(format!("runnel-postgres-{unique}")))?;
+        server.start_first().await;
         Some(server)
+    }
+
+    /// Starts a server on a disk that loses power.
+    pub async fn start_on(disk: &Disk) -> Option<Self> {
+        if let Some((user, group)) = postgres_user() {
+            disk.own(user, group);
+        }
+        // A first sync of a new file also syncs its name on the file systems that PostgreSQL supports.
+        disk.sync_keeps_names();
+        let mut server = Self::create(disk.root().join("postgres"))?;
+        server.environment = disk.environment().into();
+        server.start_first().await;
+        Some(server)
+    }
+
+    async fn start_first(&self) {
+        self.run("start");
+        self.execute("CREATE DATABASE runnel").await;
+    }
+
+    /// Starts it again after all of its processes were killed.
+    pub fn restart(&self) {
+        // Names a process that may still wait for its parent; after a power cut it is none of these.
+        let _ = std::fs::remove_file(self.directory.join("postmaster.pid"));
+        self.run("start");
+    }
+
+    /// Kills all processes of a server on a stopped disk.
+    pub fn kill_processes(&self) {
+        let file = std::fs::read_to_string(self.directory.join("postmaster.pid")).unwrap();
+        let server = file.lines().next().unwrap().to_owned();
+        let kill = |signal: &str, processes: &[&str]| {
+            let status = Command::new("kill").arg(signal).args(processes).status();
+            assert!(status.unwrap().success(), "kill {signal} {processes:?}");
+        };
+        // A stopped server starts no more processes.
+        kill("-STOP", &[&server]);
+        let children = format!("/proc/{server}/task/{server}/children");
+        let children = std::fs::read_to_string(children).unwrap();
+        let mut processes: Vec<_> = children.split_whitespace().collect();
+        processes.push(&server);
+        kill("-KILL", &processes);
+        // A dead process without a parent that waits for it has no program any more.
+        let program = |process: &&str| std::fs::read_link(format!("/proc/{process}/exe"));
+        let is_running = |process: &&str| program(process).is_ok();
+        while processes.iter().any(is_running) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     /// Starts a streaming standby of this server.
     pub fn standby(&self) -> Self {
-        let standby = Self::new().unwrap();
+        let unique = Uuid::new_v4();
+        let directory = std::env::temp_dir().join(format!("runnel-postgres-{unique}"));
+        let standby = Self::new(directory).unwrap();
         let source = self.url("postgres");
         standby.program(
             "pg_basebackup",
@@ -60,7 +105,22 @@ impl PostgresServer {
         standby
     }
 
-    fn new() -> Option<Self> {
+    /// A new cluster, not yet started.
+    fn create(directory: PathBuf) -> Option<Self> {
+        let server = Self::new(directory)?;
+        server.program(
+            "initdb",
+            &[
+                "--username=postgres",
+                "--auth=trust",
+                "--encoding=UTF8",
+                "--no-sync",
+            ],
+        );
+        Some(server)
+    }
+
+    fn new(directory: PathBuf) -> Option<Self> {
         let Some(programs) = programs() else {
             skipped(
                 &NO_SERVER,
@@ -69,9 +129,7 @@ impl PostgresServer {
             );
             return None;
         };
-        let unique = Uuid::new_v4();
-        let [a, b, ..] = *unique.as_bytes();
-        let directory = std::env::temp_dir().join(format!("runnel-postgres-{unique}"));
+        let [a, b, ..] = *Uuid::new_v4().as_bytes();
         std::fs::create_dir(&directory).unwrap();
         std::fs::set_permissions(&directory, PermissionsExt::from_mode(0o700)).unwrap();
         own(&directory);
@@ -79,6 +137,7 @@ impl PostgresServer {
             address: SocketAddr::from((Ipv4Addr::new(127, a, b, 3), 5432)),
             programs,
             directory,
+            environment: Vec::new(),
         })
     }
 
@@ -127,8 +186,13 @@ impl PostgresServer {
     }
 
     fn run(&self, action: &str) {
+        let fsync = if self.environment.is_empty() {
+            "off"
+        } else {
+            "on"
+        };
         let options = format!(
-            "-c listen_addresses={} -c unix_socket_directories='' -c fsync=off",
+            "-c listen_addresses={} -c unix_socket_directories='' -c fsync={fsync}",
             self.address.ip()
         );
         let log = self.directory.join("log").display().to_string();
@@ -142,10 +206,16 @@ impl PostgresServer {
 
     fn program(&self, name: &str, arguments: &[&str]) {
         let mut command = as_postgres(&self.programs.join(name));
-        command.args(arguments).arg("--pgdata").arg(&self.directory);
+        let variables = self.environment.iter().map(|(name, value)| (name, value));
+        command
+            .envs(variables)
+            .args(arguments)
+            .arg("--pgdata")
+            .arg(&self.directory);
         // The server would keep an inherited pipe open.
         let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
-        assert!(status.unwrap().success(), "{name} {arguments:?}");
+        let log = || std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        assert!(status.unwrap().success(), "{name} {arguments:?}: {}", log());
     }
 }
 

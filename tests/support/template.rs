@@ -18,6 +18,9 @@ pub struct Template {
     pub keys: Keys,
 }
 
+/// Variables of the command that creates keys.
+type Environment<'a> = &'a [(&'static str, String)];
+
 /// Keys of a database.
 #[derive(Clone)]
 pub struct Keys {
@@ -33,12 +36,12 @@ pub struct Keys {
 
 impl Keys {
     /// Creates API keys by `runnel token create` in the database of this configuration.
-    pub async fn create(master: String, config: &Path) -> Self {
+    pub async fn create(master: String, config: &Path, environment: Environment<'_>) -> Self {
         Self {
             master,
-            client: create_key("client", config).await,
-            admin: create_key("admin", config).await,
-            owner: create_key("owner", config).await,
+            client: create_key("client", config, environment).await,
+            admin: create_key("admin", config, environment).await,
+            owner: create_key("owner", config, environment).await,
         }
     }
 }
@@ -87,20 +90,21 @@ async fn make(engine: Engine) -> Option<Template> {
         database.url()
     );
     let config = directory.write("runnel.toml", &config);
-    let keys = Keys::create(master_key, &config).await;
+    let keys = Keys::create(master_key, &config, &[]).await;
     let source = database.into_source();
     Some(Template { source, keys })
 }
 
 /// Creates an API key by `runnel token create`.
-pub async fn create_key(role: &str, config: &Path) -> String {
+pub async fn create_key(role: &str, config: &Path, environment: Environment<'_>) -> String {
     let mut command = Command::new(runnel());
     command
         .args([
             "token", "create", "--role", role, "--name", "e2e", "--json", "--config",
         ])
         .arg(config)
-        .envs([STUB_API_KEY, STUB_SECRET]);
+        .envs([STUB_API_KEY, STUB_SECRET])
+        .envs(environment.iter().map(|(name, value)| (name, value)));
     let printed = run(&mut command).await;
     assert!(printed.status.success(), "token create: {printed:?}");
     let created: Value = serde_json::from_str(&printed.stdout).unwrap();

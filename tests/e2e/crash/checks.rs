@@ -439,16 +439,19 @@ impl ConversationCheck<'_> {
             "" => String::new(),
             bot => format!("&bot_id={bot}"),
         };
-        let path = format!(
-            "/v1/conversations/{}/history?direction=forward&limit=100{bot}",
-            self.talk.conversation
-        );
+        let history = format!("/v1/conversations/{}/history", self.talk.conversation);
+        let path = format!("{history}?direction=forward&limit=100{bot}");
         let page = self.client.get(&path).await.body;
         let items = page["items"].as_array().unwrap();
-        let positions: Vec<_> = items
-            .iter()
-            .map(|item| item["seq"].as_u64().unwrap())
-            .collect();
+        // The search index has the words of each message.
+        for (role, word) in [("user", "hello"), ("assistant", "done")] {
+            let path = format!("{history}/search?query={word}&top_k=100{bot}");
+            let found = self.client.get(&path).await.expect(200).body;
+            let found = sequences(found["items"].as_array().unwrap().iter().rev());
+            let of_role = items.iter().filter(|item| item["role"] == role);
+            assert_eq!(found, sequences(of_role), "search for {word}: {items:?}");
+        }
+        let positions = sequences(items);
         assert!(
             positions.iter().copied().eq(1..=positions.len() as u64),
             "{positions:?}"
@@ -473,6 +476,12 @@ impl ConversationCheck<'_> {
         }
         assert!(messages.is_empty(), "unexpected messages: {messages:?}");
     }
+}
+
+/// Positions of transcript items.
+fn sequences<'a>(items: impl IntoIterator<Item = &'a Value>) -> Vec<u64> {
+    let items = items.into_iter();
+    items.map(|item| item["seq"].as_u64().unwrap()).collect()
 }
 
 fn sequence(event: &str) -> usize {

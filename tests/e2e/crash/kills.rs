@@ -96,15 +96,15 @@ impl KillStatistics {
 }
 
 /// Pseudo-random durations, reproducible by seed.
-struct RandomDurations(u64);
+pub struct RandomDurations(pub u64);
 
 impl RandomDurations {
-    fn up_to(&mut self, longest: Duration) -> Duration {
+    pub fn up_to(&mut self, longest: Duration) -> Duration {
         Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
     }
 
     /// Splitmix64.
-    fn next(&mut self) -> u64 {
+    pub fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
