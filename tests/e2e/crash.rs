@@ -13,6 +13,8 @@
 mod checks;
 #[path = "crash/client_disconnects.rs"]
 mod client_disconnects;
+#[path = "crash/clock_steps.rs"]
+mod clock_steps;
 #[path = "crash/deferred_results.rs"]
 mod deferred_results;
 #[path = "crash/dispatch_commit.rs"]

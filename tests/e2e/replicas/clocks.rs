@@ -1,40 +1,19 @@
 //! A replica with a wrong clock affects no other replica.
 
-use std::path::PathBuf;
-use std::sync::Once;
-
 use serde_json::json;
 
 use super::gated;
 use crate::support::client::message;
+use crate::support::faketime::faketime;
 use crate::support::gateway::Config;
 use crate::support::script::sse_and_wait;
-use crate::support::{OwnStage, Postgres, skipped, until};
-
-static SKIPPED: Once = Once::new();
-
-/// The faketime library; `None` with a printed notice if it is not installed.
-fn faketime() -> Option<String> {
-    let directories = ["/usr/lib", "/usr/lib64", "/usr/local/lib"];
-    let inside = |directory: &str| {
-        let below = std::fs::read_dir(directory).into_iter().flatten().flatten();
-        let below: Vec<PathBuf> = below.map(|entry| entry.path()).collect();
-        below.into_iter().chain([PathBuf::from(directory)])
-    };
-    let libraries = directories.iter().flat_map(|directory| inside(directory));
-    let mut libraries = libraries.map(|path| path.join("faketime/libfaketimeMT.so.1"));
-    let found = libraries.find(|library| library.exists());
-    if found.is_none() {
-        skipped(&SKIPPED, "faketime", "there is no libfaketime");
-    }
-    found.map(|library| library.display().to_string())
-}
+use crate::support::{OwnStage, Postgres, until};
 
 /// One clock is ahead by the queue timeout of an hour, one is late by slightly less. Only the time in the queue
 /// is measured by the replica's own clock.
 #[tokio::test]
 async fn clock_skew_of_an_hour_ends_no_run() {
-    let Some(library) = faketime() else { return };
+    let library = or_skip!(faketime());
     let queueing = |config: &mut Config| {
         // Long enough that a machine stall of a second or two loses no lease.
         "lease_seconds = 5".clone_into(&mut config.runs);
