@@ -27,7 +27,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let shared = BenchStubState::new(StubScript {
         deltas: 1,
         per_write: 1,
-        hold: true,
+        hold_after: Some(1),
     });
     let mut serving = JoinSet::new();
     serving.spawn(serve(listener, Arc::clone(&shared)));

@@ -130,6 +130,9 @@ pub(crate) enum Chunk {
 
 impl Framing {
     fn of(head: &str) -> anyhow::Result<Self> {
+        if head.starts_with("HTTP/1.1 204") {
+            return Ok(Self::Length(0));
+        }
         for (name, value) in head.lines().filter_map(|line| line.split_once(':')) {
             if name.eq_ignore_ascii_case("content-length") {
                 return Ok(Self::Length(value.trim().parse()?));

@@ -128,13 +128,7 @@ async fn hold(
     let full = resident(service.pid)?;
     model.release();
     read_to_end(streams, HELD_RESULTS).await?;
-    Ok(HeldMemory {
-        name: "connectors",
-        idle,
-        full,
-        streams: stream_count,
-        per_stream: (full as f64 - idle as f64) / stream_count as f64,
-    })
+    Ok(HeldMemory::of("connectors", stream_count, idle, full))
 }
 
 /// The gateway's side of the runner API, for one agent on the model server.

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::Options;
-use crate::held::HeldMemory;
+use crate::held::HeldFigures;
 use crate::load::LoadOutcome;
 use crate::rounds::Scenario;
 
@@ -133,26 +133,34 @@ pub(crate) fn print_rows(rows: &[ScenarioRow]) {
     );
 }
 
-pub(crate) fn print_held(held: &[HeldMemory]) {
-    let Some(yardstick) = held.iter().find(|one| one.name == BASELINE) else {
+pub(crate) fn print_held(held: &[HeldFigures]) {
+    let Some(yardstick) = held.iter().find(|one| one.memory.name == BASELINE) else {
         return;
     };
-    println!("\nmemory per held stream, {} of them", yardstick.streams);
+    let baseline = yardstick.memory.per_stream;
+    println!(
+        "\n{} held streams: memory of each, and the time of an event to all of them",
+        yardstick.memory.streams
+    );
     for one in held {
-        let (kib, ratio) = (
-            one.per_stream / 1024.0,
-            one.per_stream / yardstick.per_stream,
+        let memory = &one.memory;
+        let (kib, ratio) = (memory.per_stream / 1024.0, memory.per_stream / baseline);
+        let idle = memory.idle as f64 / (1024.0 * 1024.0);
+        let [p50, p99] = [50.0, 99.0].map(|at| percentile(&one.delivery_ms, at));
+        print!(
+            "{:<12} {:<8} {kib:>7.1} KiB {ratio:>6.2}  ({idle:.0} MiB without them)  p50 {p50:>7.1} ms  p99 {p99:>7.1} ms",
+            memory.name,
+            one.shape.name()
         );
-        let idle = one.idle as f64 / (1024.0 * 1024.0);
-        println!(
-            "{:<12} {kib:>7.1} KiB {ratio:>7.2}  ({idle:.0} MiB without them)",
-            one.name
-        );
+        match one.revocation_ms {
+            Some(revoked) => println!("  last byte {revoked:.0} ms after the revocation"),
+            None => println!(),
+        }
     }
 }
 
 /// Ratios of each round to the baseline of the same round.
-fn ratios(all: &[f64], yardstick: &[f64]) -> Vec<f64> {
+pub(crate) fn ratios(all: &[f64], yardstick: &[f64]) -> Vec<f64> {
     all.iter()
         .zip(yardstick)
         .map(|(one, other)| one / other)

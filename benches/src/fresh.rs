@@ -10,10 +10,11 @@ use url::Url;
 use uuid::Uuid;
 
 use crate::Options;
+use crate::database::Database;
 use crate::figures::{median, percentile, write};
 use crate::load::{LoadOutcome, LoadTarget, drive};
 use crate::process::machine;
-use crate::stage::{BenchStage, ConfigAdditions, Database, Gateway, play};
+use crate::stage::{BenchStage, ConfigAdditions, Gateway, play};
 use crate::stub::StubScript;
 
 /// Concurrent clients.
@@ -65,7 +66,7 @@ async fn measure(
     let script = StubScript {
         deltas: DELTAS,
         per_write: stage.options.per_write,
-        hold: false,
+        ..StubScript::default()
     };
     play(&stub.address, script).await?;
     let mut sides = Vec::new();

@@ -12,11 +12,12 @@ use tokio::task::JoinSet;
 
 use crate::Options;
 use crate::client::LoadConnection;
+use crate::database::Database;
 use crate::figures::{median, percentile, write};
 use crate::load::LoadTarget;
 use crate::model::{ItemLatencies, LatencySamples, ModelServer, print_waits};
 use crate::process::machine;
-use crate::stage::{BenchStage, ConfigAdditions, Database};
+use crate::stage::{BenchStage, ConfigAdditions};
 use crate::stub::RUNNER_ID;
 use runner::TokenRunner;
 
@@ -51,9 +52,9 @@ async fn measure(stage: &BenchStage, database: &Database) -> anyhow::Result<Valu
     let allow = format!("\"{}\"", model.address);
     let tables = tables(&model.address);
     let extra = ConfigAdditions {
-        runs: "",
         allow: &allow,
         tables: &tables,
+        ..ConfigAdditions::default()
     };
     let name = database.name;
     let (_gateway, target) = stage

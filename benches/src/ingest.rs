@@ -21,7 +21,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
     let script = StubScript {
         deltas: 1,
         per_write: 1,
-        hold: false,
+        ..StubScript::default()
     };
     play(&stub.address, script).await?;
     let mut figures = Vec::new();

@@ -16,6 +16,9 @@ const WARM_UP: Duration = Duration::from_millis(500);
 /// Maximum failures that are kept as text; all are counted.
 const MAX_FAILURE_TEXTS: usize = 3;
 
+/// Runs of one conversation in a fixed load. A service that grows has more conversations, not longer ones.
+const CONVERSATION_RUNS: usize = 20;
+
 /// A measured process, and the form of its requests.
 #[derive(Clone)]
 pub(crate) struct LoadTarget {
@@ -43,7 +46,10 @@ impl LoadTarget {
              \"input\":{{\"text\":\"hello big world\"}}}}"
         );
         let (path, about) = match &self.ask {
-            RequestKind::Runner => ("/runs", format!("runnel-run-id: {}\r\n", Uuid::nil())),
+            RequestKind::Runner => {
+                let about = format!("runnel-run-id: {}\r\n", Uuid::nil());
+                ("/runs", about)
+            }
             RequestKind::Gateway { key } => {
                 let own = Uuid::now_v7();
                 let about = format!("authorization: Bearer {key}\r\nidempotency-key: {own}\r\n");
@@ -92,6 +98,13 @@ struct Counts {
 }
 
 impl Counts {
+    fn new(phase: Phase) -> Rc<Self> {
+        Rc::new(Self {
+            phase: Cell::new(phase),
+            outcome: RefCell::default(),
+        })
+    }
+
     fn count(&self, count: impl FnOnce(&mut LoadOutcome)) {
         if self.phase.get() == Phase::Counting {
             count(&mut self.outcome.borrow_mut());
@@ -116,10 +129,7 @@ pub(crate) async fn drive(
     events: u64,
     seconds: f64,
 ) -> anyhow::Result<LoadOutcome> {
-    let counts = Rc::new(Counts {
-        phase: Cell::new(Phase::WarmUp),
-        outcome: RefCell::default(),
-    });
+    let counts = Counts::new(Phase::WarmUp);
     let local = LocalSet::new();
     let working: Vec<_> = (0..clients)
         .map(|client| {
@@ -150,6 +160,60 @@ pub(crate) async fn drive(
             Ok(outcome)
         })
         .await
+}
+
+/// A fixed number of runs by concurrent clients.
+#[derive(Clone, Copy)]
+pub(crate) struct FixedLoad {
+    pub(crate) clients: usize,
+    /// Runs of each client.
+    pub(crate) runs: usize,
+    /// Events of each run, with the terminal one.
+    pub(crate) events: u64,
+    /// Number of the first conversation.
+    pub(crate) first_conversation: usize,
+}
+
+/// Makes these runs, all of them counted. Fails on the first error.
+pub(crate) async fn complete(target: &LoadTarget, load: FixedLoad) -> anyhow::Result<LoadOutcome> {
+    let counts = Counts::new(Phase::Counting);
+    let local = LocalSet::new();
+    let pid = target.pid.context("a process of its own")?;
+    let (used, begin) = (cpu(pid)?, Instant::now());
+    let clients: Vec<_> = (0..load.clients)
+        .map(|client| {
+            let (target, counts) = (target.clone(), Rc::clone(&counts));
+            local.spawn_local(async move { complete_own(&target, client, load, &counts).await })
+        })
+        .collect();
+    let all = async {
+        for client in clients {
+            client.await??;
+        }
+        anyhow::Ok(())
+    };
+    local.run_until(all).await?;
+    let mut outcome = counts.outcome.take();
+    outcome.seconds = begin.elapsed().as_secs_f64();
+    outcome.cpu = cpu(pid)?.saturating_sub(used).as_secs_f64();
+    Ok(outcome)
+}
+
+/// Makes the runs of one client.
+async fn complete_own(
+    target: &LoadTarget,
+    client: usize,
+    load: FixedLoad,
+    counts: &Counts,
+) -> anyhow::Result<()> {
+    let mut connection = None;
+    for number in 0..load.runs {
+        let own = client + load.clients * (number / CONVERSATION_RUNS);
+        let conversation = load.first_conversation + own;
+        one_run(target, conversation, load.events, counts, &mut connection).await?;
+        counts.count(|outcome| outcome.runs += 1);
+    }
+    Ok(())
 }
 
 async fn work(target: &LoadTarget, client: usize, events: u64, counts: &Counts) {
@@ -191,10 +255,11 @@ async fn one_run(
         counts.count(|outcome| outcome.events += stream.events - before);
     };
     let status = connection.answer(read).await?;
+    let total = begin.elapsed();
     ensure!(status == 200, "HTTP {status}");
     ensure!(stream.is_complete(events), "incomplete: {stream:?}");
-    let first = first.context("no event")?.as_secs_f64() * 1000.0;
-    let total = begin.elapsed().as_secs_f64() * 1000.0;
+    let first = first.unwrap_or(total).as_secs_f64() * 1000.0;
+    let total = total.as_secs_f64() * 1000.0;
     counts.count(|outcome| {
         outcome.first_event_ms.push(first);
         outcome.run_ms.push(total);

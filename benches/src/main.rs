@@ -12,6 +12,10 @@ mod cancel;
 mod client;
 mod compare;
 mod connectors;
+mod cost;
+mod database;
+mod disk;
+mod disk_use;
 mod figures;
 mod fresh;
 mod graph;
@@ -96,6 +100,12 @@ enum Command {
     /// The same tasks by a loop of tool calls and by declared graphs of actions: model calls, tokens, time,
     /// success.
     Compare(compare::CompareArgs),
+    /// Bytes and syncs of a short run on the disk, and its CPU as a ratio to the proxy.
+    Disk {
+        /// Runs of each target in a round. Fewer than 1,000 show the CPU of the proxy too coarsely.
+        #[arg(long, default_value_t = 3_000)]
+        runs: usize,
+    },
     /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
@@ -103,7 +113,7 @@ enum Command {
     Graph,
     /// The rule check of a host call among many grants. Runs without a gateway.
     Rights,
-    /// Memory per held stream only.
+    /// Held streams of many runs and of one run: memory, time of a delivery, end after the revocation of the key.
     Held,
     /// Requests of the Local Agent to the gateway, and the latency that both add to model and tool.
     Agent {
@@ -128,6 +138,7 @@ fn main() -> anyhow::Result<()> {
         Command::All => one_thread(rounds::run(&options)),
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
+        Command::Disk { runs } => one_thread(disk_use::run(&options, runs)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
         Command::Rights => rights::run(&options),
@@ -140,7 +151,7 @@ fn main() -> anyhow::Result<()> {
             let stage = stage::BenchStage::new(&options).await?;
             let held = held::measure(&stage).await?;
             figures::print_held(&held);
-            let held: Vec<_> = held.iter().map(held::HeldMemory::to_json).collect();
+            let held: Vec<_> = held.iter().map(held::HeldFigures::to_json).collect();
             figures::write(&options, &serde_json::json!({"held": held}))
         }),
     }

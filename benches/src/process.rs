@@ -1,4 +1,4 @@
-//! CPU time and memory of a process, from the kernel's accounting.
+//! CPU time, memory and writes of a process, from the kernel's accounting.
 
 use std::fs;
 use std::time::Duration;
@@ -10,14 +10,39 @@ const TICK: Duration = Duration::from_millis(10);
 
 /// User and system time of a process, over all its threads.
 pub(crate) fn cpu(pid: u32) -> anyhow::Result<Duration> {
+    // Fields 14 and 15 of the complete line.
+    Ok(TICK * (stat_field(pid, 11)? + stat_field(pid, 12)?))
+}
+
+/// The parent of a process.
+pub(crate) fn parent(pid: u32) -> anyhow::Result<u32> {
+    stat_field(pid, 1)
+}
+
+/// A number in `/proc/PID/stat`, counted from the field after the name.
+fn stat_field(pid: u32, field: usize) -> anyhow::Result<u32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
     // The process name is in brackets and may hold any character.
     let (_, rest) = stat.rsplit_once(')').context("a line of /proc/PID/stat")?;
-    let fields: Vec<_> = rest.split_whitespace().collect();
-    let ticks =
-        |field: usize| -> anyhow::Result<u32> { Ok(fields.get(field).context("times")?.parse()?) };
-    // Fields 14 and 15 of the complete line.
-    Ok(TICK * (ticks(11)? + ticks(12)?))
+    let value = rest.split_whitespace().nth(field);
+    Ok(value.context("a field of /proc/PID/stat")?.parse()?)
+}
+
+/// The children that a process with one thread has started and that still run.
+pub(crate) fn children(pid: u32) -> anyhow::Result<Vec<u32>> {
+    let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))?;
+    let children = children.split_whitespace().map(str::parse);
+    Ok(children.collect::<Result<_, _>>()?)
+}
+
+/// Bytes that a process and its ended children caused to be written to a disk: those of pages that it made dirty.
+pub(crate) fn written(pid: u32) -> anyhow::Result<u64> {
+    let counters = fs::read_to_string(format!("/proc/{pid}/io"))
+        .with_context(|| format!("/proc/{pid}/io is not readable: run as its owner or as root"))?;
+    let bytes = counters
+        .lines()
+        .find_map(|line| line.strip_prefix("write_bytes: "));
+    Ok(bytes.context("write_bytes")?.parse()?)
 }
 
 /// The resident memory of a process, in bytes.

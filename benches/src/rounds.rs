@@ -66,7 +66,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         Vec::new()
     };
     figures::print_held(&held);
-    let held: Vec<_> = held.iter().map(held::HeldMemory::to_json).collect();
+    let held: Vec<_> = held.iter().map(held::HeldFigures::to_json).collect();
     let figures = json!({
         "machine": machine(), "durable_write_ms": durable, "rounds": options.rounds,
         "seconds": options.seconds, "per_write": options.per_write,
@@ -134,7 +134,7 @@ async fn measure(
             let script = StubScript {
                 deltas: scenario.deltas,
                 per_write: options.per_write,
-                hold: false,
+                ..StubScript::default()
             };
             play(&stub.address, script).await?;
             for (number, target) in targets.iter().enumerate() {

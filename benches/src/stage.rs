@@ -14,11 +14,15 @@ use uuid::Uuid;
 
 use crate::Options;
 use crate::client::LoadConnection;
+use crate::database::Database;
 use crate::load::{LoadTarget, RequestKind};
 use crate::stub::{RUNNER_ID, StubScript};
 
 /// The secret shared by the gateway and its runner.
 pub(crate) const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
+
+/// Configuration file of a gateway, in its directory.
+const CONFIG_FILE: &str = "runnel.toml";
 
 /// Prints the listen address of this process.
 pub(crate) fn announce(listener: &TcpListener) -> anyhow::Result<()> {
@@ -75,30 +79,23 @@ pub(crate) struct Gateway {
     pub(crate) key: String,
 }
 
+/// An API key and its id.
+pub(crate) struct CreatedKey {
+    pub(crate) id: String,
+    pub(crate) key: String,
+}
+
 /// Additions to a gateway's configuration file.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct ConfigAdditions<'a> {
+    /// Lines of section `[server]`.
+    pub(crate) server: &'a str,
     /// Lines of section `[runs]`.
     pub(crate) runs: &'a str,
     /// A further entry of `egress.allow`, in quotes.
     pub(crate) allow: &'a str,
     /// Tables at the end of the file.
     pub(crate) tables: &'a str,
-}
-
-/// The database of a measured gateway.
-pub(crate) struct Database {
-    pub(crate) name: &'static str,
-    /// `None`: an SQLite file of its own.
-    url: Option<String>,
-}
-
-impl Database {
-    /// A database on a server.
-    pub(crate) fn at(name: &'static str, url: &str) -> Self {
-        let url = Some(url.to_owned());
-        Self { name, url }
-    }
 }
 
 /// The gateway's binary, the working directory, and the options.
@@ -199,13 +196,9 @@ impl BenchStage {
 
     /// The measured databases: SQLite, and PostgreSQL if given.
     pub(crate) fn databases(&self) -> Vec<Database> {
-        let sqlite = Database {
-            name: "sqlite",
-            url: None,
-        };
         let postgres = self.options.postgres.as_deref();
         let postgres = postgres.map(|url| Database::at("postgres", url));
-        [sqlite].into_iter().chain(postgres).collect()
+        [Database::sqlite()].into_iter().chain(postgres).collect()
     }
 
     /// Writes the shared secret and returns its path.
@@ -225,12 +218,13 @@ impl BenchStage {
         extra: ConfigAdditions<'_>,
     ) -> anyhow::Result<(Gateway, LoadTarget)> {
         let text = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[egress]\nallow = [\"{runner}\", {allow}]\n[runs]\n{runs}\n\
+            "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[egress]\nallow = [\"{runner}\", {allow}]\n[runs]\n{runs}\n\
              [[runner_endpoints]]\nname = \"stub\"\nbase_url = \"http://{runner}\"\n\
              secret = \"file:{secret}\"\n\
              [[agents]]\nname = \"main\"\nevent_types = [\"message.received\"]\n\
              scope = {{ kind = \"global\" }}\nrunner_id = \"{RUNNER_ID}\"\n\
              resource_policy = {{ history = [\"page\"] }}\n{tables}",
+            server = extra.server,
             allow = extra.allow,
             runs = extra.runs,
             tables = extra.tables,
@@ -248,19 +242,16 @@ impl BenchStage {
     ) -> anyhow::Result<(Gateway, LoadTarget)> {
         let directory = self.directory.join(instance);
         fs::create_dir_all(&directory)?;
-        let url = database.url.clone().unwrap_or_else(|| {
-            let file = directory.join("runnel.db");
-            format!("sqlite://{}", file.display())
-        });
+        let url = database.url(&directory);
         let master_key = directory.join("master.key");
         fs::write(&master_key, &self.master_key)?;
-        let config = directory.join("runnel.toml");
+        let config = directory.join(CONFIG_FILE);
         let settings = format!(
             "[auth]\nmaster_key = \"file:{}\"\n[database]\nurl = \"{url}\"\n{text}",
             master_key.display()
         );
         fs::write(&config, settings)?;
-        let key = self.create_key(&config).await?;
+        let key = self.create_key(instance, "client").await?.key;
         let mut command = Command::new(&self.binary);
         command.arg("serve").arg("--config").arg(&config);
         let log = directory.join("stderr.log");
@@ -276,16 +267,26 @@ impl BenchStage {
         Ok((Gateway { served, key }, target))
     }
 
-    async fn create_key(&self, config: &Path) -> anyhow::Result<String> {
+    /// Creates an API key of this role for the gateway with this directory, by its command.
+    pub(crate) async fn create_key(
+        &self,
+        instance: &str,
+        role: &str,
+    ) -> anyhow::Result<CreatedKey> {
         let mut command = Command::new(&self.binary);
-        command.args(["token", "create", "--role", "client", "--name", "bench"]);
+        command.args(["token", "create", "--role", role, "--name", "bench"]);
+        let config = self.directory.join(instance).join(CONFIG_FILE);
         let output = command.args(["--json", "--config"]).arg(config).output();
         let output = output.await.context("the gateway's binary does not run")?;
         let created: Value = serde_json::from_slice(&output.stdout).with_context(|| {
             let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
             format!("no API key: {complaint}")
         })?;
-        Ok(created["key"].as_str().context("no API key")?.to_owned())
+        let text = |name: &str| created[name].as_str().map(str::to_owned);
+        Ok(CreatedKey {
+            id: text("id").context("no id of an API key")?,
+            key: text("key").context("no API key")?,
+        })
     }
 }
 
@@ -363,8 +364,21 @@ pub(crate) async fn release(stub: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Lets each held stream send one more event.
+pub(crate) async fn tick(stub: &str) -> anyhow::Result<()> {
+    let status = post(stub, "/tick", "{}").await?;
+    ensure!(status == 200, "the stub runner answered {status}");
+    Ok(())
+}
+
 /// Connections and runs that the stub runner has accepted.
 pub(crate) async fn stub_counts(stub: &str) -> anyhow::Result<(u64, u64)> {
+    let counts = control(stub).await?;
+    let count = |name: &str| counts[name].as_u64().context("a count");
+    Ok((count("connections")?, count("runs")?))
+}
+
+async fn control(stub: &str) -> anyhow::Result<Value> {
     let mut connection = LoadConnection::open(stub).await?;
     connection
         .send(b"GET /control HTTP/1.1\r\nhost: stub\r\n\r\n")
@@ -373,9 +387,7 @@ pub(crate) async fn stub_counts(stub: &str) -> anyhow::Result<(u64, u64)> {
     connection
         .answer(|part| body.extend_from_slice(part))
         .await?;
-    let stub_counts: Value = serde_json::from_slice(&body)?;
-    let count = |name: &str| stub_counts[name].as_u64().context("a count");
-    Ok((count("connections")?, count("runs")?))
+    Ok(serde_json::from_slice(&body)?)
 }
 
 async fn post(address: &str, path: &str, body: &str) -> anyhow::Result<u16> {

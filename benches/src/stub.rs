@@ -25,29 +25,38 @@ pub(crate) struct StubScript {
     pub(crate) deltas: usize,
     /// Events per write.
     pub(crate) per_write: usize,
-    /// After the deltas, wait for a release or a closed connection.
-    pub(crate) hold: bool,
+    /// Writes before the hold: then one more for each tick, and the rest after a release.
+    pub(crate) hold_after: Option<usize>,
 }
 
 impl StubScript {
     pub(crate) fn to_json(self) -> Value {
-        json!({"deltas": self.deltas, "per_write": self.per_write, "hold": self.hold})
+        json!({
+            "deltas": self.deltas, "per_write": self.per_write, "hold_after": self.hold_after,
+        })
     }
 }
 
 /// A prepared response; `ids` are the offsets of the run id.
 struct StubResponse {
+    script: StubScript,
     bytes: Vec<u8>,
     ids: Vec<usize>,
-    /// The ends of the writes; if the script holds, the last part waits for the release.
+    /// The ends of the writes.
     ends: Vec<usize>,
-    hold: bool,
+}
+
+/// Signals to held runs, counted since the start.
+#[derive(Clone, Copy, Default)]
+struct HoldSignals {
+    ticks: u64,
+    releases: u64,
 }
 
 /// Counters of the stub, and its current response.
 pub(crate) struct BenchStubState {
     prepared: Mutex<Arc<StubResponse>>,
-    released: watch::Sender<u64>,
+    signals: watch::Sender<HoldSignals>,
     connections: AtomicU64,
     runs: AtomicU64,
     /// Times at which a held run received its cancel, and at which its socket closed.
@@ -59,7 +68,7 @@ impl BenchStubState {
     pub(crate) fn new(script: StubScript) -> Arc<Self> {
         Arc::new(Self {
             prepared: Mutex::new(Arc::new(prepare(script))),
-            released: watch::Sender::new(0),
+            signals: watch::Sender::default(),
             connections: AtomicU64::new(0),
             runs: AtomicU64::new(0),
             cancelled: Mutex::default(),
@@ -73,7 +82,7 @@ impl BenchStubState {
         let script = StubScript {
             deltas: count("deltas")?,
             per_write: count("per_write")?.max(1),
-            hold: settings.get("hold")?.as_bool()?,
+            hold_after: count("hold_after"),
         };
         let prepared = Arc::new(prepare(script));
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = prepared;
@@ -118,10 +127,10 @@ fn prepare(script: StubScript) -> StubResponse {
     ends.retain(|end| *end > 0);
     // The head goes with the first event.
     StubResponse {
+        script,
         bytes,
         ids,
         ends,
-        hold: script.hold,
     }
 }
 
@@ -177,7 +186,11 @@ async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) ->
                 write_response(&mut socket, "200 OK", &seen).await?;
             }
             ("POST", "/release") => {
-                shared.released.send_modify(|count| *count += 1);
+                shared.signals.send_modify(|signals| signals.releases += 1);
+                write_response(&mut socket, "200 OK", &json!({})).await?;
+            }
+            ("POST", "/tick") => {
+                shared.signals.send_modify(|signals| signals.ticks += 1);
                 write_response(&mut socket, "200 OK", &json!({})).await?;
             }
             ("POST", path) if path.ends_with("/cancel") => {
@@ -205,24 +218,30 @@ async fn run(
             answer[*at..at + run.len()].copy_from_slice(run.as_bytes());
         }
     }
-    let mut released = shared.released.subscribe();
-    let mut from = 0;
-    let (last, before) = prepared.ends.split_last().expect("an answer has an end");
-    for end in before {
+    let mut signals = shared.signals.subscribe();
+    let begin = *signals.borrow();
+    let script = prepared.script;
+    let free = script.hold_after.unwrap_or(usize::MAX);
+    let (mut from, last) = (0, prepared.ends.len() - 1);
+    for (number, end) in prepared.ends.iter().enumerate() {
+        if let Some(beyond) = number.checked_sub(free) {
+            let may_write = |now: &HoldSignals| {
+                let is_due = number < last && now.ticks - begin.ticks > beyond as u64;
+                is_due || now.releases != begin.releases
+            };
+            let mut byte = [0];
+            tokio::select! {
+                _ = signals.wait_for(may_write) => {}
+                _ = socket.read(&mut byte) => {
+                    note(&shared.closed, run);
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
+            }
+        }
         socket.write_all(&answer[from..*end]).await?;
         from = *end;
     }
-    if prepared.hold {
-        let mut byte = [0];
-        tokio::select! {
-            _ = released.changed() => {}
-            _ = socket.read(&mut byte) => {
-                note(&shared.closed, run);
-                return Err(io::ErrorKind::ConnectionAborted.into());
-            }
-        }
-    }
-    socket.write_all(&answer[from..*last]).await
+    Ok(())
 }
 
 /// The manifest of one runner with permission for these models.
