@@ -28,6 +28,7 @@ pub(crate) async fn run(options: &Options) -> anyhow::Result<()> {
         deltas: 1,
         per_write: 1,
         hold_after: Some(1),
+        ..StubScript::default()
     });
     let mut serving = JoinSet::new();
     serving.spawn(serve(listener, Arc::clone(&shared)));

@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod appends;
 mod cancel;
 mod client;
 mod compare;
@@ -31,6 +32,7 @@ mod rights;
 mod rounds;
 mod runner_binary;
 mod stage;
+mod steps;
 mod stub;
 
 use std::path::PathBuf;
@@ -106,6 +108,12 @@ enum Command {
         #[arg(long, default_value_t = 3_000)]
         runs: usize,
     },
+    /// Awaited and unawaited steps of a run, next to Restate: rate, bytes and syncs. Needs Node and npm.
+    Steps {
+        /// Runs of each target in a round.
+        #[arg(long, default_value_t = 320)]
+        runs: usize,
+    },
     /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
@@ -139,6 +147,7 @@ fn main() -> anyhow::Result<()> {
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
         Command::Disk { runs } => one_thread(disk_use::run(&options, runs)),
+        Command::Steps { runs } => one_thread(steps::run(&options, runs)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
         Command::Rights => rights::run(&options),

@@ -1,4 +1,5 @@
-//! A cheap runner: its response is prepared, and each event is one write, like a model's tokens.
+//! A cheap runner: its response is prepared, and each event is one write, like a model's tokens. It can also answer
+//! 202 and append its results.
 
 use std::collections::HashMap;
 use std::io;
@@ -9,14 +10,18 @@ use std::time::Instant;
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::appends::AppendingRun;
 use crate::stage::announce;
 
 pub(crate) const RUNNER_ID: &str = "plugin:bench/stub/default";
 /// Placeholder of the run id in the prepared response.
 const RUN_ID_PLACEHOLDER: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Queued runs whose appends have not begun. Full: their connections wait.
+const BEGINNING: usize = 1024;
 
 /// The stub's current script.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,12 +32,15 @@ pub(crate) struct StubScript {
     pub(crate) per_write: usize,
     /// Writes before the hold: then one more for each tick, and the rest after a release.
     pub(crate) hold_after: Option<usize>,
+    /// Answer 202 and append the results, each after the response to the one before.
+    pub(crate) is_async: bool,
 }
 
 impl StubScript {
     pub(crate) fn to_json(self) -> Value {
         json!({
             "deltas": self.deltas, "per_write": self.per_write, "hold_after": self.hold_after,
+            "is_async": self.is_async,
         })
     }
 }
@@ -59,6 +67,8 @@ pub(crate) struct BenchStubState {
     signals: watch::Sender<HoldSignals>,
     connections: AtomicU64,
     runs: AtomicU64,
+    /// Results that a gateway has accepted from async runs.
+    appended: Arc<AtomicU64>,
     /// Times at which a held run received its cancel, and at which its socket closed.
     pub(crate) cancelled: Mutex<HashMap<String, Instant>>,
     pub(crate) closed: Mutex<HashMap<String, Instant>>,
@@ -71,6 +81,7 @@ impl BenchStubState {
             signals: watch::Sender::default(),
             connections: AtomicU64::new(0),
             runs: AtomicU64::new(0),
+            appended: Arc::default(),
             cancelled: Mutex::default(),
             closed: Mutex::default(),
         })
@@ -83,6 +94,7 @@ impl BenchStubState {
             deltas: count("deltas")?,
             per_write: count("per_write")?.max(1),
             hold_after: count("hold_after"),
+            is_async: settings.get("is_async")?.as_bool()?,
         };
         let prepared = Arc::new(prepare(script));
         *self.prepared.lock().unwrap_or_else(PoisonError::into_inner) = prepared;
@@ -100,6 +112,17 @@ fn note(times: &Mutex<HashMap<String, Instant>>, run: &str) {
 }
 
 fn prepare(script: StubScript) -> StubResponse {
+    if script.is_async {
+        let bytes = Vec::from("HTTP/1.1 202 Accepted\r\ncontent-length: 0\r\n\r\n");
+        let ends = vec![bytes.len()];
+        let ids = Vec::new();
+        return StubResponse {
+            script,
+            bytes,
+            ids,
+            ends,
+        };
+    }
     let mut bytes = Vec::from(
         "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n",
     );
@@ -142,14 +165,20 @@ pub(crate) async fn serve_as_process() -> anyhow::Result<()> {
 }
 
 pub(crate) async fn serve(listener: TcpListener, shared: Arc<BenchStubState>) {
-    let mut connections = JoinSet::new();
+    let (mut connections, mut appending) = (JoinSet::new(), JoinSet::new());
+    let (begin, mut begun) = mpsc::channel::<AppendingRun>(BEGINNING);
     loop {
         tokio::select! {
             accepted = listener.accept() => if let Ok((socket, _)) = accepted {
                 shared.connections.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(serve_connection(socket, Arc::clone(&shared)));
+                connections.spawn(serve_connection(socket, Arc::clone(&shared), begin.clone()));
             },
+            // The tasks are not those of the connections, which the gateway may close meanwhile.
+            Some(run) = begun.recv() => {
+                appending.spawn(run.append_all(Arc::clone(&shared.appended)));
+            }
             Some(_) = connections.join_next() => {}
+            Some(_) = appending.join_next() => {}
         }
     }
 }
@@ -163,13 +192,24 @@ pub(crate) struct StubRequest {
 }
 
 /// Serves requests in order until the peer closes.
-async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) -> io::Result<()> {
+async fn serve_connection(
+    mut socket: TcpStream,
+    shared: Arc<BenchStubState>,
+    begin: mpsc::Sender<AppendingRun>,
+) -> io::Result<()> {
     socket.set_nodelay(true)?;
     let mut buffer = Vec::with_capacity(16 * 1024);
     let mut answer = Vec::new();
     while let Some(request) = read_request(&mut socket, &mut buffer).await? {
         match (request.method.as_str(), request.path.as_str()) {
-            ("POST", "/runs") => run(&mut socket, &shared, &request.run, &mut answer).await?,
+            ("POST", "/runs") => {
+                let script = run(&mut socket, &shared, &request.run, &mut answer).await?;
+                if script.is_async {
+                    let run = AppendingRun::of(&request.run, &request.body, script.deltas);
+                    let run = run.ok_or(io::ErrorKind::InvalidData)?;
+                    let _ = begin.send(run).await;
+                }
+            }
             ("GET", "/runners") => write_response(&mut socket, "200 OK", &manifests(&[])).await?,
             ("POST", "/control") => {
                 let status = match shared.play(&request.body) {
@@ -182,6 +222,7 @@ async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) ->
                 let seen = json!({
                     "connections": shared.connections.load(Ordering::Relaxed),
                     "runs": shared.runs.load(Ordering::Relaxed),
+                    "appended": shared.appended.load(Ordering::Relaxed),
                 });
                 write_response(&mut socket, "200 OK", &seen).await?;
             }
@@ -203,12 +244,13 @@ async fn serve_connection(mut socket: TcpStream, shared: Arc<BenchStubState>) ->
     Ok(())
 }
 
+/// Sends the prepared response, and returns its script.
 async fn run(
     socket: &mut TcpStream,
     shared: &BenchStubState,
     run: &str,
     answer: &mut Vec<u8>,
-) -> io::Result<()> {
+) -> io::Result<StubScript> {
     shared.runs.fetch_add(1, Ordering::Relaxed);
     let prepared = shared.prepared();
     answer.clear();
@@ -241,7 +283,7 @@ async fn run(
         socket.write_all(&answer[from..*end]).await?;
         from = *end;
     }
-    Ok(())
+    Ok(script)
 }
 
 /// The manifest of one runner with permission for these models.
