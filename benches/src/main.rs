@@ -8,6 +8,7 @@
 )]
 
 mod agent;
+mod append;
 mod appends;
 mod cancel;
 mod client;
@@ -114,6 +115,8 @@ enum Command {
         #[arg(long, default_value_t = 320)]
         runs: usize,
     },
+    /// Ledger events of async runs, as a share of a log that only appends and syncs.
+    Append,
     /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
@@ -135,6 +138,9 @@ enum Command {
     /// The proxy that only forwards.
     #[command(hide = true)]
     Passthrough { upstream: String },
+    /// The log that only appends and syncs.
+    #[command(hide = true)]
+    AppendLog { file: PathBuf },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -146,8 +152,10 @@ fn main() -> anyhow::Result<()> {
         Command::All => one_thread(rounds::run(&options)),
         Command::Cancel => one_thread(cancel::run(&options)),
         Command::Ingest => one_thread(ingest::run(&options)),
+        Command::AppendLog { file } => many_threads(append::serve(file)),
         Command::Disk { runs } => one_thread(disk_use::run(&options, runs)),
         Command::Steps { runs } => one_thread(steps::run(&options, runs)),
+        Command::Append => one_thread(append::run(&options)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
         Command::Rights => rights::run(&options),

@@ -296,6 +296,16 @@ impl Drop for BenchStage {
     }
 }
 
+/// The log that only appends and syncs.
+pub(crate) async fn append_log(stage: &BenchStage) -> anyhow::Result<MeasuredProcess> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command
+        .arg("append-log")
+        .arg(stage.directory.join("append.log"));
+    let served = MeasuredProcess::start(&mut command, Stdio::inherit()).await;
+    served.context("the log does not start")
+}
+
 /// The proxy that only forwards.
 pub(crate) async fn passthrough(upstream: &str) -> anyhow::Result<MeasuredProcess> {
     let mut command = Command::new(std::env::current_exe()?);
@@ -369,6 +379,12 @@ pub(crate) async fn tick(stub: &str) -> anyhow::Result<()> {
     let status = post(stub, "/tick", "{}").await?;
     ensure!(status == 200, "the stub runner answered {status}");
     Ok(())
+}
+
+/// Results of async runs that a gateway has accepted from the stub runner.
+pub(crate) async fn appended(stub: &str) -> anyhow::Result<u64> {
+    let counts = control(stub).await?;
+    counts["appended"].as_u64().context("a count")
 }
 
 /// Connections and runs that the stub runner has accepted.
