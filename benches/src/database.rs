@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use anyhow::Context as _;
 use sqlx::{Connection as _, PgConnection};
 
 use crate::process::parent;
@@ -50,5 +51,19 @@ impl Database {
         let server = (name.trim() == "postgres").then(|| parent(backend));
         connection.close().await?;
         server.transpose()
+    }
+
+    /// Bytes of the database, without its log.
+    pub(crate) async fn size(&self, directory: &Path) -> anyhow::Result<u64> {
+        let Some(url) = &self.url else {
+            let file = fs::metadata(directory.join(FILE));
+            return Ok(file.context("there is no database file")?.len());
+        };
+        let mut connection = PgConnection::connect(url).await?;
+        let size: i64 = sqlx::query_scalar("SELECT pg_database_size(current_database())")
+            .fetch_one(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(u64::try_from(size)?)
     }
 }

@@ -21,6 +21,7 @@ mod disk_use;
 mod figures;
 mod fresh;
 mod graph;
+mod growth;
 mod harness;
 mod held;
 mod host;
@@ -117,6 +118,8 @@ enum Command {
     },
     /// Ledger events of async runs, as a share of a log that only appends and syncs.
     Append,
+    /// Short runs, lists and the file at several numbers of runs, and the deletion of old ledgers under load.
+    Growth(growth::GrowthArgs),
     /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
@@ -156,6 +159,7 @@ fn main() -> anyhow::Result<()> {
         Command::Disk { runs } => one_thread(disk_use::run(&options, runs)),
         Command::Steps { runs } => one_thread(steps::run(&options, runs)),
         Command::Append => one_thread(append::run(&options)),
+        Command::Growth(args) => one_thread(growth::run(&options, &args)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
         Command::Rights => rights::run(&options),
