@@ -129,6 +129,12 @@ impl StoreError {
             .is_some_and(|code| is_conflict_code(&code))
     }
 
+    /// True when the database has certainly rolled the transaction back: results of its items are void. The row of a
+    /// taken key may look like one that a void result has written.
+    pub(crate) fn is_rolled_back(&self) -> bool {
+        matches!(self, Self::Taken) || self.is_contention()
+    }
+
     /// True after a lock timeout: only work that needs this lock has to wait.
     pub(crate) fn is_lock_wait(&self) -> bool {
         self.postgres_code().is_some_and(|code| code == "55P03")

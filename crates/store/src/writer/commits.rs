@@ -193,23 +193,27 @@ impl Commits {
 
     async fn try_all(&self, batch: &mut [Box<dyn Item>]) -> Result<Vec<Applied>, StoreError> {
         // Remembered before the try: results of earlier tries may be committed and must stay.
-        let untold: Vec<_> = batch.iter().map(|item| item.has_no_result()).collect();
-        match self.try_once(batch, None).await {
-            Err(error) if error.is_contention() && !error.is_lock_wait() => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    items = batch.len(),
-                    "batch aborted by a conflict with another writer, retrying"
-                );
-            }
-            outcome => return outcome,
-        }
-        // The rollback is certain: new results may use batch operations again.
-        for (item, untold) in batch.iter_mut().zip(untold) {
-            if untold {
-                item.discard_result();
+        let had_none: Vec<_> = batch.iter().map(|item| item.has_no_result()).collect();
+        let outcome = self.try_once(batch, None).await;
+        let Err(error) = &outcome else {
+            return outcome;
+        };
+        if error.is_rolled_back() {
+            // New results may use batch operations again.
+            for (item, had_none) in batch.iter_mut().zip(had_none) {
+                if had_none {
+                    item.discard_result();
+                }
             }
         }
+        if !error.is_contention() || error.is_lock_wait() {
+            return outcome;
+        }
+        tracing::debug!(
+            error = error as &dyn std::error::Error,
+            items = batch.len(),
+            "batch aborted by a conflict with another writer, retrying"
+        );
         self.try_once(batch, None).await
     }
 

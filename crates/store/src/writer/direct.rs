@@ -188,8 +188,8 @@ impl DirectCommits {
                 applied
             }
         };
-        if applied.as_ref().is_err_and(StoreError::is_contention) {
-            // The rollback is certain: the pool may use batch operations for these items.
+        if applied.as_ref().is_err_and(StoreError::is_rolled_back) {
+            // The pool may use batch operations for these items.
             for index in batch_plan.events.iter().chain(&batch_plan.others) {
                 batch[*index].discard_result();
             }
