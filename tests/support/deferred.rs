@@ -60,10 +60,14 @@ impl Deferred {
     }
 
     /// Appends to a gateway that crashes as it writes these results to the ledger: before or after its response.
-    pub async fn append_before_crash(&self, results: &[Value]) {
-        if let Ok(answer) = Self::try_append(&self.host, results).await {
+    /// True when they were acknowledged.
+    pub async fn append_before_crash(&self, results: &[Value]) -> bool {
+        let answer = Self::try_append(&self.host, results).await;
+        let is_acknowledged = answer.is_ok();
+        if let Ok(answer) = answer {
             assert_eq!(answer.status, 200, "{}", answer.body);
         }
+        is_acknowledged
     }
 
     pub async fn heartbeat(&self) -> ApiResponse {
