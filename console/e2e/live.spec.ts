@@ -43,7 +43,7 @@ test("long answer shows its end as it streams, then its beginning, and all of it
   stream.end(message(long), completed);
   await expect(answer).toContainText("begin word");
   await expect(answer).not.toContainText("word end");
-  await answer.getByRole("button", { name: "Show all (60,009 characters)" }).click();
+  await answer.getByRole("button", { name: "Show all (60009 characters)" }).click();
   await expect(answer).toContainText("word end");
 });
 
