@@ -57,7 +57,7 @@ pub enum PowerLoss {
     Torn,
 }
 
-/// What one cut did to unsynced writes and names.
+/// Numbers of unsynced writes that cuts drop, tear or let survive, and of names that they undo.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LostWrites {
     pub dropped: usize,
@@ -291,7 +291,7 @@ const HEADER: usize = 40;
 /// Disks write sectors of this size as one.
 const SECTOR: u64 = 512;
 
-/// What a cut leaves of a write.
+/// State of a write after a cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Unsynced,

@@ -382,7 +382,7 @@ fn files_of(disk: &Disk) -> BTreeMap<String, String> {
     entries.map(read).collect()
 }
 
-/// What a cut leaves of the scripts above.
+/// The files of the scripts above after a cut.
 #[tokio::test]
 async fn cut_drops_unsynced_writes_and_names() {
     let mut left: BTreeMap<String, String> = [
