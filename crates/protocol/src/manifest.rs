@@ -55,6 +55,9 @@ pub struct AgentRunnerManifest {
     pub context: ContextPolicy,
     #[serde(default)]
     pub config_schema: Vec<FormItem>,
+    /// Seconds that a resumable runner works on while no gateway is attached. Default: 120.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume_within_seconds: Option<u32>,
     /// For display and diagnostics only.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
@@ -77,6 +80,7 @@ impl AgentRunnerManifest {
             permissions: Permissions::default(),
             context: ContextPolicy::default(),
             config_schema: Vec::new(),
+            resume_within_seconds: None,
             metadata: JsonObject::new(),
         }
     }
@@ -141,6 +145,8 @@ pub struct Capabilities {
     pub skill_authoring: bool,
     pub steering: bool,
     pub interactions: bool,
+    /// The runner works on while no gateway is attached, and serves `resume_run`.
+    pub resumable: bool,
 }
 
 impl Default for Capabilities {
@@ -159,6 +165,7 @@ impl Default for Capabilities {
             skill_authoring: false,
             steering: false,
             interactions: false,
+            resumable: false,
         }
     }
 }

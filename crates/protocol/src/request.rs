@@ -49,6 +49,7 @@ pub enum EndpointAction {
     ListRunners,
     Run,
     Cancel,
+    Resume,
 }
 
 /// Body of `POST {base}/runs/{run_id}/cancel`.
@@ -58,4 +59,19 @@ pub struct CancelRequest {
     pub run_id: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
+}
+
+/// Body of `POST {base}/runs/{run_id}/resume` (`docs/protocol.md`, Resumable runs).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ResumeRequest {
+    pub run_id: String,
+    pub runner_id: RunnerId,
+    /// Number of this attempt: above that of the run request and of each earlier resume. The tokens of earlier
+    /// attempts are invalid.
+    pub attempt: u32,
+    /// Sequence of the last result that the gateway has stored. Absent: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<u64>,
+    pub host: HostAccess,
 }
