@@ -2,6 +2,8 @@
 
 mod words; // capabilities and permissions
 
+use std::time::Duration;
+
 use protocol::PROTOCOL_VERSION;
 use protocol::admin::Fault;
 use protocol::id::RunnerId;
@@ -19,8 +21,11 @@ mod flags;
 pub const MAX_RUNNERS: usize = 256;
 /// Maximum warnings for one manifest.
 const MAX_WARNINGS: usize = 50;
+/// Default and maximum of `resume_within_seconds`.
+const RESUME_SECONDS: u32 = 120;
+const MAX_RESUME_SECONDS: u32 = 3600;
 /// Known manifest fields. Other fields are ignored with a warning, because peers may be newer.
-const FIELDS: [&str; 13] = [
+const FIELDS: [&str; 14] = [
     "id",
     "name",
     "label",
@@ -34,6 +39,7 @@ const FIELDS: [&str; 13] = [
     "component_kind",
     "usages",
     "supported_event_patterns",
+    "resume_within_seconds",
 ];
 
 /// Result of the discovery of one endpoint.
@@ -62,6 +68,13 @@ pub struct IncompatibleManifest {
     pub id: RunnerId,
     pub reason: String,
     pub raw: Value,
+}
+
+/// Returns the time that a resumable runner works on without a gateway. `None`: its runs cannot be resumed.
+pub fn resume_window(manifest: &AgentRunnerManifest) -> Option<Duration> {
+    let seconds = manifest.resume_within_seconds.unwrap_or(RESUME_SECONDS);
+    let window = Duration::from_secs(u64::from(seconds));
+    manifest.capabilities.resumable.then_some(window)
 }
 
 /// Validates a complete answer `{"runners": […]}`.
@@ -198,6 +211,7 @@ fn validate_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault>
         permissions,
         context: context_policy(object.get("context"), &mut warnings)?,
         config_schema: config_schema(object.get("config_schema"))?,
+        resume_within_seconds: resume_within(object)?,
         metadata: optional(object, "metadata", "must be an object")?.unwrap_or_default(),
         id,
     };
@@ -214,6 +228,15 @@ fn validate_manifest(index: usize, raw: &Value) -> Result<ManifestResult, Fault>
         manifest,
         warnings,
     })))
+}
+
+fn resume_within(object: &Map<String, Value>) -> Result<Option<u32>, Fault> {
+    let message = "must be an integer from 1 to 3600";
+    let seconds: Option<u32> = optional(object, "resume_within_seconds", message)?;
+    if seconds.is_some_and(|seconds| !(1..=MAX_RESUME_SECONDS).contains(&seconds)) {
+        return Err(Fault::new("/resume_within_seconds", message));
+    }
+    Ok(seconds)
 }
 
 fn protocol_version(object: &Map<String, Value>) -> Result<String, Fault> {

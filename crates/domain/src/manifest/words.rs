@@ -14,7 +14,7 @@ use super::{mapping, typed};
 use crate::form::escape_pointer;
 use crate::nearest::nearest;
 
-pub(super) const CAPABILITIES: [&str; 12] = [
+pub(super) const CAPABILITIES: [&str; 13] = [
     "streaming",
     "tool_calling",
     "knowledge_retrieval",
@@ -27,6 +27,7 @@ pub(super) const CAPABILITIES: [&str; 12] = [
     "skill_authoring",
     "steering",
     "interactions",
+    "resumable",
 ];
 pub(super) const PERMISSIONS: [&str; 12] = [
     "models",
@@ -67,6 +68,7 @@ pub(super) fn capabilities(
             "skill_authoring" => &mut found.skill_authoring,
             "steering" => &mut found.steering,
             "interactions" => &mut found.interactions,
+            "resumable" => &mut found.resumable,
             _ => {
                 warnings.push(unknown_word(
                     at,
