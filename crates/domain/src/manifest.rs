@@ -559,8 +559,8 @@ mod tests {
         let unknown = mistyped_words(&found.accepted[0].warnings).count();
         assert_eq!(unknown, 0, "{:?}", found.accepted[0].warnings);
         for (words, listed) in [
-            (json!(Capabilities::default()), CAPABILITIES),
-            (json!(Permissions::default()), PERMISSIONS),
+            (json!(Capabilities::default()), &CAPABILITIES[..]),
+            (json!(Permissions::default()), &PERMISSIONS),
         ] {
             let mut words = words.as_object().unwrap().keys();
             assert!(words.all(|word| listed.contains(&word.as_str())));
