@@ -82,6 +82,13 @@ async def endless(_: RunContext) -> typing.AsyncIterator[str]:
     await asyncio.Event().wait()
 
 
+@endpoint.runner("plugin:acme/test/counter", capabilities={"resumable": True})
+async def counter(_: RunContext) -> typing.AsyncIterator[str]:
+    """Counts, also while no connection is attached."""
+    for number in range(10):
+        yield f"{number} "
+
+
 def serve(framework: str) -> None:
     """Prints the address first, as `Endpoint.serve` does."""
     if framework == "own":

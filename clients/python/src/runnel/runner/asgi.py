@@ -17,7 +17,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_BODY_SECONDS = 30.0
+_BODY_SECONDS, _CLOSE_SECONDS = 30.0, 1.0
 
 
 async def serve_asgi(endpoint: Endpoint, scope: Any, receive: Receive, send: Send) -> None:
@@ -77,14 +77,17 @@ async def _respond(response: Response, receive: Receive, send: Send) -> None:
     # Nothing is sent while a run is silent, so a closed connection shows in `receive` only.
     sending = asyncio.ensure_future(_send_frames(response, start, send))
     leaving = asyncio.ensure_future(_disconnected(receive))
+    replaced = asyncio.ensure_future(response.frames.replaced.wait())
     try:
-        await asyncio.wait((sending, leaving), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((sending, leaving, replaced), return_when=asyncio.FIRST_COMPLETED)
+        if replaced.done():
+            # The frames end, unless the peer of this connection takes no more bytes.
+            await asyncio.wait((sending,), timeout=_CLOSE_SECONDS)
     finally:
-        leaving.cancel()
-        if not sending.done():
-            sending.cancel()
-        await asyncio.gather(sending, leaving, return_exceptions=True)
-        # Ends the function of the run, also if no frame was sent.
+        for task in (sending, leaving, replaced):
+            task.cancel()
+        await asyncio.gather(sending, leaving, replaced, return_exceptions=True)
+        # Detaches the run, also if no frame was sent.
         await response.frames.aclose()
 
 

@@ -45,6 +45,7 @@ class Capabilities(TypedDict, total=False):
     skill_authoring: bool
     steering: bool
     interactions: bool
+    resumable: bool
 
 
 class AgentEventContext(TypedDict):
@@ -206,6 +207,16 @@ class AgentRunRequest(TypedDict):
     host: HostAccess
 
 
+class ResumeRequest(TypedDict):
+    """Body of `POST /runs/{run_id}/resume`. `after` is the sequence of the last result that the gateway has stored."""
+
+    run_id: str
+    runner_id: str
+    attempt: int
+    after: NotRequired[int | None]
+    host: HostAccess
+
+
 class AgentRunnerManifest(TypedDict):
     """Manifest of a runner: identity, capabilities, permissions, configuration form."""
 
@@ -217,6 +228,7 @@ class AgentRunnerManifest(TypedDict):
     capabilities: NotRequired[Capabilities]
     permissions: NotRequired[Permissions]
     config_schema: NotRequired[list[Json]]
+    resume_within_seconds: NotRequired[int | None]
     component_kind: NotRequired[str | None]
     usages: NotRequired[list[str]]
     supported_event_patterns: NotRequired[list[str]]

@@ -8,14 +8,16 @@ import logging
 import os
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import httpx
 
 from ..types import Json
 from ..webhooks import SeenIds, SignatureError, Webhook
-from .context import AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions
+from ._runs import Runs
+from ._stream import ResultStream, RunFrames
+from .context import AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions, ResumeRequest
 from .execution import Execution, RunFunction
 from .host import HostApi
 from .run import RunContext
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from . import asgi, wsgi
 
 log = logging.getLogger("runnel.runner")
+
+_RESUME_WITHIN_SECONDS = 120
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -46,25 +50,6 @@ class Response:
     headers: dict[str, str]
     body: bytes = b""
     frames: RunFrames | None = None
-
-
-class RunFrames(AsyncIterator[bytes]):
-    """Server-sent events of a run. The run is live until they end or are closed."""
-
-    def __init__(self, frames: AsyncGenerator[bytes, None], ended: Callable[[], object]) -> None:
-        self._frames, self._ended = frames, ended
-
-    async def __anext__(self) -> bytes:
-        try:
-            return await anext(self._frames)
-        except BaseException:
-            self._ended()
-            raise
-
-    async def aclose(self) -> None:
-        """Ends the run, also one whose events were never read."""
-        self._ended()
-        await self._frames.aclose()
 
 
 class Rejection(Exception):
@@ -110,7 +95,7 @@ class Endpoint:
         self._max_runs, self._keep_alive, self._transport = max_runs, keep_alive_seconds, transport
         self._manifests: dict[str, AgentRunnerManifest] = {}
         self._functions: dict[str, RunFunction] = {}
-        self._live: dict[str, Execution] = {}
+        self._runs = Runs()
         self._wsgi: wsgi.WsgiApp | None = None
 
     def runner(
@@ -122,13 +107,15 @@ class Endpoint:
         permissions: Permissions | None = None,
         capabilities: Capabilities | None = None,
         config_schema: Iterable[Json] = (),
+        resume_within_seconds: int | None = None,
     ) -> Callable[[Function], Function]:
         """Serves the decorated function as the runner `plugin:{author}/{plugin}/{name}`; `acme/echo` is short for
         `plugin:acme/echo/default`.
 
         The function is an `async def` with one argument, the `RunContext`. It yields text and results, or returns
-        text. `permissions` is the most that an agent of it can be granted. Another id, or one that is defined twice,
-        raises `ValueError`.
+        text. `permissions` is the most that an agent of it can be granted. With the capability `resumable` a run works
+        on for `resume_within_seconds` (120) after its connection, until a gateway resumes it. Another id, or one that
+        is defined twice, raises `ValueError`.
         """
         runner_id = _long_id(runner_id)
         if runner_id in self._manifests:
@@ -154,6 +141,8 @@ class Endpoint:
         }
         if description is not None:
             manifest["description"] = _localized(description)
+        if resume_within_seconds is not None:
+            manifest["resume_within_seconds"] = resume_within_seconds
 
         def register(function: Function) -> Function:
             self._manifests[runner_id] = manifest
@@ -197,7 +186,9 @@ class Endpoint:
         if action == "list_runners":
             return _json(200, {"runners": list(self._manifests.values())})
         if action == "run":
-            return self._start(cast(AgentRunRequest, body), signed_at)
+            return self._start(cast(AgentRunRequest, body), _attempt(request), signed_at)
+        if action == "resume":
+            return self._resume(cast(ResumeRequest, body), signed_at)
         return self._cancel(str(body.get("run_id")))
 
     def _authenticate(self, request: Request) -> int:
@@ -213,35 +204,66 @@ class Endpoint:
             raise Rejection(409, "conflict", "this webhook-id was used before")
         return signed_at
 
-    def _start(self, request: AgentRunRequest, signed_at: int) -> Response:
+    def _start(self, request: AgentRunRequest, attempt: int, signed_at: int) -> Response:
         function = self._functions.get(request["runner_id"])
         if function is None:
             raise Rejection(404, "not_found", f"there is no runner {request['runner_id']} here")
-        context = request["context"]
+        context, manifest = request["context"], self._manifests[request["runner_id"]]
         run_id = context["run_id"]
-        if run_id in self._live:
+        if run_id in self._runs.live:
             raise Rejection(409, "conflict", f"run {run_id} is live already")
-        if len(self._live) >= self._max_runs:
+        if len(self._runs.live) >= self._max_runs:
             raise Rejection(503, "rate_limited", "all places for runs are taken", retry_after=1)
+        resume_within = _resume_within(manifest)
         deadline_at = context["runtime"].get("deadline_at")
-        host = HostApi(request["host"], deadline_at, float(signed_at), self._transport)
-        permissions = self._manifests[request["runner_id"]].get("permissions")
-        execution = Execution(RunContext(context, host, permissions), function, self._keep_alive)
-        headers = {
-            "content-type": "text/event-stream",
-            "cache-control": "no-cache, no-transform",
-            "x-accel-buffering": "no",
-        }
-        self._live[run_id] = execution
-        frames = RunFrames(execution.frames(), lambda: self._live.pop(run_id, None))
-        return Response(200, headers, frames=frames)
+        host = HostApi(request["host"], deadline_at, float(signed_at), self._transport, resume_within)
+        stream = ResultStream(self._keep_alive, resume_within)
+        Execution(RunContext(context, host, manifest.get("permissions")), function, stream, self._runs)
+        return _streamed(stream.attach(attempt, 0))
+
+    def _resume(self, request: ResumeRequest, signed_at: int) -> Response:
+        run_id, attempt, after = request["run_id"], request["attempt"], request.get("after") or 0
+        stream = self._runs.stream_of(run_id)
+        if stream is None or stream.resume_within is None:
+            raise Rejection(404, "not_found", f"there is no run {run_id} here")
+        if attempt <= stream.attempt:
+            raise Rejection(409, "conflict", f"run {run_id} has attempt {stream.attempt}")
+        if not stream.buffer.has_after(after):
+            # The gateway ends the run after this response.
+            stream.abandon()
+            raise Rejection(404, "not_found", f"results after {after} of run {run_id} are dropped")
+        if (execution := self._runs.live.get(run_id)) is not None:
+            execution.run.host.move(request["host"], float(signed_at))
+        return _streamed(stream.attach(attempt, after))
 
     def _cancel(self, run_id: str) -> Response:
-        execution = self._live.get(run_id)
+        execution = self._runs.live.get(run_id)
         if execution is None:
             raise Rejection(404, "not_found", f"there is no run {run_id} here")
         execution.cancel()
         return _json(202, {})
+
+
+def _streamed(frames: RunFrames) -> Response:
+    headers = {
+        "content-type": "text/event-stream",
+        "cache-control": "no-cache, no-transform",
+        "x-accel-buffering": "no",
+    }
+    return Response(200, headers, frames=frames)
+
+
+def _attempt(request: Request) -> int:
+    """Number of the attempt that a run begins with."""
+    stated = request.headers.get("runnel-attempt", "")
+    return int(stated) if stated.isdecimal() else 1
+
+
+def _resume_within(manifest: AgentRunnerManifest) -> float | None:
+    """Seconds that a run works on without a connection; None without the capability."""
+    if not manifest.get("capabilities", {}).get("resumable"):
+        return None
+    return manifest.get("resume_within_seconds") or _RESUME_WITHIN_SECONDS
 
 
 def _action(request: Request) -> tuple[str, Json]:
@@ -249,25 +271,25 @@ def _action(request: Request) -> tuple[str, Json]:
     call = f"{request.method} {request.path.rstrip('/')}"
     if call == "GET /runners":
         return "list_runners", {}
-    parts = request.path.strip("/").split("/")
-    if request.method == "POST" and len(parts) == 3 and (parts[0], parts[2]) == ("runs", "cancel"):
-        return "cancel", {"run_id": parts[1]}
-    if call not in ("POST /runs", "POST "):
+    run_call = re.fullmatch(r"POST /*runs/([^/]+)/(cancel|resume)", call)
+    if run_call is not None and run_call[2] == "cancel":
+        return "cancel", {"run_id": run_call[1]}
+    if run_call is None and call not in ("POST /runs", "POST "):
         raise Rejection(404, "not_found", "there is no such route")
     try:
         body = json.loads(request.body)
-        action = "run" if call == "POST /runs" else body["action"]
-        if action == "run":
-            _check(body)
+        action = run_call[2] if run_call else "run" if call == "POST /runs" else body["action"]
+        if action in _CHECKS:
+            _CHECKS[action](body)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         message = f"the body is no request of the runner protocol: {type(error).__name__} {error}"
         raise Rejection(400, "invalid_argument", message) from None
-    if action not in ("list_runners", "run", "cancel"):
-        raise Rejection(400, "invalid_argument", "action is not list_runners, run or cancel")
+    if action not in ("list_runners", "cancel", *_CHECKS):
+        raise Rejection(400, "invalid_argument", "action is not list_runners, run, resume or cancel")
     return action, body
 
 
-def _check(body: Any) -> None:
+def _check_run(body: Any) -> None:
     """Raises if a field is missing that the adapter itself reads."""
     context = body["context"]
     for part, names in (
@@ -280,6 +302,17 @@ def _check(body: Any) -> None:
             part[name]
     for name in ("input", "resources", "runtime"):
         context[name].get("")
+
+
+def _check_resume(body: Any) -> None:
+    for part, names in ((body, ("run_id",)), (body["host"], ("base_url", "token", "token_expires_at"))):
+        for name in names:
+            part[name]
+    if not (isinstance(body["attempt"], int) and isinstance(body.get("after") or 0, int)):
+        raise TypeError("attempt or after is no number")
+
+
+_CHECKS = {"run": _check_run, "resume": _check_resume}
 
 
 def _long_id(text: str) -> str:

@@ -1,4 +1,4 @@
-"""One run: a function's results as server-sent events, with exactly one terminal event."""
+"""One run: the results of its function, with exactly one terminal."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from ..errors import ApiError
 from ..events import TERMINAL
 from ..types import Json
 from . import results
+from ._runs import Runs
+from ._stream import ResultStream
 from .failure import RunFailed
 from .models import NoModelError
 from .results import Result
@@ -28,88 +30,70 @@ RunFunction = Union[  # noqa: UP007
     Callable[[RunContext], AsyncIterator[Yielded]], Callable[[RunContext], Awaitable[Yielded | None]]
 ]
 
-GREETING, KEEP_ALIVE = b": run\n\n", b": alive\n\n"
 # The gateway gives a cancelled run 5 s to end.
 _CANCEL_GRACE = 3.0
 
 
 class Execution:
-    """Executes one run while its response is read."""
+    """Executes one run in a task of its own. `stream` has its results."""
 
-    def __init__(self, run: RunContext, function: RunFunction, keep_alive_seconds: float) -> None:
-        self.run = run
-        self._function, self._keep_alive = function, keep_alive_seconds
-        # Full: the function waits until the gateway has read its last result.
-        self._queue: asyncio.Queue[Result] = asyncio.Queue(1)
-        self._task: asyncio.Task[None] | None = None
-        self._cancelled = asyncio.Event()
+    def __init__(self, run: RunContext, function: RunFunction, stream: ResultStream, runs: Runs) -> None:
+        self.run, self.stream = run, stream
+        self._function, self._runs = function, runs
+        stream.close, stream.seconds_left = self._close, lambda: run.host.seconds_left
+        runs.live[run.run_id] = self
+        self._task = asyncio.create_task(self._main())
 
     def cancel(self) -> None:
         """Raises `CancelledError` in the function, which then has 3 s for its last results."""
         if not self.run.is_cancelled:
             self.run.is_cancelled = True
-            self._cancelled.set()
-            if self._task is not None:
-                self._task.cancel()
+            self._task.cancel()
+            asyncio.get_running_loop().call_later(_CANCEL_GRACE, self._end, _cancelled())
 
-    async def frames(self) -> AsyncGenerator[bytes, None]:
-        """The body of the response. Closing it ends the function."""
-        self._task = asyncio.create_task(self._work())
+    async def _close(self) -> None:
+        """Ends a run that has lost its connection, or whose results were read."""
+        self._runs.live.pop(self.run.run_id, None)
+        if self.stream.resume_within is not None:
+            log.warning("no gateway can resume run %s, cancelling it", self.run.run_id)
+        self._task.cancel()
+        # A function that ignores its cancellation does not hold the response.
+        await asyncio.wait((self._task,), timeout=_CANCEL_GRACE)
+
+    async def _main(self) -> None:
         keeper = asyncio.create_task(self.run.host.keep_token())
         try:
-            yield GREETING
-            sequence = 0
-            async for result in self._results():
-                if result is None:
-                    yield KEEP_ALIVE
-                    continue
-                sequence += 1
-                frame, is_terminal = self._frame(result, sequence)
-                yield frame
-                if is_terminal:
-                    return
+            await self._work()
         finally:
-            for task in (self._task, keeper):
-                task.cancel()
-            # A function that ignores its cancellation does not hold the response.
-            await asyncio.wait((self._task, keeper), timeout=_CANCEL_GRACE)
-            await self.run.host.aclose()
+            keeper.cancel()
+            # A cancel of this task closes all connections, too.
+            await asyncio.shield(self.run.host.aclose())
 
-    async def _results(self) -> AsyncGenerator[Result | None, None]:
-        """Results, None after each silent interval, and `cancelled` when the grace of a cancel is over."""
-        waiting = asyncio.ensure_future(self._queue.get())
-        cancelled = asyncio.ensure_future(self._cancelled.wait())
-        loop = asyncio.get_running_loop()
-        grace_until: float | None = None
-        try:
-            while True:
-                if cancelled.done() and grace_until is None:
-                    grace_until = loop.time() + _CANCEL_GRACE
-                if grace_until is None:
-                    await asyncio.wait((waiting, cancelled), timeout=self._keep_alive, return_when="FIRST_COMPLETED")
-                else:
-                    await asyncio.wait((waiting,), timeout=max(grace_until - loop.time(), 0.0))
-                if waiting.done():
-                    yield waiting.result()
-                    waiting = asyncio.ensure_future(self._queue.get())
-                elif grace_until is not None:
-                    if loop.time() >= grace_until:
-                        yield results.failed("cancelled", "the run was cancelled")
-                elif not cancelled.done():
-                    yield None
-        finally:
-            waiting.cancel()
-            cancelled.cancel()
+    async def _put(self, result: Result) -> None:
+        if result["type"] in TERMINAL:
+            self._end(result)
+            return
+        for one in (*self.run.missing.take(), result):
+            await self.stream.put(self._frame(one))
 
-    def _frame(self, result: Result, sequence: int) -> tuple[bytes, bool]:
+    def _end(self, terminal: Result) -> None:
+        """Adds the terminal, also beyond the bounds of the buffer."""
+        if self.stream.is_over:
+            return
+        for one in self.run.missing.take():
+            self.stream.add(self._frame(one))
+        self.stream.end(self._frame(terminal))
+        if self.stream.resume_within is not None:
+            self._runs.end(self.run.run_id, self.stream)
+
+    def _frame(self, result: Result) -> bytes:
+        sequence = self.stream.buffer.last + 1
         try:
             data = self._encoded(result, sequence)
         except (TypeError, ValueError) as error:
             log.error("run %s: a result is no JSON, the run fails: %s", self.run.run_id, error)
-            result = results.failed("runner.exception", "the runner yielded a result that is no JSON")
-            data = self._encoded(result, sequence)
-        kind = result["type"]
-        return f"event: {kind}\nid: {sequence}\ndata: {data}\n\n".encode(), kind in TERMINAL
+            raise RunFailed("runner.exception", "the runner yielded a result that is no JSON") from None
+        return f"event: {result['type']}\nid: {sequence}\ndata: {data}\n\n".encode()
 
     def _encoded(self, result: Result, sequence: int) -> str:
         wire: Json = {"run_id": self.run.run_id, **result, "sequence": sequence}
@@ -130,7 +114,7 @@ class Execution:
         except asyncio.CancelledError:
             if not self.run.is_cancelled:
                 raise
-            last = results.failed("cancelled", "the run was cancelled")
+            last = _cancelled()
         except RunFailed as failure:
             last = results.failed(failure.code, failure.text, failure.retryable)
         except NoModelError as error:
@@ -143,11 +127,7 @@ class Execution:
             log.exception("run %s fails by an exception of the runner", run_id)
             text = f"the runner raised {type(error).__name__}; its log has the details"
             last = results.failed("runner.exception", text)
-        await self._put(last)
-
-    async def _put(self, result: Result) -> None:
-        for one in (*self.run.missing.take(), result):
-            await self._queue.put(one)
+        self._end(last)
 
     async def _function_results(self) -> AsyncGenerator[Result, None]:
         """Results of the function. Deltas without a complete message after them become one.
@@ -189,6 +169,10 @@ class Execution:
                 yield results.message(answer) if isinstance(answer, str) else answer
         else:
             raise TypeError("a runner is an `async def` that yields or returns text or results")
+
+
+def _cancelled() -> Result:
+    return results.failed("cancelled", "the run was cancelled")
 
 
 def _result_of(item: object) -> Result | None:

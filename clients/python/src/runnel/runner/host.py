@@ -29,6 +29,8 @@ _CALL_SECONDS = 30.0
 _CONNECT_SECONDS = 10.0
 # A token is renewed in its last minute, and again 5 s after a failure.
 _RENEWAL_SECONDS, _RENEWAL_PAUSE = 60.0, 5.0
+# A call that reached no gateway is repeated after this time, or after the resume.
+_REPEAT_PAUSE = 1.0
 # A run lasts a day at most.
 _LONGEST_RUN = 86_400.0
 
@@ -46,14 +48,25 @@ class HostApi:
         deadline_at: float | None,
         gateway_now: float | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        resume_within: float | None = None,
     ) -> None:
+        self._deadline_at, self._transport, self.resume_within = deadline_at, transport, resume_within
+        # Set by the next resume.
+        self.moved = asyncio.Event()
+        self._clients: dict[str, httpx.AsyncClient] = {}
+        self._take(access, gateway_now)
+
+    def move(self, access: HostAccess, gateway_now: float) -> None:
+        """Takes the access of a resume, which calls of a resumable run wait for."""
+        self._take(access, gateway_now)
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+    def _take(self, access: HostAccess, gateway_now: float | None) -> None:
         self.base_url, self._token = access["base_url"].rstrip("/"), access["token"]
         self._expires_at = float(access["token_expires_at"])
-        self._deadline_at = deadline_at
         # Deadline and expiry are times of the gateway's clock.
         self._offset = 0.0 if gateway_now is None else gateway_now - time.time()
-        self._transport = transport
-        self._http: httpx.AsyncClient | None = None
 
     @property
     def token(self) -> str:
@@ -79,22 +92,32 @@ class HostApi:
         self, method: str, *path: str, long: bool = False, max_bytes: int = MAX_RESPONSE_BYTES, **options: Any
     ) -> bytes:
         """Body of a response, at most `max_bytes`."""
-        async with self._call(method, path, long, options) as response:
-            return await read_bounded(response, max_bytes)
+        keyed = any(name.lower() == "idempotency-key" for name in options.get("headers", {}))
+        repeats = _Repeats(self, is_harmless=keyed or method == "GET")
+        while True:
+            try:
+                async with self._call(method, path, long, options) as response:
+                    return await read_bounded(response, max_bytes)
+            except ApiError as error:
+                failure = error
+            if not await repeats.is_due(failure):
+                raise failure
 
     async def events(self, method: str, *path: str, **options: Any) -> AsyncGenerator[Any, None]:
         """JSON of each event of a response that is a stream. An event `{"error": …}` raises `ApiError`."""
-        async with self._call(method, path, True, options) as response:
-            if response.status_code >= 300:
-                await read_bounded(response, MAX_RESPONSE_BYTES)
-            async for event in sse.decode(decoded(response)):
-                data = json.loads(event.data)
-                # The status is sent before the stream fails, so a later error arrives as an event.
-                if "error" in data:
-                    error = data["error"]
-                    message, retryable = str(error.get("message")), bool(error.get("retryable"))
-                    raise ApiError(200, str(error.get("code")), message, retryable, error.get("details"))
-                yield data
+        repeats = _Repeats(self, is_harmless=False)
+        while True:
+            try:
+                async with self._call(method, path, True, options) as response:
+                    if response.status_code >= 300:
+                        await read_bounded(response, MAX_RESPONSE_BYTES)
+                    async for event in sse.decode(decoded(response)):
+                        yield _data_of(event)
+                    return
+            except ApiError as error:
+                failure = error
+            if not await repeats.is_due(failure):
+                raise failure
 
     @contextlib.asynccontextmanager
     async def _call(
@@ -106,8 +129,9 @@ class HostApi:
         headers = {
             "authorization": f"Bearer {self._token}",
             "accept-encoding": "identity",
-            **options.pop("headers", {}),
+            **options.get("headers", {}),
         }
+        options = {name: value for name, value in options.items() if name != "headers"}
         timeout = httpx.Timeout(seconds, connect=min(seconds, _CONNECT_SECONDS))
         client = self._client()
         try:
@@ -122,16 +146,19 @@ class HostApi:
 
     async def aclose(self) -> None:
         """Closes the connections."""
-        if self._http is not None:
-            await self._http.aclose()
+        for client in self._clients.values():
+            await client.aclose()
 
     async def keep_token(self) -> None:
         """Renews the token before it expires, until it lives as long as the run."""
         while self._deadline_at is None or self._expires_at + 2 < self._deadline_at:
             await asyncio.sleep(max(self._expires_at - _RENEWAL_SECONDS - self._now(), 0.0))
             try:
+                moved = self.moved
                 renewed = await self.json("POST", "token")
-                self._token, self._expires_at = renewed["token"], float(renewed["token_expires_at"])
+                # The token of a resume replaces those of the attempt before it.
+                if not moved.is_set():
+                    self._token, self._expires_at = renewed["token"], float(renewed["token_expires_at"])
             except ApiError as error:
                 # The gateway renews no token of a run that has ended.
                 if error.is_run_over:
@@ -150,10 +177,47 @@ class HostApi:
         return "/".join([self.base_url, *(urllib.parse.quote(part, safe="") for part in path)])
 
     def _client(self) -> httpx.AsyncClient:
-        # One client for each run: its connections end with the run, and it belongs to the run's event loop.
-        if self._http is None:
-            self._http = http_client(self.base_url, verify=_trust(), transport=self._transport)
-        return self._http
+        # One client for each run and gateway: its connections end with the run, and it belongs to the run's event loop.
+        if self.base_url not in self._clients:
+            self._clients[self.base_url] = http_client(self.base_url, verify=_trust(), transport=self._transport)
+        return self._clients[self.base_url]
+
+
+class _Repeats:
+    """Repeats of one call in a resumable run: of one without effect after the resume, of a broken harmless one, too."""
+
+    def __init__(self, host: HostApi, *, is_harmless: bool) -> None:
+        self._host, self._moved, self._is_harmless = host, host.moved, is_harmless
+        self._until: float | None = None
+
+    async def is_due(self, error: ApiError) -> bool:
+        """Waits for the resume. False if the call is not to be repeated, or no gateway resumed the run in time."""
+        is_refused = error.code == "run_moved"
+        is_unsent = isinstance(error.__cause__, (httpx.ConnectError, httpx.ConnectTimeout))
+        is_broken = error.code == "callback.unreachable"
+        if self._host.resume_within is None or not (is_refused or is_unsent or (is_broken and self._is_harmless)):
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._until is None:
+            self._until = now + min(self._host.resume_within, self._host.seconds_left)
+        pause = max(self._until - now, 0.0)
+        if not is_refused:
+            # The gateway may be reachable again without a resume.
+            pause = min(pause, _REPEAT_PAUSE)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._moved.wait(), pause)
+        is_moved, self._moved = self._moved.is_set(), self._host.moved
+        return is_moved or (pause > 0 and not is_refused)
+
+
+def _data_of(event: sse.ServerSentEvent) -> Any:
+    data = json.loads(event.data)
+    # The status is sent before the stream fails, so a later error arrives as an event.
+    if "error" in data:
+        error = data["error"]
+        message, retryable = str(error.get("message")), bool(error.get("retryable"))
+        raise ApiError(200, str(error.get("code")), message, retryable, error.get("details"))
+    return data
 
 
 @functools.cache

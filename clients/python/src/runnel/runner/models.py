@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any, cast
 
@@ -185,6 +186,9 @@ class Tools:
 
         Raises `ApiError`, for example `unauthorized` for a tool that is not granted.
         """
+        if idempotency_key is None and self._host.resume_within is not None:
+            # A call that breaks with its gateway is repeated only with a key.
+            idempotency_key = secrets.token_hex(16)
         headers = {"idempotency-key": idempotency_key} if idempotency_key else {}
         body = {"parameters": parameters}
         return (await self._host.json("POST", "tools", name, "call", json=body, headers=headers, long=True))["result"]

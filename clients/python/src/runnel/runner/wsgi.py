@@ -15,7 +15,7 @@ from .endpoint import Rejection, Request, Response
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
-_SIGNED = ("webhook-id", "webhook-timestamp", "webhook-signature")
+_HEADERS = ("webhook-id", "webhook-timestamp", "webhook-signature", "runnel-attempt")
 _CHUNK = 65_536
 
 
@@ -47,7 +47,7 @@ class WsgiApp:
                 stream.read(min(_CHUNK, length))
             raise Rejection(413, "payload_too_large", f"the body is larger than {limit} bytes")
         body = _read(stream, length)
-        headers = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}", "") for name in _SIGNED}
+        headers = {name: environ.get(f"HTTP_{name.upper().replace('-', '_')}", "") for name in _HEADERS}
         return Request(environ["REQUEST_METHOD"], environ.get("PATH_INFO") or "/", headers, body)
 
 
