@@ -53,6 +53,8 @@ async function answer(endpoint: Endpoint, request: IncomingMessage, response: Se
     return;
   }
   response.once("close", () => answered.close?.());
+  // The frames end by themselves, unless the peer of this connection takes no more bytes.
+  answered.replaced?.addEventListener("abort", () => response.writableNeedDrain && response.destroy());
   // The connection may have closed during `handle`; `close` is not emitted a second time.
   if (response.destroyed) answered.close?.();
   for await (const frame of answered.frames) {

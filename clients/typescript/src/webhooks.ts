@@ -137,7 +137,8 @@ function signedBytes(id: string, when: string, body: Uint8Array | string): Uint8
   return signed;
 }
 
-function headerOf(headers: HeadersLike, name: string): string {
+/** A header, with its name in lower case; empty if it is absent. */
+export function headerOf(headers: HeadersLike, name: string): string {
   if (headers instanceof Headers) return headers.get(name) ?? "";
   const found = Object.entries(headers).flatMap(([key, value]) => (key.toLowerCase() === name ? (value ?? []) : []));
   // Another reader of the request could take another one.

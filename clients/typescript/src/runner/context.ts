@@ -32,6 +32,7 @@ export interface Capabilities {
   skill_authoring?: boolean;
   steering?: boolean;
   interactions?: boolean;
+  resumable?: boolean;
 }
 
 /** Event of the run, without its large parts. `event_time` is in epoch seconds. */
@@ -181,6 +182,15 @@ export interface AgentRunRequest {
   host: HostAccess;
 }
 
+/** Body of `POST /runs/{run_id}/resume`. `after` is the sequence of the last result that the gateway has stored. */
+export interface ResumeRequest {
+  run_id: string;
+  runner_id: string;
+  attempt: number;
+  after?: number | null;
+  host: HostAccess;
+}
+
 /** Manifest of a runner: identity, capabilities, permissions, configuration form. */
 export interface AgentRunnerManifest {
   id: string;
@@ -191,6 +201,7 @@ export interface AgentRunnerManifest {
   capabilities?: Capabilities;
   permissions?: Permissions;
   config_schema?: Json[];
+  resume_within_seconds?: number | null;
   component_kind?: string | null;
   usages?: string[];
   supported_event_patterns?: string[];

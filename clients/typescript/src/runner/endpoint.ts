@@ -1,16 +1,19 @@
 /** Routes of a runner endpoint: discovery, runs, cancel, health. Independent of the web framework. */
 
 import type { Json } from "../types.js";
-import { SeenIds, SignatureError, Webhook, type HeadersLike } from "../webhooks.js";
-import type { AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions } from "./context.js";
+import { headerOf, type HeadersLike, SeenIds, SignatureError, Webhook } from "../webhooks.js";
+import type { AgentRunnerManifest, AgentRunRequest, Capabilities, Permissions, ResumeRequest } from "./context.js";
 import { Execution, type RunFunction } from "./execution.js";
 import { HostApi } from "./host.js";
 import { RunContext } from "./run.js";
+import { Runs } from "./runs.js";
+import { type Connection, type Frames, ResultStream } from "./stream.js";
 import { piecesOf, unverifiedBytes } from "./unverified.js";
 
 const RUNNER_ID = /^plugin:[^\s/:]+\/[^\s/]+\/([^\s/]+)$/;
 const SHORT_ID = /^[^\s/:]+\/[^\s/:]+$/;
 const BODY_TIMEOUT = 30_000;
+const RESUME_WITHIN_SECONDS = 120;
 
 /** Options of an endpoint. */
 export interface EndpointOptions {
@@ -36,6 +39,11 @@ export interface RunnerOptions {
   permissions?: Permissions;
   capabilities?: Capabilities;
   configSchema?: Json[];
+  /**
+   * Seconds that a run works on after its connection, until a gateway resumes it. Only with the capability
+   * `resumable`. Default: 120.
+   */
+  resumeWithinSeconds?: number;
 }
 
 /** Request for `Endpoint.handle`. `path` may begin with the mount of the endpoint. */
@@ -51,8 +59,10 @@ export interface EndpointResponse {
   status: number;
   headers: Record<string, string>;
   body: string;
-  frames?: AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined>;
+  frames?: Frames;
   close?: () => void;
+  /** Aborted when another connection has the run. Close this one if its peer takes no bytes. */
+  replaced?: AbortSignal;
 }
 
 /** Request that is answered with an error. */
@@ -87,7 +97,7 @@ export class Endpoint {
   readonly #seen = new SeenIds();
   readonly #options: EndpointOptions;
   readonly #runners = new Map<string, { manifest: AgentRunnerManifest; work: RunFunction }>();
-  readonly #live = new Map<string, Execution>();
+  readonly #runs = new Runs();
 
   constructor(options: EndpointOptions = {}) {
     const secret = options.secret ?? environment("RUNNER_SECRET");
@@ -124,6 +134,7 @@ export class Endpoint {
       config_schema: options.configSchema ?? [],
     };
     if (options.description) manifest.description = localized(options.description);
+    if (options.resumeWithinSeconds) manifest.resume_within_seconds = options.resumeWithinSeconds;
     this.#runners.set(id, { manifest, work });
     return this;
   }
@@ -139,11 +150,15 @@ export class Endpoint {
       if (!(error instanceof Rejection)) throw error;
       answer = error.response();
     }
-    const { status, headers, frames, close } = answer;
+    const { status, headers, frames, close, replaced } = answer;
     if (!frames) return new Response(answer.body, { status, headers });
     // A server reports a closed connection by this signal, or by a cancel of the body.
     request.signal?.addEventListener("abort", () => close?.());
     const body = new ReadableStream<Uint8Array>({
+      start(controller) {
+        const isFull = () => (controller.desiredSize ?? 1) <= 0;
+        replaced?.addEventListener("abort", () => isFull() && controller.error(new Error("the run was resumed")));
+      },
       async pull(controller) {
         const step = await frames.next();
         if (step.done) controller.close();
@@ -162,11 +177,13 @@ export class Endpoint {
       }
       const signedAt = await this.#authenticate(request);
       const { action, body } = actionOf(request);
-      if (action === "run") return this.#start(body as unknown as AgentRunRequest, signedAt);
+      if (action === "run") return this.#start(body as unknown as AgentRunRequest, attemptOf(request), signedAt);
+      if (action === "resume") return this.#resume(body as unknown as ResumeRequest, signedAt);
       if (action === "cancel") return this.#cancel(`${body.run_id}`);
       return json(200, { runners: [...this.#runners.values()].map((runner) => runner.manifest) });
     } catch (error) {
       if (error instanceof Rejection) return error.response();
+      if (error instanceof SignatureError) return new Rejection(401, "unauthenticated", error.message).response();
       throw error;
     }
   }
@@ -178,75 +195,88 @@ export class Endpoint {
 
   async #authenticate(request: EndpointRequest): Promise<number> {
     if (request.body.length > this.maxBodyBytes) throw this.tooLarge();
-    const signedAt = await this.#webhook.verify(request.headers, request.body).catch((error: unknown) => {
-      if (error instanceof SignatureError) throw new Rejection(401, "unauthenticated", error.message);
-      throw error;
-    });
-    const headers = request.headers instanceof Headers ? Object.fromEntries(request.headers) : request.headers;
-    const id = Object.entries(headers).find(([name]) => name.toLowerCase() === "webhook-id")?.[1];
+    const signedAt = await this.#webhook.verify(request.headers, request.body);
     // After the verification: unsigned requests must not fill the memory of ids.
-    if (!this.#seen.add(`${id}`, signedAt)) throw new Rejection(409, "conflict", "this webhook-id was used before");
+    if (!this.#seen.add(headerOf(request.headers, "webhook-id"), signedAt)) throw new Rejection(409, "conflict", "this webhook-id was used before");
     return signedAt;
   }
 
-  #start({ runner_id, context, host }: AgentRunRequest, signedAt: number): EndpointResponse {
+  #start({ runner_id, context, host }: AgentRunRequest, attempt: number, signedAt: number): EndpointResponse {
     const runner = this.#runners.get(runner_id);
     if (!runner) throw new Rejection(404, "not_found", `there is no runner ${runner_id} here`);
-    const runId = context.run_id;
-    if (this.#live.has(runId)) throw new Rejection(409, "conflict", `run ${runId} is live already`);
-    if (this.#live.size >= (this.#options.maxRuns ?? 1024)) {
+    const { live } = this.#runs;
+    if (live.has(context.run_id)) throw new Rejection(409, "conflict", `run ${context.run_id} is live already`);
+    if (live.size >= (this.#options.maxRuns ?? 1024)) {
       throw new Rejection(503, "rate_limited", "all places for runs are taken", 1);
     }
+    const { manifest, work } = runner;
     const abort = new AbortController();
     const send = this.#options.fetch ? { fetch: this.#options.fetch } : {};
-    const times = { deadlineAt: context.runtime.deadline_at, now: signedAt };
+    const times = { deadlineAt: context.runtime.deadline_at, now: signedAt, resumeWithin: resumeWithin(manifest) };
     const api = new HostApi(host, { ...times, ...send, signal: abort.signal });
-    const run = new RunContext(context, api, abort.signal, runner.manifest.permissions);
-    const execution = new Execution(run, runner.work, abort, (this.#options.keepAliveSeconds ?? 15) * 1000);
-    this.#live.set(runId, execution);
-    const frames = this.#framesOf(runId, execution);
-    const close = () => {
-      this.#live.delete(runId);
-      execution.cancel();
-      // After the cancel: a function that never ends would block the return.
-      frames.return().catch(() => {});
-    };
-    const headers = {
-      "content-type": "text/event-stream",
-      "cache-control": "no-cache, no-transform",
-      "x-accel-buffering": "no",
-    };
-    return { status: 200, headers, body: "", frames, close };
+    const run = new RunContext(context, api, abort.signal, manifest.permissions);
+    const stream = new ResultStream((this.#options.keepAliveSeconds ?? 15) * 1000, times.resumeWithin);
+    const execution = new Execution(run, work, abort, stream, this.#runs);
+    const connection = stream.attach(attempt, 0);
+    void execution.start();
+    return streamed(connection);
   }
 
-  async *#framesOf(runId: string, execution: Execution): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
-    try {
-      yield* execution.frames();
-    } finally {
-      this.#live.delete(runId);
+  #resume({ run_id, attempt, after, host }: ResumeRequest, signedAt: number): EndpointResponse {
+    const stream = this.#runs.streamOf(run_id);
+    if (stream?.resumeWithin === undefined) throw new Rejection(404, "not_found", `there is no run ${run_id} here`);
+    if (attempt <= stream.attempt) throw new Rejection(409, "conflict", `run ${run_id} has attempt ${stream.attempt}`);
+    if (!stream.buffer.hasAfter(after ?? 0)) {
+      // The gateway ends the run after this response.
+      stream.abandon();
+      throw new Rejection(404, "not_found", `results after ${after ?? 0} of run ${run_id} are dropped`);
     }
+    this.#runs.live.get(run_id)?.run.host.move(host, signedAt);
+    return streamed(stream.attach(attempt, after ?? 0));
   }
 
   #cancel(runId: string): EndpointResponse {
-    const execution = this.#live.get(runId);
+    const execution = this.#runs.live.get(runId);
     if (!execution) throw new Rejection(404, "not_found", `there is no run ${runId} here`);
     execution.cancel();
     return json(202, {});
   }
 }
 
+function streamed(connection: Connection): EndpointResponse {
+  const headers = {
+    "content-type": "text/event-stream",
+    "cache-control": "no-cache, no-transform",
+    "x-accel-buffering": "no",
+  };
+  return { status: 200, headers, body: "", ...connection };
+}
+
+/** Number of the attempt that a run begins with. */
+function attemptOf({ headers }: EndpointRequest): number {
+  return Number.parseInt(headerOf(headers, "runnel-attempt"), 10) || 1;
+}
+
+/** Seconds that a run works on without a connection; undefined without the capability. */
+function resumeWithin({ capabilities, resume_within_seconds }: AgentRunnerManifest): number | undefined {
+  return capabilities?.resumable ? (resume_within_seconds ?? RESUME_WITHIN_SECONDS) : undefined;
+}
+
+type Action = "list_runners" | "run" | "resume" | "cancel";
+
 /** The action and the body. An endpoint with a single URL has the action in the body. */
-function actionOf({ method, path, body }: EndpointRequest): { action: "list" | "run" | "cancel"; body: Json } {
-  if (method === "GET" && /\/runners\/?$/.test(path)) return { action: "list", body: {} };
+function actionOf({ method, path, body }: EndpointRequest): { action: Action; body: Json } {
+  if (method === "GET" && /\/runners\/?$/.test(path)) return { action: "list_runners", body: {} };
   if (method !== "POST") throw new Rejection(404, "not_found", "there is no such route");
-  const cancelled = /\/runs\/([^/]+)\/cancel$/.exec(path)?.[1];
-  if (cancelled) return { action: "cancel", body: { run_id: decodeURIComponent(cancelled) } };
+  const [, runId, call] = /\/runs\/([^/]+)\/(cancel|resume)$/.exec(path) ?? [];
+  if (runId && call === "cancel") return { action: call, body: { run_id: decodeURIComponent(runId) } };
   const parsed = parse(body);
-  const action = /\/runs$/.test(path) ? "run" : parsed.action;
-  if (action === "list_runners") return { action: "list", body: parsed };
-  if (action === "cancel") return { action, body: parsed };
-  if (action !== "run") throw new Rejection(400, "invalid_argument", "action is not list_runners, run or cancel");
-  checkRun(parsed);
+  const action = call ?? (/\/runs$/.test(path) ? "run" : parsed.action);
+  if (action === "run") checkRun(parsed);
+  else if (action === "resume") checkResume(parsed);
+  else if (action !== "list_runners" && action !== "cancel") {
+    throw new Rejection(400, "invalid_argument", "action is not list_runners, run, resume or cancel");
+  }
   return { action, body: parsed };
 }
 
@@ -267,7 +297,17 @@ function checkRun(request: Json): void {
   for (const [name, value] of Object.entries(objects)) {
     if (typeof value !== "object" || value === null) throw missing(name);
   }
-  const texts = { runner_id: request.runner_id, run_id: context?.run_id, base_url: host?.base_url, token: host?.token };
+  checkTexts({ runner_id: request.runner_id, run_id: context?.run_id, base_url: host?.base_url, token: host?.token });
+}
+
+function checkResume(request: Json): void {
+  const { run_id, attempt, after, host } = request as { host?: Json } & Json;
+  checkTexts({ run_id, base_url: host?.base_url, token: host?.token });
+  const numbers = { attempt, after: after ?? 0, token_expires_at: host?.token_expires_at };
+  for (const [name, value] of Object.entries(numbers)) if (typeof value !== "number") throw missing(name);
+}
+
+function checkTexts(texts: Json): void {
   for (const [name, value] of Object.entries(texts)) if (typeof value !== "string") throw missing(name);
 }
 

@@ -1,4 +1,4 @@
-/** One run: a function's results as server-sent events, with exactly one terminal event. */
+/** One run: the results of its function, with exactly one terminal. */
 
 import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
@@ -8,6 +8,8 @@ import { NoModelError } from "./models.js";
 import * as results from "./results.js";
 import type { Result } from "./results.js";
 import type { RunContext } from "./run.js";
+import type { Runs } from "./runs.js";
+import type { Frame, ResultStream } from "./stream.js";
 
 /** Item that a runner yields: text or a result. */
 export type Yielded = string | Result;
@@ -20,78 +22,91 @@ export type RunFunction = (
 /** The gateway gives a cancelled run 5 s to end. */
 const CANCEL_GRACE = 3_000;
 
-/** Executes one run while its response is read. */
+/** Executes one run. `stream` has its results. */
 export class Execution {
   readonly #encoder = new TextEncoder();
-  #sequence = 0;
 
   constructor(
-    private readonly run: RunContext,
+    readonly run: RunContext,
     private readonly work: RunFunction,
     private readonly abort: AbortController,
-    private readonly keepAlive: number,
-  ) {}
+    readonly stream: ResultStream,
+    private readonly runs: Runs,
+  ) {
+    stream.secondsLeft = () => run.host.secondsLeft;
+    stream.onLost = () => this.#lose();
+    runs.live.set(run.runId, this);
+  }
 
   /** Aborts the signal of the run, which then ends as cancelled. */
   cancel(): void {
     this.abort.abort(new DOMException("the run was cancelled", "AbortError"));
   }
 
-  /** The body of the response. Call `cancel` before `return`: a function may never end. */
-  async *frames(): AsyncGenerator<Uint8Array<ArrayBuffer>, void, undefined> {
+  /** Adds the results of the function to the stream. Call it after a connection is attached. */
+  async start(): Promise<void> {
     const ended = new AbortController();
     // Rejects only at the end of the run, by the abort of its pause.
     this.run.host.keepToken(ended.signal).catch(() => {});
     const produced = this.#results();
-    let pending: Promise<IteratorResult<Result, void>> | undefined;
     try {
-      yield this.#encoder.encode(": run\n\n");
-      while (true) {
-        // A silent interval leaves the result pending: it is awaited again, not requested again.
-        pending ??= produced.next();
-        const first = await firstOf(pending, this.run.signal, this.keepAlive);
-        if (first === "silence") {
-          yield this.#encoder.encode(": alive\n\n");
-          continue;
+      while (!this.stream.isOver) {
+        const pending = produced.next();
+        if ((await firstOf(pending, this.run.signal)) === "abort") {
+          // The function may still need its time to clean up; results after a cancel are dropped.
+          await firstOf(pending, undefined, CANCEL_GRACE);
+          return this.#end(cancelled());
         }
-        // The function may still need its time to clean up; results after a cancel are dropped.
-        if (first === "abort") await firstOf(pending, undefined, CANCEL_GRACE);
-        const step = first === "abort" ? undefined : await pending;
-        pending = undefined;
-        const result = step?.value ?? (step ? results.completed() : cancelled());
-        const { frame, type } = this.#frame(result);
-        yield frame;
-        if (isTerminal(type)) return;
+        const step = await pending;
+        await this.#put(step.value ?? results.completed());
       }
+    } catch (error) {
+      this.#end(failureOf(error, this.run.runId));
     } finally {
       ended.abort();
-      // An unhandled rejection would end the process of the runner.
-      pending?.catch(() => {});
       // Not awaited: the return of a generator that never ends would block.
       produced.return().catch(() => {});
     }
   }
 
-  #frame(result: Result): { frame: Uint8Array<ArrayBuffer>; type: string } {
-    let sent = result;
-    let data: string;
-    try {
-      data = this.#encoded(result);
-    } catch (error) {
-      console.error(`run ${this.run.runId}: a result is no JSON, the run fails:`, error);
-      sent = results.failed("runner.exception", "the runner yielded a result that is no JSON");
-      data = this.#encoded(sent);
-    }
-    this.#sequence += 1;
-    const frame = this.#encoder.encode(`event: ${sent.type}\nid: ${this.#sequence}\ndata: ${data}\n\n`);
-    return { frame, type: sent.type };
+  /** Ends a run that has lost its connection, or whose results were read. */
+  #lose(): void {
+    this.runs.live.delete(this.run.runId);
+    if (this.stream.resumeWithin !== undefined) {
+      console.warn(`no gateway can resume run ${this.run.runId}, cancelling it`);
+      this.cancel();
+    } else if (!this.stream.isOver) this.cancel();
   }
 
-  #encoded(result: Result): string {
+  async #put(result: Result): Promise<void> {
+    if (isTerminal(result.type)) this.#end(result);
+    else await this.stream.put(this.#frame(result));
+  }
+
+  /** Adds the terminal, also beyond the bounds of the buffer. */
+  #end(terminal: Result): void {
+    if (this.stream.isOver) return;
+    this.stream.end(this.#frame(terminal));
+    if (this.stream.resumeWithin !== undefined) this.runs.end(this.run.runId, this.stream);
+  }
+
+  #frame(result: Result): Frame {
+    const sequence = this.stream.buffer.last + 1;
+    let data: string;
+    try {
+      data = this.#encoded(result, sequence);
+    } catch (error) {
+      console.error(`run ${this.run.runId}: a result is no JSON, the run fails:`, error);
+      throw new RunFailed("runner.exception", "the runner yielded a result that is no JSON");
+    }
+    return this.#encoder.encode(`event: ${result.type}\nid: ${sequence}\ndata: ${data}\n\n`);
+  }
+
+  #encoded(result: Result, sequence: number): string {
     const { usage } = this.run.models;
     const counted = isTerminal(result.type) && Object.keys(usage).length > 0 ? { usage } : {};
     // `result` comes later: a usage that the runner yields replaces the counted one.
-    return JSON.stringify({ run_id: this.run.runId, ...counted, ...result, sequence: this.#sequence + 1 });
+    return JSON.stringify({ run_id: this.run.runId, ...counted, ...result, sequence });
   }
 
   /** Results of the function, with a failure in place of its error. Missing permissions come before the next result. */
@@ -184,20 +199,20 @@ function separated(result: Extract<Result, { type: "message.delta" }>): typeof r
   return { ...result, data: { ...result.data, chunk: { ...chunk, content: `\n\n${chunk.content}` } } };
 }
 
-/** First of three: `pending` settles, the signal is aborted, or nothing for so many milliseconds. */
+/** First of three: `pending` settles, the signal is aborted, or so many milliseconds pass. */
 function firstOf(
   pending: Promise<unknown>,
   signal: AbortSignal | undefined,
-  milliseconds: number,
-): Promise<"settled" | "abort" | "silence"> {
+  milliseconds?: number,
+): Promise<"settled" | "abort" | "late"> {
   return new Promise((resolve) => {
-    const done = (first: "settled" | "abort" | "silence") => {
+    const done = (first: "settled" | "abort" | "late") => {
       clearTimeout(timer);
       signal?.removeEventListener("abort", aborted);
       resolve(first);
     };
     const aborted = () => done("abort");
-    const timer = setTimeout(() => done("silence"), milliseconds);
+    const timer = milliseconds === undefined ? undefined : setTimeout(() => done("late"), milliseconds);
     // A signal that is aborted already emits no event.
     if (signal?.aborted) return done("abort");
     signal?.addEventListener("abort", aborted);

@@ -11,6 +11,17 @@ const CALL_TIMEOUT = 30_000;
 // A token is renewed in its last minute, and again 5 s after a failure.
 const RENEWAL_SECONDS = 60;
 const RENEWAL_PAUSE = 5;
+/** A call that reached no gateway is repeated after so many milliseconds, or after the resume. */
+const REPEAT_PAUSE = 1_000;
+const UNSENT = new Set([
+  "ECONNREFUSED",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+  "ENOTFOUND",
+  "EAI_AGAIN",
+  "UND_ERR_CONNECT_TIMEOUT",
+  "ConnectionRefused",
+]);
 /** A run lasts a day at most. */
 const LONGEST_RUN = 86_400;
 
@@ -32,6 +43,8 @@ export interface HostOptions {
   /** Aborts all calls: the run was cancelled or has ended. */
   signal?: AbortSignal;
   fetch?: typeof fetch;
+  /** Seconds that calls of a resumable run wait for the resume. Undefined for any other run. */
+  resumeWithin?: number | undefined;
 }
 
 /**
@@ -41,23 +54,43 @@ export interface HostOptions {
  * Redirects are not followed: the token goes to the gateway only.
  */
 export class HostApi {
-  readonly baseUrl: string;
-  #token: string;
-  #expiresAt: number;
+  readonly resumeWithin: number | undefined;
+  #baseUrl = "";
+  #token = "";
+  #expiresAt = 0;
   readonly #deadlineAt: number;
   /** Difference of the gateway's clock to ours, in seconds. */
-  readonly #offset: number;
+  #offset = 0;
+  /** Aborted by the next resume. */
+  #moved = new AbortController();
   readonly #signal: AbortSignal;
   readonly #send: typeof fetch;
 
   constructor(access: HostAccess, options: HostOptions = {}) {
-    this.baseUrl = access.base_url.replace(/\/+$/, "");
-    this.#token = access.token;
-    this.#expiresAt = access.token_expires_at;
-    this.#offset = options.now === undefined ? 0 : options.now - Date.now() / 1000;
+    this.#take(access, options.now);
     this.#deadlineAt = options.deadlineAt ?? this.#now() + LONGEST_RUN;
+    this.resumeWithin = options.resumeWithin;
     this.#signal = options.signal ?? new AbortController().signal;
     this.#send = options.fetch ?? ((input, init) => fetch(input, init));
+  }
+
+  /** Takes the access of a resume, which calls of a resumable run wait for. `now` as in `HostOptions`. */
+  move(access: HostAccess, now: number): void {
+    this.#take(access, now);
+    this.#moved.abort();
+    this.#moved = new AbortController();
+  }
+
+  #take(access: HostAccess, now: number | undefined): void {
+    this.#baseUrl = access.base_url.replace(/\/+$/, "");
+    this.#token = access.token;
+    this.#expiresAt = access.token_expires_at;
+    this.#offset = now === undefined ? 0 : now - Date.now() / 1000;
+  }
+
+  /** Base URL of the gateway. A resume changes it, and the token. */
+  get baseUrl(): string {
+    return this.#baseUrl;
   }
 
   /** Run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic` and `{baseUrl}/mcp`. */
@@ -78,7 +111,8 @@ export class HostApi {
 
   /** Body of a response, at most `maxBytes`. */
   async bytes(method: string, path: string[], call: HostCall = {}, maxBytes = MAX_RESPONSE_BYTES): Promise<Uint8Array> {
-    return this.#guarded(async () => {
+    const isKeyed = Object.keys(call.headers ?? {}).some((name) => name.toLowerCase() === "idempotency-key");
+    return this.#repeated(isKeyed || method === "GET", async () => {
       const response = await this.#call(method, path, call);
       const tooLarge = () => new ApiError(0, "callback.invalid_answer", `the answer is larger than ${maxBytes} bytes`);
       return collect(response.body, maxBytes, tooLarge);
@@ -87,7 +121,7 @@ export class HostApi {
 
   /** JSON of each event of a response that is a stream. An event `{"error": …}` is thrown as `ApiError`. */
   async *events<T>(method: string, path: string[], call: HostCall = {}): AsyncGenerator<T, void, undefined> {
-    const response = await this.#guarded(() => this.#call(method, path, { ...call, long: true }));
+    const response = await this.#repeated(false, () => this.#call(method, path, { ...call, long: true }));
     const events = decode(response.body ?? new ReadableStream());
     try {
       while (true) {
@@ -111,9 +145,13 @@ export class HostApi {
     while (this.#expiresAt + 2 < this.#deadlineAt) {
       await sleep(Math.max(this.#expiresAt - RENEWAL_SECONDS - this.#now(), 0) * 1000, signal);
       try {
+        const moved = this.#moved.signal;
         const renewed = await this.json<{ token: string; token_expires_at: number }>("POST", ["token"]);
-        this.#token = renewed.token;
-        this.#expiresAt = renewed.token_expires_at;
+        // The token of a resume replaces those of the attempt before it.
+        if (!moved.aborted) {
+          this.#token = renewed.token;
+          this.#expiresAt = renewed.token_expires_at;
+        }
       } catch (error) {
         // The gateway renews no token of a run that has ended.
         if (!(error instanceof ApiError) || error.isRunOver) return;
@@ -134,7 +172,7 @@ export class HostApi {
     }
     const query = new URLSearchParams();
     for (const [name, value] of Object.entries(call.query ?? {})) if (value !== undefined) query.set(name, `${value}`);
-    const url = [this.baseUrl, ...path.map(segment)].join("/") + (query.size ? `?${query}` : "");
+    const url = [this.#baseUrl, ...path.map(segment)].join("/") + (query.size ? `?${query}` : "");
     // Node rejects a timeout that is no integer.
     const signal = AbortSignal.any([this.#signal, AbortSignal.timeout(Math.ceil(milliseconds))]);
     const response = await this.#send(url, { method, headers, body, redirect: "manual", signal });
@@ -142,24 +180,58 @@ export class HostApi {
     return response;
   }
 
+  /**
+   * Repeats a call of a resumable run that had no effect once the run is resumed, and also a broken one if it
+   * `isHarmless`.
+   */
+  async #repeated<T>(isHarmless: boolean, work: () => Promise<T>): Promise<T> {
+    let until: number | undefined;
+    while (true) {
+      const moved = this.#moved.signal;
+      try {
+        return await work();
+      } catch (error) {
+        const failure = this.#failureOf(error);
+        const isRefused = failure.code === "run_moved";
+        const isBroken = failure.code === "callback.unreachable";
+        if (this.resumeWithin === undefined || !(isRefused || isUnsent(error) || (isBroken && isHarmless))) throw failure;
+        until ??= Date.now() + Math.min(this.resumeWithin, this.secondsLeft) * 1000;
+        const left = until - Date.now();
+        // The gateway may be reachable again without a resume.
+        const pause = Math.max(isRefused ? left : Math.min(left, REPEAT_PAUSE), 0);
+        await sleep(pause, AbortSignal.any([moved, this.#signal])).catch(() => this.#signal.throwIfAborted());
+        if (!moved.aborted && (isRefused || left <= 0)) throw failure;
+      }
+    }
+  }
+
   /** Turns failures of the transport into an `ApiError`. */
   async #guarded<T>(work: () => Promise<T>): Promise<T> {
-    try {
-      return await work();
-    } catch (error) {
-      if (error instanceof ApiError) throw error;
-      // First the end of the run: its abort is a DOMException too, but no timeout.
-      this.#signal.throwIfAborted();
-      if (error instanceof DOMException) {
-        throw new ApiError(0, "callback.timeout", "the gateway did not answer in time", true);
-      }
-      // `fetch` throws a TypeError for network faults.
-      if (!(error instanceof TypeError)) throw error;
-      throw new ApiError(0, "callback.unreachable", `the gateway cannot be reached: ${textOfError(error)}`, true);
+    return work().catch((error: unknown) => {
+      throw this.#failureOf(error);
+    });
+  }
+
+  /** Error of the gateway or the transport. Throws any other one, and the end of the run. */
+  #failureOf(error: unknown): ApiError {
+    if (error instanceof ApiError) return error;
+    // First the end of the run: its abort is a DOMException too, but no timeout.
+    this.#signal.throwIfAborted();
+    if (error instanceof DOMException) {
+      return new ApiError(0, "callback.timeout", "the gateway did not answer in time", true);
     }
+    // `fetch` throws a TypeError for network faults.
+    if (!(error instanceof TypeError)) throw error;
+    return new ApiError(0, "callback.unreachable", `the gateway cannot be reached: ${textOfError(error)}`, true);
   }
 
   #now(): number {
     return Date.now() / 1000 + this.#offset;
   }
+}
+
+/** True if no connection was established. Node has the code in the cause, Bun in the error. */
+function isUnsent(error: unknown): boolean {
+  const { code, cause } = (error ?? {}) as { code?: unknown; cause?: { code?: unknown } };
+  return UNSENT.has(`${code}`) || UNSENT.has(`${cause?.code}`);
 }

@@ -176,9 +176,9 @@ export class Tools {
    * example `unauthorized` for a tool that is not granted.
    */
   async call(name: string, parameters: Json, options: { idempotencyKey?: string } = {}): Promise<unknown> {
-    const headers: Record<string, string> = options.idempotencyKey
-      ? { "idempotency-key": options.idempotencyKey }
-      : {};
+    // A call that breaks with its gateway is repeated only with a key.
+    const key = options.idempotencyKey ?? (this.host.resumeWithin === undefined ? "" : crypto.randomUUID());
+    const headers: Record<string, string> = key ? { "idempotency-key": key } : {};
     const call = { json: { parameters }, headers, long: true };
     return (await this.host.json<{ result: unknown }>("POST", ["tools", name, "call"], call)).result;
   }

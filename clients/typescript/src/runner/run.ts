@@ -38,7 +38,7 @@ export class RunContext {
     /** Complete request, as `openapi/runner.json` describes it. */
     readonly context: AgentRunContext,
     readonly host: HostApi,
-    /** Aborted by a cancel, and when the gateway closes the connection. */
+    /** Aborted by a cancel, and at the end of the connection; of a resumable run, if no gateway resumes it in time. */
     readonly signal: AbortSignal,
     permissions: Permissions = {},
   ) {
