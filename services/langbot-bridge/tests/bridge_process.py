@@ -96,6 +96,12 @@ class Bridge:
         message = run_request(text, gateway, runner, **parts)
         return self.request("POST", "/runs", json.dumps(message).encode())
 
+    def resume(self, run_id: str, gateway: typing.Any, attempt: int, after: int | None = None) -> Stream:
+        """Attaches to a run, as the gateway that owns it now."""
+        host = {"base_url": gateway.url, "token": f"token-{attempt}", "token_expires_at": int(time.time()) + 600}
+        message = {"run_id": run_id, "runner_id": RUNNER, "attempt": attempt, "after": after, "host": host}
+        return self.request("POST", f"/runs/{run_id}/resume", json.dumps(message).encode())
+
     def cancel(self, run_id: str) -> Stream:
         body = json.dumps({"run_id": run_id}).encode()
         return self.request("POST", f"/runs/{run_id}/cancel", body)

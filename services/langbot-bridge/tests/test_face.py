@@ -48,6 +48,7 @@ def test_manifest_has_the_declarations_of_the_component(probe: Bridge) -> None:
         "steering": True,
         "interactions": True,
         "interrupt": True,
+        "resumable": True,
     }
     assert manifest["permissions"]["models"] == ["invoke", "stream", "rerank", "count_tokens"]
     assert manifest["permissions"]["artifacts"] == ["metadata", "read", "create"]

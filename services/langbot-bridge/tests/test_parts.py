@@ -203,7 +203,7 @@ def test_manifest_leaves_unknown_names_out() -> None:
     }
     component = {"metadata": {"name": "default", "label": {}}, "spec": spec}
     made = manifest.of_component(component, "a/b", None)
-    assert made["capabilities"] == {"streaming": True, "interrupt": True}
+    assert made["capabilities"] == {"streaming": True, "interrupt": True, "resumable": True}
     assert made["permissions"] == {
         "models": ["invoke"],
         "artifacts": ["metadata", "read", "create"],

@@ -107,16 +107,6 @@ def test_runner_that_polls_ends_by_itself(probe: Bridge, gateway: FakeGateway) -
     assert types(list(results)) == ["message.completed", "run.failed"]
 
 
-def test_closed_stream_stops_the_runner(probe: Bridge, gateway: FakeGateway) -> None:
-    stream = probe.run("wait", gateway, run_id="r-gone")
-    next(iter(stream))
-    stream.close()
-    deadline = time.monotonic() + 5
-    while probe.cancel("r-gone").status != 404:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_deadline_ends_a_run(probe: Bridge, gateway: FakeGateway) -> None:
     runtime = {"deadline_at": time.time() + 0.3, "metadata": {}}
     last = probe.run("wait", gateway, runtime=runtime).all()[-1]

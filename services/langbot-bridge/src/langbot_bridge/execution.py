@@ -25,7 +25,7 @@ _ERROR_CHARACTERS = 2000
 
 
 async def execute(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secrets) -> None:
-    """Puts the results of the runner into the run's queue, then its end."""
+    """Puts the results of the runner into the run's stream, then its end."""
     current_run.set(run)
     renewal = asyncio.create_task(host.keep_token(run))
     try:
@@ -44,7 +44,6 @@ async def execute(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secret
         renewal.cancel()
     # `put` drops it if the runner has sent a terminal result itself.
     await run.put(run.end or results.completed(run.id))
-    await run.finish()
 
 
 async def _results(runner: LoadedRunner, run: Run, host: HostApi, secrets: Secrets) -> AsyncGenerator[Payload, None]:

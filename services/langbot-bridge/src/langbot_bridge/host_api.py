@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import secrets
 import typing
 from collections.abc import AsyncIterator
 
@@ -86,8 +87,11 @@ class HostApi(Handler):
         while (wait := run.renewal_in()) is not None:
             await asyncio.sleep(wait)
             try:
+                moved = run.moved
                 answer = await self.client.call(run, "token", "POST", "/token", _RENEWAL_SECONDS, json={})
-                run.replace_token(str(answer.json["token"]), answer.json["token_expires_at"])
+                # The token of a resume replaces those of the attempt before it.
+                if not moved.is_set():
+                    run.replace_token(str(answer.json["token"]), answer.json["token_expires_at"])
             except Exception as error:
                 log.warning("run %s: token not renewed, trying again in %s s: %s", run.id, _RENEWAL_PAUSE, error)
                 await asyncio.sleep(_RENEWAL_PAUSE)
@@ -135,6 +139,8 @@ class HostApi(Handler):
         timeout: float | None,
     ) -> Payload:
         path, request = _path(name, route, data), route.request(data)
+        if route.is_keyed:
+            request["headers"] = {"idempotency-key": secrets.token_hex(16)}
         answer = await self.client.call(run, name, route.method, path, timeout, **dict(request))
         try:
             mapped = route.response(answer)

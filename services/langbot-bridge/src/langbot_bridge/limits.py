@@ -18,6 +18,16 @@ class Limits:
     heartbeat_seconds: float = 15.0
     # Results between the runner and the socket. Full: the runner waits.
     queued_results: int = 64
+    # A run works on for this time without a gateway, at most to its deadline.
+    resume_seconds: float = 120.0
+    # Results of a run for a resume. Full: sent ones are dropped; a run without a gateway fails on unsent ones.
+    buffered_results: int = 10_000
+    buffered_bytes: int = 8 * MIB
+    # Ended runs of a worker whose last results a gateway may lack. Full: the oldest are dropped.
+    ended_runs: int = 1024
+    ended_bytes: int = 32 * MIB
+    # A call that reached no gateway is repeated after this time, or after the resume.
+    repeat_seconds: float = 1.0
     # A runner that reads `run_get` may end by itself for this long; the gateway's own grace is 5 s.
     cancel_grace_seconds: float = 2.0
     # `asyncio.wait_for` can swallow a cancel, so it is repeated after this time, this often.

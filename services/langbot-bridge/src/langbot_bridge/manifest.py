@@ -48,9 +48,9 @@ def runner_id(identity: str, name: str) -> str:
 def of_component(component: Payload, identity: str, version: str | None) -> Payload:
     """The manifest of a runner component (the content of its YAML file).
 
-    Names that the protocol does not know are left out with a warning. `interrupt` is always true, since the bridge
-    stops any runner. Artifacts are requested, since the bridge reads and uploads files in its name. State is
-    requested, since LangBot grants it without a permission.
+    Names that the protocol does not know are left out with a warning. `interrupt` and `resumable` are always true: the
+    bridge stops any runner, and holds its results. Artifacts are requested, since the bridge reads and uploads files in
+    its name. State is requested, since LangBot grants it without a permission.
     """
     spec, name = mapping(component.get("spec")), component["metadata"]["name"]
     capabilities = {key: bool(value) for key, value in mapping(spec.get("capabilities")).items()}
@@ -61,6 +61,7 @@ def of_component(component: Payload, identity: str, version: str | None) -> Payl
         "capabilities": {
             **{key: capabilities[key] for key in _CAPABILITIES if key in capabilities},
             "interrupt": True,
+            "resumable": True,
         },
         "permissions": {
             **permissions,
@@ -85,7 +86,7 @@ def of_listener(component: Payload, identity: str, version: str | None, patterns
         **_head(component, runner_id(identity, component["metadata"]["name"]), version),
         "usages": ["event"],
         "supported_event_patterns": patterns,
-        "capabilities": {"streaming": True, "interrupt": True},
+        "capabilities": {"streaming": True, "interrupt": True, "resumable": True},
         "permissions": {kind: list(operations) for kind, operations in permissions.items()},
         "config_schema": [],
     }

@@ -36,6 +36,8 @@ class Route(typing.NamedTuple):
     absent: Payload | None = None
     # The SDK's call has no cursor: follow `next_cursor` and join `keys`.
     every_page: bool = False
+    # The gateway executes it once for an idempotency key, so a broken call is repeated.
+    is_keyed: bool = False
 
 
 def path_of(route: Route, payload: Payload) -> str:
@@ -179,7 +181,7 @@ ROUTES: dict[str, Route] = {
     "invoke_embedding": Route("POST", "/models/{embedding_model_uuid}/embed", _body("texts")),
     "list_tools": Route("GET", "/tools", response=_under("tools")),
     "get_tool_detail": Route("GET", "/tools/{tool_name}", response=_tool_detail),
-    "call_tool": Route("POST", "/tools/{tool_name}/call", _body("parameters")),
+    "call_tool": Route("POST", "/tools/{tool_name}/call", _body("parameters"), is_keyed=True),
     "list_knowledge_bases": Route("GET", "/knowledge-bases", response=_knowledge_bases),
     "list_pipeline_knowledge_bases": Route("GET", "/knowledge-bases", response=_knowledge_bases),
     "retrieve_knowledge_base": _RETRIEVE,

@@ -1,13 +1,15 @@
-"""One live run: credentials, queue of results, and cancellation."""
+"""One live run: credentials, results, and cancellation."""
 
 import asyncio
 import contextvars
+import math
 import time
 import typing
 
 from . import results
 from .limits import LIMITS
 from .payload import Payload, mapping
+from .stream import ResultStream
 
 # A token this near its end is renewed.
 _RENEWAL_SECONDS = 60.0
@@ -18,29 +20,27 @@ _SKEW_SECONDS = 2.0
 
 
 class Run:
-    """A run of the gateway, from its request to the last byte of its answer."""
+    """A run of the gateway. `on_lost` is called if no gateway resumes it in time."""
 
-    def __init__(self, context: Payload, host: Payload, headers: typing.Mapping[str, str]) -> None:
+    def __init__(
+        self, context: Payload, host: Payload, headers: typing.Mapping[str, str], on_lost: typing.Callable[[], None]
+    ) -> None:
         self.id: str = context["run_id"]
         self.context = context
-        self.base_url = str(host["base_url"]).rstrip("/")
         self.traceparent = headers.get("traceparent")
         runtime = mapping(context.get("runtime"))
         self.version = str(runtime.get("langbot_version") or "runnel")
-        self.skew = _skew(headers.get("x-bridge-signed-at"))
+        # Set by the next resume.
+        self.moved = asyncio.Event()
+        self._take(host, headers)
         self.deadline = _number(runtime.get("deadline_at"))
         if self.deadline is not None:
             self.deadline -= self.skew
-        self.token = str(host["token"])
-        self.token_expires_at = self._local_time(host.get("token_expires_at"))
+        self.stream = ResultStream(self.seconds_left, on_lost)
         limits = mapping(mapping(runtime.get("metadata")).get("limits"))
         self._outbox = results.Outbox(self.id, int(limits.get("line_bytes") or LIMITS.line_bytes))
-        self.queue: asyncio.Queue[Payload | None] = asyncio.Queue(LIMITS.queued_results)
         self._order = asyncio.Lock()
-        self._sequence = 0
         self.is_over = False
-        # Set once the answer's stream has ended.
-        self.closed = asyncio.Event()
         # Variables of the SDK's query API.
         self.variables: Payload = dict(mapping(context.get("variables")))
         # True for a runner for events: it sends messages by the SDK's reply API.
@@ -48,28 +48,44 @@ class Run:
         self.end: Payload | None = None
         self.task: asyncio.Task[None] | None = None
 
+    def move(self, host: Payload, headers: typing.Mapping[str, str]) -> None:
+        """Takes the access of a resume, which calls of the host API wait for."""
+        self._take(host, headers)
+        self.moved.set()
+        self.moved = asyncio.Event()
+
+    def _take(self, host: Payload, headers: typing.Mapping[str, str]) -> None:
+        self.skew = _skew(headers.get("x-bridge-signed-at"))
+        self.base_url = str(host["base_url"]).rstrip("/")
+        self.replace_token(str(host["token"]), host.get("token_expires_at"))
+
+    def seconds_left(self) -> float:
+        """Seconds until the deadline of the run."""
+        return math.inf if self.deadline is None else self.deadline - time.time()
+
     async def put(self, result: Payload) -> Payload:
-        """Numbers a result and queues it for the stream. Waits while the queue is full.
+        """Numbers a result and adds it to the stream. Waits while the gateway does not read.
 
         Returns the last event that was sent for it. After the run's end nothing is sent. Once the run was cancelled,
         a failure has the code of the cancel: that of the runner, such as one of a broken model call, follows from it.
         """
         if self.end is not None and result["type"] == "run.failed":
             result = self.end
+        is_terminal = result["type"] in results.TERMINAL
         async with self._order:
             sent: Payload = dict(result)
+            await self.stream.ready()
             if self.is_over:
                 return sent
+            if self.stream.is_full and not is_terminal:
+                text = "no gateway was attached, and the buffer of results is full"
+                self._stop(results.failed(self.id, text, "runner.buffer_full"), 0.0)
+                return sent
             for one in self._outbox.take(result):
-                self._sequence += 1
-                sent = {**one, "run_id": self.id, "sequence": self._sequence}
-                await self.queue.put(sent)
-            self.is_over = result["type"] in results.TERMINAL
+                sent = {**one, "run_id": self.id, "sequence": self.stream.last + 1}
+                self.stream.add(results.wire(sent))
+            self.is_over = is_terminal
             return sent
-
-    async def finish(self) -> None:
-        """Queues the end of the stream, after all results."""
-        await self.queue.put(None)
 
     def headers(self) -> dict[str, str]:
         """Headers of a call back to the gateway."""
@@ -99,7 +115,7 @@ class Run:
         self._stop(results.failed(self.id, text, "runner.shutdown", retryable=True), 0.0)
 
     def abandon(self) -> None:
-        """Ends the run without a result: the gateway has closed the stream."""
+        """Ends the run without a result: no gateway resumes it."""
         self.is_over = True
         self._cancel_task(LIMITS.cancel_attempts)
 

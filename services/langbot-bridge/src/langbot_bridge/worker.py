@@ -15,16 +15,15 @@ from .execution import execute
 from .host_api import HostApi
 from .limits import LIMITS
 from .payload import Payload
-from .plugin import LoadError, Plugin, load
+from .plugin import LoadedRunner, LoadError, Plugin, load
 from .refusal import Refusal, refusals
-from .results import wire
 from .run import Run
 from .secrets import SecretError, Secrets
+from .stream import ResultStream
 from .tool_calls import ToolCalls
 
 log = logging.getLogger(__name__)
 
-_GREETING, _HEARTBEAT = b": hi\n\n", b": heartbeat\n\n"
 # Exit status of a plugin that did not load; the front logs it.
 LOAD_FAILED = 3
 
@@ -35,12 +34,15 @@ class Worker:
     def __init__(self, plugin: Plugin, host: HostApi, secrets: Secrets) -> None:
         self._plugin, self._host, self._secrets = plugin, host, secrets
         self._tools = ToolCalls()
+        # Results of ended runs, oldest first, for a gateway that was lost before it stored the last.
+        self._ended: dict[str, ResultStream] = {}
 
     def app(self) -> web.Application:
         """Routes for the front, on a Unix socket."""
         app = web.Application(middlewares=[refusals], client_max_size=LIMITS.body_bytes)
         app.router.add_get("/offers", self.list_offers)
         app.router.add_post("/runs", self.start_run)
+        app.router.add_post("/runs/{run_id}/resume", self.resume_run)
         app.router.add_post("/runs/{run_id}/cancel", self.cancel_run)
         app.router.add_post("/tools/{name}", self.call_tool)
         return app
@@ -60,38 +62,54 @@ class Worker:
         runner = self._plugin.runners.get(message["runner_id"])
         if runner is None:
             raise Refusal(404, "not_found", f"there is no runner {message['runner_id']} here")
-        run = Run(message["context"], message["host"], request.headers)
+        run_id = str(message["context"]["run_id"])
+        run = Run(message["context"], message["host"], request.headers, lambda: self._lose(run_id))
         run.replies = runner.replies
-        if run.id in self._host.runs:
-            raise Refusal(409, "conflict", f"run {run.id} is being executed already")
-        self._host.runs[run.id] = run
-        run.task = asyncio.create_task(execute(runner, run, self._host, self._secrets))
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        try:
-            await response.prepare(request)
-            await self._send(run, response)
-            await response.write_eof()
-        finally:
-            # Also after the gateway has closed the stream.
-            run.abandon()
-            self._host.runs.pop(run.id, None)
-            run.closed.set()
-        return response
+        if run_id in self._host.runs:
+            raise Refusal(409, "conflict", f"run {run_id} is being executed already")
+        self._host.runs[run_id] = run
+        run.task = asyncio.create_task(self._execute(runner, run))
+        return await _sent(request, run.stream, int(request.headers.get("runnel-attempt") or 1), 0)
 
-    async def _send(self, run: Run, response: web.StreamResponse) -> None:
-        await response.write(_GREETING)
-        while True:
-            try:
-                async with asyncio.timeout(LIMITS.heartbeat_seconds):
-                    result = await run.queue.get()
-            except TimeoutError:
-                if run.task is not None and run.task.done() and run.queue.empty():
-                    return
-                await response.write(_HEARTBEAT)
-                continue
-            if result is None:
-                return
-            await response.write(wire(result))
+    async def resume_run(self, request: web.Request) -> web.StreamResponse:
+        """Streams the results of a live or ended run to the gateway that has it now."""
+        message, run_id = await request.json(), request.match_info["run_id"]
+        attempt, after = message["attempt"], message.get("after") or 0
+        run = self._host.runs.get(run_id)
+        stream = self._ended.get(run_id) if run is None else run.stream
+        if stream is None:
+            raise Refusal(404, "not_found", f"there is no run {run_id} here")
+        if attempt <= stream.attempt:
+            raise Refusal(409, "conflict", f"run {run_id} has attempt {stream.attempt}")
+        if not stream.has_after(after):
+            # The gateway ends the run after this response.
+            self._lose(run_id)
+            raise Refusal(404, "not_found", f"results after {after} of run {run_id} are dropped")
+        if run is not None:
+            run.move(message["host"], request.headers)
+        return await _sent(request, stream, attempt, after)
+
+    async def _execute(self, runner: LoadedRunner, run: Run) -> None:
+        try:
+            await execute(runner, run, self._host, self._secrets)
+        finally:
+            run.stream.end()
+            # A lost run is absent already.
+            if self._host.runs.pop(run.id, None) is not None:
+                self._retain(run)
+
+    def _retain(self, run: Run) -> None:
+        self._ended[run.id] = run.stream
+        while (
+            len(self._ended) > LIMITS.ended_runs or sum(one.bytes for one in self._ended.values()) > LIMITS.ended_bytes
+        ):
+            del self._ended[next(iter(self._ended))]
+
+    def _lose(self, run_id: str) -> None:
+        self._ended.pop(run_id, None)
+        if (run := self._host.runs.pop(run_id, None)) is not None:
+            log.warning("no gateway can resume run %s, cancelling it", run_id)
+            run.abandon()
 
     async def cancel_run(self, request: web.Request) -> web.Response:
         """Ends a run as cancelled."""
@@ -111,11 +129,25 @@ class Worker:
 
     async def stop(self) -> None:
         """Ends the live runs and waits for their streams."""
-        runs = list(self._host.runs.values())
-        for run in runs:
+        streams = [*self._ended.values()]
+        for run in self._host.runs.values():
             run.shut_down()
+            streams.append(run.stream)
         async with asyncio.timeout(LIMITS.stop_seconds):
-            await asyncio.gather(*(run.closed.wait() for run in runs))
+            await asyncio.gather(*(stream.closed.wait() for stream in streams))
+
+
+async def _sent(request: web.Request, stream: ResultStream, attempt: int, after: int) -> web.StreamResponse:
+    connection = stream.attach(attempt, after)
+    response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+    try:
+        await response.prepare(request)
+        async for frame in stream.frames(connection):
+            await response.write(frame)
+        await response.write_eof()
+    finally:
+        stream.detach(connection)
+    return response
 
 
 async def serve(options: argparse.Namespace, parent: int) -> None:
