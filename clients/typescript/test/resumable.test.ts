@@ -39,7 +39,8 @@ function runRequest(context: object = {}, host = access()) {
 function endpoint(work: RunFunction, options: EndpointOptions & { resumeWithinSeconds?: number } = {}): Endpoint {
   const { resumeWithinSeconds: within, ...others } = options;
   const resume = within === undefined ? {} : { resumeWithinSeconds: within };
-  return new Endpoint({ secret: SECRET, ...others }).runner({ id: ID, capabilities: { resumable: true }, ...resume }, work);
+  const runner = { id: ID, capabilities: { resumable: true }, ...resume };
+  return new Endpoint({ secret: SECRET, ...others }).runner(runner, work);
 }
 
 async function start(made: Endpoint, body: object = runRequest()): Promise<EndpointResponse> {
@@ -193,7 +194,8 @@ test("node server detaches and resumes", async () => {
   const response = await fetch(`${url}/runs`, { method: "POST", headers, body, signal: cut.signal });
   await response.body?.getReader().read();
   cut.abort();
-  const again = await request("/runs/r-1/resume", { run_id: "r-1", runner_id: ID, attempt: 2, after: 1, host: access() });
+  const resume = { run_id: "r-1", runner_id: ID, attempt: 2, after: 1, host: access() };
+  const again = await request("/runs/r-1/resume", resume);
   const text = await (await fetch(`${url}/runs/r-1/resume`, again)).text();
   assert.deepEqual(text.match(/^id: .+$/gm), ["id: 2", "id: 3", "id: 4", "id: 5"]);
   server.close();

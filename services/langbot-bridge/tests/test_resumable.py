@@ -134,11 +134,11 @@ class Clock:
         await settle()
 
 
-@pytest.mark.parametrize(("left", "seconds"), [(600.0, 120), (20.0, 20), (-1.0, 0)])
-def test_run_without_resume_is_lost(left: float, seconds: int) -> None:
+@pytest.mark.parametrize(("left", "seconds"), [(None, 120), (600.0, 120), (20.0, 20), (-1.0, 0)])
+def test_run_without_resume_is_lost(left: float | None, seconds: int) -> None:
     async def lose() -> None:
         clock, lost = Clock(), asyncio.Event()
-        stream = ResultStream(lambda: left, lost.set)
+        stream = ResultStream(left and time.time() + left, lost.set)
         stream.detach(stream.attach(1, 0))
         connection = stream.attach(2, 0)
         await clock.move(500)
@@ -163,7 +163,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("small")
 def test_sent_results_are_dropped_first() -> None:
     async def fill() -> None:
-        stream = ResultStream(lambda: 600.0, lambda: None)
+        stream = ResultStream(None, lambda: None)
         connection = stream.attach(1, 0)
         frames = stream.frames(connection)
         await anext(frames)

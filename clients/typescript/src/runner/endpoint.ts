@@ -197,7 +197,8 @@ export class Endpoint {
     if (request.body.length > this.maxBodyBytes) throw this.tooLarge();
     const signedAt = await this.#webhook.verify(request.headers, request.body);
     // After the verification: unsigned requests must not fill the memory of ids.
-    if (!this.#seen.add(headerOf(request.headers, "webhook-id"), signedAt)) throw new Rejection(409, "conflict", "this webhook-id was used before");
+    const isNew = this.#seen.add(headerOf(request.headers, "webhook-id"), signedAt);
+    if (!isNew) throw new Rejection(409, "conflict", "this webhook-id was used before");
     return signedAt;
   }
 

@@ -4,6 +4,7 @@ import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
 import { isTerminal, type MessageDeltaPayload } from "../events.js";
 import { RunFailed } from "./failure.js";
+import type { HostApi } from "./host.js";
 import { NoModelError } from "./models.js";
 import * as results from "./results.js";
 import type { Result } from "./results.js";
@@ -33,7 +34,7 @@ export class Execution {
     readonly stream: ResultStream,
     private readonly runs: Runs,
   ) {
-    stream.secondsLeft = () => run.host.secondsLeft;
+    stream.secondsLeft = secondsLeftOf(run.host);
     stream.onLost = () => this.#lose();
     runs.live.set(run.runId, this);
   }
@@ -161,6 +162,11 @@ export class Execution {
     const answer = await returned;
     if (answer !== undefined) yield typeof answer === "string" ? results.message(answer) : answer;
   }
+}
+
+/** A closure without the run: its stream outlives it, and its context is large. */
+function secondsLeftOf(host: HostApi): () => number {
+  return () => host.secondsLeft;
 }
 
 function cancelled(): Result {

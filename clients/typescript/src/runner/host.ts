@@ -194,7 +194,8 @@ export class HostApi {
         const failure = this.#failureOf(error);
         const isRefused = failure.code === "run_moved";
         const isBroken = failure.code === "callback.unreachable";
-        if (this.resumeWithin === undefined || !(isRefused || isUnsent(error) || (isBroken && isHarmless))) throw failure;
+        const isRepeatable = isRefused || isUnsent(error) || (isBroken && isHarmless);
+        if (this.resumeWithin === undefined || !isRepeatable) throw failure;
         until ??= Date.now() + Math.min(this.resumeWithin, this.secondsLeft) * 1000;
         const left = until - Date.now();
         // The gateway may be reachable again without a resume.

@@ -6,7 +6,8 @@ import { RunFailed } from "./failure.js";
 export type Frame = Uint8Array<ArrayBuffer>;
 export type Frames = AsyncGenerator<Frame, void, undefined>;
 
-const [GREETING, KEEP_ALIVE] = [": run\n\n", ": alive\n\n"].map((text) => new TextEncoder().encode(text)) as [Frame, Frame];
+const GREETING = new TextEncoder().encode(": run\n\n");
+const KEEP_ALIVE = new TextEncoder().encode(": alive\n\n");
 
 /** Results of a run for one connection. */
 export interface Connection {

@@ -36,7 +36,7 @@ class Run:
         self.deadline = _number(runtime.get("deadline_at"))
         if self.deadline is not None:
             self.deadline -= self.skew
-        self.stream = ResultStream(self.seconds_left, on_lost)
+        self.stream = ResultStream(self.deadline, on_lost)
         limits = mapping(mapping(runtime.get("metadata")).get("limits"))
         self._outbox = results.Outbox(self.id, int(limits.get("line_bytes") or LIMITS.line_bytes))
         self._order = asyncio.Lock()

@@ -1,6 +1,7 @@
 """Results of a run as server-sent events, for the connection that is attached."""
 
 import asyncio
+import time
 import typing
 from collections.abc import AsyncIterator
 
@@ -15,11 +16,11 @@ class ResultStream:
     `on_lost` is called when no connection was attached for `LIMITS.resume_seconds`, at most until the deadline.
     """
 
-    def __init__(self, seconds_left: typing.Callable[[], float], on_lost: typing.Callable[[], None]) -> None:
+    def __init__(self, deadline: float | None, on_lost: typing.Callable[[], None]) -> None:
         self.attempt, self.is_over = 0, False
         # Set while the stream has ended and no connection reads it.
         self.closed = asyncio.Event()
-        self._seconds_left, self._on_lost = seconds_left, on_lost
+        self._deadline, self._on_lost = deadline, on_lost
         self._frames: dict[int, bytes] = {}
         self.bytes = 0
         # Sequences of the last result that was dropped, and of the last one that the connection took.
@@ -84,7 +85,9 @@ class ResultStream:
         self._taken.set()
         if self.is_over:
             self.closed.set()
-        seconds = max(min(LIMITS.resume_seconds, self._seconds_left()), 0.0)
+        seconds = LIMITS.resume_seconds
+        if self._deadline is not None:
+            seconds = max(min(seconds, self._deadline - time.time()), 0.0)
         self._timer = asyncio.get_running_loop().call_later(seconds, self._on_lost)
 
     async def frames(self, connection: object) -> AsyncIterator[bytes]:

@@ -40,7 +40,9 @@ class Execution:
     def __init__(self, run: RunContext, function: RunFunction, stream: ResultStream, runs: Runs) -> None:
         self.run, self.stream = run, stream
         self._function, self._runs = function, runs
-        stream.close, stream.seconds_left = self._close, lambda: run.host.seconds_left
+        # Not by way of `run`: the stream outlives the run, and its context is large.
+        host = run.host
+        stream.close, stream.seconds_left = self._close, lambda: host.seconds_left
         runs.live[run.run_id] = self
         self._task = asyncio.create_task(self._main())
 
