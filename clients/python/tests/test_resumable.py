@@ -330,7 +330,7 @@ class Gateways:
 
     def __init__(self, failure: typing.Any) -> None:
         self.calls, self.failed = list[tuple[str, str, str | None]](), asyncio.Event()
-        self._failure = failure
+        self._failures = failure if isinstance(failure, list) else [failure]
 
     def answer(self, call: httpx.Request) -> httpx.Response:
         key = call.headers.get("idempotency-key")
@@ -340,9 +340,10 @@ class Gateways:
                 return httpx.Response(200, text='data: {"chunk": {"role": "assistant", "content": "hi"}}\n\n')
             return httpx.Response(200, json={"result": "done"})
         self.failed.set()
-        if isinstance(self._failure, httpx.Response):
-            return self._failure
-        raise self._failure
+        failure = self._failures.pop(0) if len(self._failures) > 1 else self._failures[0]
+        if isinstance(failure, httpx.Response):
+            return failure
+        raise failure
 
 
 def moved() -> httpx.Response:
@@ -404,6 +405,15 @@ async def test_broken_calls_are_repeated_if_harmless(call: typing.Any, expected:
     gateways, found = await outcome_after_resume(call, httpx.ReadError("broken"))
     assert found == expected
     assert len({key for _, _, key in gateways.calls}) == 1, "both attempts have the same key"
+
+
+async def test_agent_loop_calls_a_lost_model_again() -> None:
+    async def loop(ctx: RunContext) -> str:
+        return "".join([str(piece) async for piece in ctx.agent_loop("hi")])
+
+    gateways, found = await outcome_after_resume(loop, [httpx.ReadError("broken"), httpx.ConnectError("refused")])
+    assert found == "hi"
+    assert [one[0] for one in gateways.calls] == ["host", "host", "next"]
 
 
 async def test_waiting_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

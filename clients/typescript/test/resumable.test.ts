@@ -303,7 +303,7 @@ test("cancel ends a detached run", async () => {
 // --- host API ---
 
 /** Hosts `host` and `next`, of which the first is lost, with the calls that reached them. */
-function gateways(failure: Error | (() => Response)) {
+function gateways(...failures: (Error | (() => Response))[]) {
   const calls: [string, string | null, string | null][] = [];
   let fail = () => {};
   const failed = new Promise<void>((resolve) => {
@@ -320,6 +320,7 @@ function gateways(failure: Error | (() => Response)) {
         : Response.json({ result: "done" });
     }
     fail();
+    const failure = (failures.length > 1 ? failures.shift() : failures[0]) ?? moved;
     if (failure instanceof Error) throw failure;
     return failure();
   };
@@ -336,8 +337,8 @@ function networkFault(code: string): Error {
 type Call = (ctx: RunContext) => Promise<unknown>;
 
 /** Result of a host call that fails at the first gateway. The second one resumes the run. */
-async function outcomeAfterResume(call: Call, failure: Error | (() => Response)) {
-  const { calls, failed, send } = gateways(failure);
+async function outcomeAfterResume(call: Call, ...failures: (Error | (() => Response))[]) {
+  const { calls, failed, send } = gateways(...failures);
   let found: unknown;
   const made = endpoint(
     async (ctx) => {
@@ -384,6 +385,17 @@ test("broken calls are repeated if harmless", async () => {
     assert.deepEqual(found, expected);
     assert.equal(new Set(calls.map(([, , key]) => key)).size, 1, "both attempts have the same key");
   }
+});
+
+test("agent loop calls a lost model again", async () => {
+  const loop: Call = async (ctx) => {
+    let text = "";
+    for await (const piece of ctx.agentLoop("hi")) text += piece;
+    return text;
+  };
+  const { calls, found } = await outcomeAfterResume(loop, networkFault("UND_ERR_SOCKET"), networkFault("ECONNREFUSED"));
+  assert.equal(found, "hi");
+  assert.deepEqual(calls.map(([host]) => host), ["host", "host", "next"]);
 });
 
 test("waiting calls are bounded", async () => {

@@ -88,6 +88,11 @@ export class HostApi {
     this.#offset = now === undefined ? 0 : now - Date.now() / 1000;
   }
 
+  /** True if a call of a resumable run broke with its gateway: the effect of the call is unknown. */
+  isLost(error: unknown): boolean {
+    return this.resumeWithin !== undefined && error instanceof ApiError && error.code === "callback.unreachable";
+  }
+
   /** Base URL of the gateway. A resume changes it, and the token. */
   get baseUrl(): string {
     return this.#baseUrl;

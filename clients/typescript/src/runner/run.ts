@@ -21,6 +21,8 @@ import type { Result } from "./results.js";
 
 const WAIT_SECONDS = 25;
 const MAX_QUERY = 2000;
+/** Repeated model calls after a lost gateway, in one loop. */
+const MAX_LOST = 3;
 
 /** Event of a run, and the resources that its grant opens. `host` calls the routes that have no method here. */
 export class RunContext {
@@ -57,7 +59,8 @@ export class RunContext {
    * Asks a model, calls the tools that it asks for, and asks again, until it answers without a call.
    *
    * Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
-   * granted tools, unless `tools` names others. Throws `RunFailed` after `maxTurns` turns with calls.
+   * granted tools, unless `tools` names others. In a resumable run, a model that lost its gateway before its first text
+   * is called again. Throws `RunFailed` after `maxTurns` turns with calls.
    */
   async *agentLoop(
     messages: string | Message[],
@@ -65,9 +68,19 @@ export class RunContext {
   ): AsyncGenerator<string | Result, void, undefined> {
     const turns = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
     const tools = options.tools ?? this.tools.offered();
+    let lost = 0;
     for (let turn = 0; turn < maxTurns; turn++) {
-      const answer = this.models.stream(turns, { ...options, tools });
-      yield* answer;
+      let answer = this.models.stream(turns, { ...options, tools });
+      while (true) {
+        try {
+          yield* answer;
+          break;
+        } catch (error) {
+          if (answer.text || lost === MAX_LOST || !this.host.isLost(error)) throw error;
+          lost += 1;
+          answer = this.models.stream(turns, { ...options, tools });
+        }
+      }
       if (answer.toolCalls.length === 0) {
         turns.push(answer.message);
         return;

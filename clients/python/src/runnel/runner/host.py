@@ -68,6 +68,10 @@ class HostApi:
         # Deadline and expiry are times of the gateway's clock.
         self._offset = 0.0 if gateway_now is None else gateway_now - time.time()
 
+    def is_lost(self, error: ApiError) -> bool:
+        """True if a call of a resumable run broke with its gateway: the effect of the call is unknown."""
+        return self.resume_within is not None and error.code == "callback.unreachable"
+
     @property
     def token(self) -> str:
         """Run token: an API key for `{base_url}/openai/v1`, `{base_url}/anthropic` and `{base_url}/mcp`."""

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncGenerator
 from typing import Any
 
+from ..errors import ApiError
 from ..types import Json, Message
 from ._grants import MissingPermissions
 from .context import AgentRunContext, Permissions
@@ -14,6 +15,9 @@ from .failure import RunFailed
 from .host import HostApi
 from .models import Models, Tools
 from .results import Result
+
+# Repeated model calls after a lost gateway, in one loop.
+_MAX_LOST = 3
 
 
 class RunContext:
@@ -42,16 +46,26 @@ class RunContext:
         """Asks a model, calls the tools that it asks for, and asks again, until it answers without a call.
 
         Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
-        granted tools, unless `tools` names others. `options` are those of `ctx.models.stream`. Raises `RunFailed`
-        after `max_turns` turns with calls.
+        granted tools, unless `tools` names others. `options` are those of `ctx.models.stream`. In a resumable run, a
+        model that lost its gateway before its first text is called again. Raises `RunFailed` after `max_turns` turns
+        with calls.
         """
         turns: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
         options.setdefault("tools", self.tools.offered())
+        lost = 0
         for _ in range(max_turns):
             answer = self.models.stream(turns, **options)
-            async with contextlib.aclosing(answer):
-                async for text in answer:
-                    yield text
+            while True:
+                try:
+                    async with contextlib.aclosing(answer):
+                        async for text in answer:
+                            yield text
+                    break
+                except ApiError as error:
+                    if answer.text or lost == _MAX_LOST or not self.host.is_lost(error):
+                        raise
+                lost += 1
+                answer = self.models.stream(turns, **options)
             if not answer.tool_calls:
                 turns.append(answer.message)
                 return
