@@ -17,6 +17,7 @@ const runner = {
   id: "plugin:runnel/assistant-typescript/default",
   label: { en_US: "Assistant (TypeScript)", zh_Hans: "助手（TypeScript）" },
   permissions: { models: ["stream"], tools: ["call"], knowledge_bases: ["retrieve"], history: ["page"] },
+  capabilities: { resumable: true }, // works on while a gateway restarts
 } as const;
 endpoint.runner(runner, async function* (ctx) {
   yield* ctx.agentLoop(await messagesOf(ctx)); // text, and calls of tools
