@@ -211,6 +211,7 @@ async def test_full_buffer_fails_a_detached_run() -> None:
     found = await read(await resume(made, 2))
     assert len(found) == 10_001
     assert b'"code": "runner.buffer_full"' in found[-1]
+    assert b'"retryable": true' in found[-1]
 
 
 async def test_bytes_bound_the_buffer_of_a_detached_run() -> None:

@@ -216,7 +216,7 @@ test("full buffer fails a detached run", async () => {
     await settle();
     const found = await read(await resume(made, 2));
     assert.equal(found.length, expected);
-    assert.match(`${found.at(-1)}`, /"code":"runner.buffer_full"/);
+    assert.match(`${found.at(-1)}`, /"code":"runner.buffer_full".*"retryable":true/);
   }
 });
 

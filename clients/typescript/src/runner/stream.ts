@@ -46,7 +46,7 @@ export class ResultStream {
     // Backpressure: the function is one result ahead of its connection.
     while (this.#attached && this.buffer.hasUnsent) await this.#taken.wait();
     if (!this.#attached && this.buffer.isFull) {
-      throw new RunFailed("runner.buffer_full", "no gateway was attached, and the buffer of results is full");
+      throw new RunFailed("runner.buffer_full", "no gateway was attached, and the buffer of results is full", true);
     }
     this.add(frame);
   }

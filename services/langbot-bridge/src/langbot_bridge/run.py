@@ -79,7 +79,7 @@ class Run:
                 return sent
             if self.stream.is_full and not is_terminal:
                 text = "no gateway was attached, and the buffer of results is full"
-                self._stop(results.failed(self.id, text, "runner.buffer_full"), 0.0)
+                self._stop(results.failed(self.id, text, "runner.buffer_full", retryable=True), 0.0)
                 return sent
             for one in self._outbox.take(result):
                 sent = {**one, "run_id": self.id, "sequence": self.stream.last + 1}

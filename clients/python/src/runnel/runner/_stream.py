@@ -34,7 +34,8 @@ class ResultStream:
             self._taken.clear()
             await self._taken.wait()
         if self._frames is None and self.buffer.is_full:
-            raise RunFailed("runner.buffer_full", "no gateway was attached, and the buffer of results is full")
+            text = "no gateway was attached, and the buffer of results is full"
+            raise RunFailed("runner.buffer_full", text, retryable=True)
         self.add(frame)
 
     def add(self, frame: bytes) -> None:
