@@ -1,4 +1,5 @@
-//! Client of the Runner API (`docs/protocol.md`, Discovery and `RUN_AGENT`): list, run, cancel. It signs every request.
+//! Client of the Runner API (`docs/protocol.md`, Discovery and `RUN_AGENT`): list, run, resume, cancel. It signs every
+//! request.
 
 mod error;
 
@@ -92,10 +93,23 @@ impl Endpoint {
             EndpointMode::SingleUrl => (self.url(&[]), with_action("run", &body)),
         };
         SignedCall::new(Method::POST, url, format!("run_{hex}_{attempt}"), body)
-            .with(ACCEPT, "text/event-stream")
-            .with(HeaderName::from_static("traceparent"), &trace.to_string())
-            .with(RUN_ID, &run.to_string())
-            .with(ATTEMPT, &attempt.to_string())
+            .of_attempt(run, attempt, trace)
+    }
+
+    /// The call that attaches to a live run. `body` is the `ResumeRequest` as JSON.
+    pub fn resume_call(
+        &self,
+        run: RunId,
+        attempt: u32,
+        trace: TraceParent,
+        body: String,
+    ) -> SignedCall {
+        let (url, body) = match self.mode {
+            EndpointMode::Standard => (self.url(&["runs", &run.to_string(), "resume"]), body),
+            EndpointMode::SingleUrl => (self.url(&[]), with_action("resume", &body)),
+        };
+        let webhook_id = format!("resume_{}_{attempt}", run.0.simple());
+        SignedCall::new(Method::POST, url, webhook_id, body).of_attempt(run, attempt, trace)
     }
 
     /// The cancel notice. A repeated notice for an attempt has the same id.
@@ -158,6 +172,14 @@ impl SignedCall {
         } else {
             call
         }
+    }
+
+    /// Adds the headers of a call that results answer.
+    fn of_attempt(self, run: RunId, attempt: u32, trace: TraceParent) -> Self {
+        self.with(ACCEPT, "text/event-stream")
+            .with(HeaderName::from_static("traceparent"), &trace.to_string())
+            .with(RUN_ID, &run.to_string())
+            .with(ATTEMPT, &attempt.to_string())
     }
 
     fn with(mut self, name: HeaderName, value: &str) -> Self {
@@ -453,6 +475,27 @@ mod tests {
             EndpointMode::SingleUrl,
             "http://h:1/f?x=1",
         );
+    }
+
+    #[test]
+    fn resume_calls_name_run_and_attempt() {
+        let run = RunId(Uuid::now_v7());
+        let trace = RunTrace::of(run, None).header(Some(0.0));
+        let call = |mode| {
+            let body = r#"{"attempt":2}"#.to_owned();
+            endpoint("http://h:1/base", mode).resume_call(run, 2, trace, body)
+        };
+        let standard = call(EndpointMode::Standard);
+        assert_eq!(
+            standard.url.as_str(),
+            format!("http://h:1/base/runs/{run}/resume")
+        );
+        let id = format!("resume_{}_2", run.0.simple());
+        assert_eq!(standard.webhook_id, id);
+        let single = call(EndpointMode::SingleUrl);
+        assert_eq!(single.url.as_str(), "http://h:1/base");
+        assert_eq!(single.body, r#"{"action":"resume","attempt":2}"#);
+        assert_eq!(single.headers[ATTEMPT], "2");
     }
 
     #[test]
