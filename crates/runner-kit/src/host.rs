@@ -10,6 +10,7 @@ mod error;
 mod history;
 mod interactions;
 mod models;
+mod repeat;
 mod runs;
 mod sse;
 mod state;
@@ -18,6 +19,7 @@ mod token;
 mod tools;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use protocol::context::AgentRunContext;
 use protocol::host_api::{
@@ -28,6 +30,7 @@ use protocol::message::Message;
 use protocol::request::HostAccess;
 use protocol::run::AgentRun;
 use reqwest::Method;
+use tokio::time::Instant;
 
 pub use artifacts::ArtifactsApi;
 pub use children::ChildRunsApi;
@@ -39,9 +42,11 @@ pub use models::{ModelStream, ModelsApi};
 pub use runs::{RunEventsQuery, RunPageQuery, RunsApi};
 pub use state::StateApi;
 pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
+pub use token::CallAccess;
 pub use tools::{CallOptions, ToolsApi};
 
 use connection::HostConnection;
+use repeat::RepeatTime;
 use token::{Credentials, GatewayClock, Times};
 
 /// Host API of one run. Clones share the token.
@@ -54,24 +59,66 @@ impl HostClient {
     pub fn host(&self, access: HostAccess, deadline_at: Option<f64>, now_seconds: i64) -> Host {
         Host(Arc::new(HostConnection {
             client: self.clone(),
-            base_url: access.base_url,
+            base_url: access.base_url.clone(),
             clock: GatewayClock::new(now_seconds),
             times: Times::new(deadline_at, self.call_timeout),
-            credentials: Credentials::new(access.token, access.token_expires_at),
+            credentials: Credentials::new(access, 1),
+            resume_within: None,
+        }))
+    }
+
+    /// Host API of a resumable run. A call that loses its gateway waits up to `within` for a resume.
+    pub(crate) fn resumable_host(&self, access: HostAccess, terms: ResumeTerms) -> Host {
+        Host(Arc::new(HostConnection {
+            client: self.clone(),
+            base_url: access.base_url.clone(),
+            clock: GatewayClock::new(terms.now_seconds),
+            times: Times::new(terms.deadline_at, self.call_timeout),
+            credentials: Credentials::new(access, terms.attempt),
+            resume_within: Some(terms.within),
         }))
     }
 }
 
+/// Terms of a resumable run.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ResumeTerms {
+    /// Attempt of the run request.
+    pub(crate) attempt: u32,
+    pub(crate) within: Duration,
+    pub(crate) deadline_at: Option<f64>,
+    /// Time of the gateway's clock.
+    pub(crate) now_seconds: i64,
+}
+
 /// The run, its token and its context.
 impl Host {
-    /// The base URL of the host API, such as `http://127.0.0.1:8700/host/v1`.
-    pub fn base_url(&self) -> &str {
-        &self.0.base_url
+    /// Current access, its token renewed when due: for a host API client outside of the kit. A resume changes it.
+    pub async fn access(&self) -> CallAccess {
+        self.0.access().await
     }
 
-    /// Run token, renewed when due: for a host API client outside of the kit. A secret.
-    pub async fn token(&self) -> String {
-        self.0.token().await
+    /// Waits before the repetition of a call that has failed since `since`: for a resume, at most a second. False: the
+    /// run is not resumable, or no gateway resumed it in time.
+    pub async fn wait_to_repeat(&self, failed: &CallAccess, since: Instant) -> bool {
+        self.0
+            .wait_for(RepeatTime::Soon, failed.attempt, since)
+            .await
+    }
+
+    /// Current attempt of the run.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.0.credentials.attempt()
+    }
+
+    /// Takes the access of a resume; calls that wait for it continue.
+    pub(crate) fn resume(&self, access: HostAccess, attempt: u32) {
+        self.0.credentials.resume(access, attempt);
+    }
+
+    /// Rest of the run.
+    pub(crate) fn time_left(&self) -> Duration {
+        self.0.time_left()
     }
 
     /// Renews the token for all clones. Calls do this automatically near its expiry.

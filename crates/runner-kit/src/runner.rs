@@ -12,6 +12,8 @@ use crate::host::{Host, HostError};
 pub const CANCELLED: &str = "cancelled";
 /// Code of a run that ended because the server stops. The kit sets it in place of [`CANCELLED`].
 pub const SHUTDOWN: &str = "runner.shutdown";
+/// Code of a resumable run whose buffer was full while no gateway was attached.
+pub const BUFFER_FULL: &str = "runner.buffer_full";
 /// Code of a run whose runner panicked or returned an error without a code.
 pub const EXCEPTION: &str = "runner.exception";
 
@@ -23,7 +25,8 @@ pub trait Runner: Send + Sync + 'static {
     /// Manifest: identity and requested permissions. Read once, when the router is built.
     fn manifest(&self) -> AgentRunnerManifest;
 
-    /// Executes one run. The stream is dropped when the gateway closes the connection.
+    /// Executes one run. The stream is dropped when the gateway closes the connection; that of a runner with the
+    /// capability `resumable` when no gateway resumes the run in time.
     ///
     /// Nothing is read after the first terminal result. A stream that ends without one counts as completed, or
     /// as cancelled if the run's token fired; an error or a panic fails the run. A run that is cancelled because
@@ -101,6 +104,12 @@ impl RunError {
     pub(crate) fn shutdown() -> Self {
         let message = "the runner was stopped while the run was going on: post the event again";
         Self::new(SHUTDOWN, message).retryable()
+    }
+
+    /// Error of a run that no gateway resumed before its buffer was full.
+    pub(crate) fn buffer_full() -> Self {
+        let message = "the buffer of results is full, and no gateway has resumed the run: post the event again";
+        Self::new(BUFFER_FULL, message).retryable()
     }
 
     /// Marks the error as retryable.

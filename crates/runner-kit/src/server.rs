@@ -1,9 +1,11 @@
 //! Runner API over HTTP: discovery, runs, cancellation, health (`docs/protocol.md`, Discovery and `RUN_AGENT`).
 
 mod body;
+mod buffer;
 mod live;
 mod rejection;
 mod replay;
+mod resumable;
 pub mod serve;
 mod signed;
 mod unverified;
@@ -23,10 +25,10 @@ use bytes::Bytes;
 use futures_util::stream::{self, StreamExt};
 use protocol::id::RunnerId;
 use protocol::manifest::{AgentRunnerManifest, RunnerList};
-use protocol::request::{AgentRunRequest, CancelRequest, EndpointAction};
+use protocol::request::{AgentRunRequest, CancelRequest, EndpointAction, ResumeRequest};
 use serde::Deserialize;
 
-use crate::host::HostClient;
+use crate::host::{HostClient, ResumeTerms};
 use crate::runner::{RunHandle, Runner};
 use crate::signature::SigningSecret;
 use crate::stream::finish;
@@ -34,9 +36,13 @@ use crate::stream::finish;
 use live::{AddError, RunRegistry};
 use rejection::RequestRejection;
 use replay::SeenIds;
+use resumable::{ResumableRun, ResumableRuns};
 use serve::ShutdownSignal;
-use signed::SignedAt;
+use signed::SignedArrival;
 use unverified::UnverifiedBytes;
+
+/// Default of `resume_within_seconds` in a manifest.
+const RESUME_WITHIN: Duration = Duration::from_mins(2);
 
 /// Server options; the defaults suit a runner of any gateway.
 #[derive(Clone, Copy, Debug)]
@@ -81,6 +87,7 @@ fn router_of(server: KitServer) -> Router {
         .route("/", post(call_single_url))
         .route("/runners", get(list_runners))
         .route("/runs", post(start_run))
+        .route("/runs/{run_id}/resume", post(resume_run))
         .route("/runs/{run_id}/cancel", post(cancel_run))
         .fallback(async || RequestRejection::NoRoute)
         .method_not_allowed_fallback(async || RequestRejection::NoMethod)
@@ -97,13 +104,20 @@ fn router_of(server: KitServer) -> Router {
 
 struct KitServer {
     manifests: Vec<AgentRunnerManifest>,
-    runners: HashMap<RunnerId, Arc<dyn Runner>>,
+    runners: HashMap<RunnerId, OfferedRunner>,
     secret: SigningSecret,
     options: RouterOptions,
     seen: SeenIds,
     unverified: Arc<UnverifiedBytes>,
     live: Arc<RunRegistry>,
+    resumable: Arc<ResumableRuns>,
     host: HostClient,
+}
+
+struct OfferedRunner {
+    runner: Arc<dyn Runner>,
+    /// Time without a gateway that its runs survive. Absent: they end with their connection.
+    resume_within: Option<Duration>,
 }
 
 impl KitServer {
@@ -117,7 +131,12 @@ impl KitServer {
                 tracing::warn!(runner.id = %id, "runner {id} is offered twice, the first is served");
                 continue;
             }
-            runners.insert(manifest.id.clone(), runner);
+            let resume_within = resume_within(&manifest);
+            let offered = OfferedRunner {
+                runner,
+                resume_within,
+            };
+            runners.insert(manifest.id.clone(), offered);
             manifests.push(manifest);
         }
         let live = Arc::new(RunRegistry::new(options.live_runs));
@@ -130,13 +149,20 @@ impl KitServer {
             seen,
             unverified: UnverifiedBytes::of_process(),
             live,
+            resumable: Arc::default(),
             host,
         }
     }
 }
 
+fn resume_within(manifest: &AgentRunnerManifest) -> Option<Duration> {
+    let seconds = manifest.resume_within_seconds.map(u64::from);
+    let within = seconds.map_or(RESUME_WITHIN, Duration::from_secs);
+    manifest.capabilities.resumable.then_some(within)
+}
+
 /// Extensions that the middleware sets for run handlers.
-type Arrival = (Extension<SignedAt>, Option<Extension<ShutdownSignal>>);
+type Arrival = (Extension<SignedArrival>, Option<Extension<ShutdownSignal>>);
 
 async fn call_single_url(
     State(server): State<Arc<KitServer>>,
@@ -150,6 +176,10 @@ async fn call_single_url(
     match parse::<RunCall>(&body)?.action {
         EndpointAction::ListRunners => Ok(list_runners(State(server)).await.into_response()),
         EndpointAction::Run => start_run(State(server), arrival, body).await,
+        EndpointAction::Resume => {
+            let run_id = parse::<ResumeRequest>(&body)?.run_id;
+            resume_run(State(server), Path(run_id), body).await
+        }
         EndpointAction::Cancel => {
             let run_id = parse::<CancelRequest>(&body)?.run_id;
             cancel_run(State(server), Path(run_id))
@@ -169,29 +199,38 @@ async fn list_runners(State(server): State<Arc<KitServer>>) -> Json<RunnerList> 
 
 async fn start_run(
     State(server): State<Arc<KitServer>>,
-    (Extension(signed_at), stop): Arrival,
+    (Extension(call), shutdown): Arrival,
     body: Bytes,
 ) -> Result<Response, RequestRejection> {
     let request: AgentRunRequest = parse(&body)?;
-    let runner = server.runners.get(&request.runner_id).cloned();
-    let runner = runner.ok_or_else(|| RequestRejection::NoRunner(request.runner_id.clone()))?;
+    let offered = server.runners.get(&request.runner_id);
+    let offered = offered.ok_or_else(|| RequestRejection::NoRunner(request.runner_id.clone()))?;
+    let (runner, within) = (Arc::clone(&offered.runner), offered.resume_within);
     let run_id = request.context.run_id.clone();
-    let stop = stop.map_or_else(ShutdownSignal::default, |Extension(stop)| stop);
+    let shutdown = shutdown.map_or_else(ShutdownSignal::default, |Extension(signal)| signal);
     // Registered before the runner starts, so that an early cancel finds the run.
     let live = server
         .live
-        .add(&run_id, stop.child())
+        .add(&run_id, shutdown.stop.child_token())
         .map_err(|refused| match refused {
             AddError::Full => RequestRejection::Busy,
             AddError::Present => RequestRejection::RunIsLive(run_id.clone()),
         })?;
 
     // The signature's timestamp is the gateway's clock: expiry and deadline are compared with it.
-    let host = server.host.host(
-        request.host,
-        request.context.runtime.deadline_at,
-        signed_at.0,
-    );
+    let (deadline_at, now) = (request.context.runtime.deadline_at, call.signed_at);
+    let host = match within {
+        None => server.host.host(request.host, deadline_at, now),
+        Some(within) => server.host.resumable_host(
+            request.host,
+            ResumeTerms {
+                attempt: call.attempt,
+                within,
+                deadline_at,
+                now_seconds: now,
+            },
+        ),
+    };
     let run = RunHandle {
         context: request.context,
         host: host.clone(),
@@ -201,8 +240,43 @@ async fn start_run(
     let results = stream::once(async move { runner.run(run) })
         .flatten()
         .boxed();
-    let results = finish(run_id, live.signal().clone(), results);
-    let body = body::ResponseGuard::new(results.boxed(), server.options.heartbeat, host, live);
+    let results = finish(run_id.clone(), live.signal().clone(), results).boxed();
+    let heartbeat = server.options.heartbeat;
+    let Some(within) = within else {
+        let body = body::ResponseGuard::new(results, heartbeat, host, live);
+        return Ok(event_stream(Body::from_stream(body.into_stream())));
+    };
+    let (run, reader) = ResumableRun::new(&run_id, request.runner_id, host, within);
+    server.resumable.add(&run);
+    let runs = Arc::clone(&server.resumable);
+    let ShutdownSignal { stop, runs: tasks } = shutdown;
+    tasks.spawn(run.work(results, live, runs, stop));
+    Ok(event_stream(Body::from_stream(body::of_reader(
+        reader, heartbeat,
+    ))))
+}
+
+async fn resume_run(
+    State(server): State<Arc<KitServer>>,
+    Path(run_id): Path<String>,
+    body: Bytes,
+) -> Result<Response, RequestRejection> {
+    let request: ResumeRequest = parse(&body)?;
+    let run = server.resumable.find(&run_id, &request.runner_id);
+    let run = run.ok_or(RequestRejection::NoRun(run_id))?;
+    let (attempt, after) = (request.attempt, request.after.unwrap_or(0));
+    let reader = run.resume(request)?;
+    let run_id = run.id();
+    tracing::info!(
+        run.id = run_id,
+        attempt,
+        "a gateway resumes run {run_id} after result {after}"
+    );
+    let body = body::of_reader(reader, server.options.heartbeat);
+    Ok(event_stream(Body::from_stream(body)))
+}
+
+fn event_stream(body: Body) -> Response {
     let headers = [
         (CONTENT_TYPE, "text/event-stream"),
         (CACHE_CONTROL, "no-cache, no-transform"),
@@ -212,7 +286,7 @@ async fn start_run(
             "no",
         ),
     ];
-    Ok((headers, Body::from_stream(body.into_stream())).into_response())
+    (headers, body).into_response()
 }
 
 async fn cancel_run(

@@ -20,6 +20,11 @@ impl Signal {
         &self.token
     }
 
+    /// Fires when the gateway cancels the run.
+    pub(crate) fn requested(&self) -> &CancellationToken {
+        &self.requested
+    }
+
     /// Cancels the run for the gateway.
     pub(crate) fn cancel(&self) {
         self.requested.cancel();

@@ -92,7 +92,7 @@ pub(crate) fn finish(
             if signal.is_shutdown() && is_cancelled(&result) {
                 result.data = results::run_failed(RunError::shutdown()).data;
             }
-            let is_terminal = ResultType::parse(&result.kind).is_some_and(ResultType::is_terminal);
+            let is_terminal = is_terminal(&result);
             result.run_id = run_id;
             result.sequence = Some(sequence);
             Some((result, ((!is_terminal).then_some(guarded), sequence + 1)))
@@ -112,6 +112,11 @@ async fn next_result(guarded: &mut Guarded, signal: &Signal, run_id: &str) -> Ag
     };
     tracing::warn!(run.id = run_id, code = failure.code, "run {run_id} failed");
     results::run_failed(failure)
+}
+
+/// True for the last result of a run.
+pub(crate) fn is_terminal(result: &AgentRunResult) -> bool {
+    ResultType::parse(&result.kind).is_some_and(ResultType::is_terminal)
 }
 
 /// True for the terminal result of a cancelled run.

@@ -4,18 +4,21 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Json, Response};
+use futures_util::stream;
 use protocol::request::{AgentRunRequest, HostAccess};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::host::{Host, HostClient, ResumeTerms};
 use crate::server::serve::serve;
 
 /// Run token of a [`FakeHost`].
@@ -52,6 +55,7 @@ struct ResponseScript {
 enum ScriptedResponse {
     Json(StatusCode, Value),
     Silence,
+    Cut,
 }
 
 impl FakeHost {
@@ -81,6 +85,11 @@ impl FakeHost {
     /// Leaves the next call without a response.
     pub fn stay_silent(&self) {
         self.push(ScriptedResponse::Silence);
+    }
+
+    /// Breaks the connection of the next call after the response head.
+    pub fn cut(&self) {
+        self.push(ScriptedResponse::Cut);
     }
 
     /// Received calls, oldest first.
@@ -130,6 +139,10 @@ async fn answer(
         Some(ScriptedResponse::Json(status, Value::Null)) => status.into_response(),
         Some(ScriptedResponse::Json(status, body)) => (status, Json(body)).into_response(),
         Some(ScriptedResponse::Silence) => std::future::pending().await,
+        Some(ScriptedResponse::Cut) => {
+            let error = io::Error::from(io::ErrorKind::ConnectionAborted);
+            Body::from_stream(stream::iter([Err::<Bytes, _>(error)])).into_response()
+        }
     }
 }
 
@@ -157,6 +170,22 @@ pub fn offline_access() -> HostAccess {
         token: TOKEN.to_owned(),
         token_expires_at: 0,
     }
+}
+
+/// Host API of a resumable run at its first attempt. Calls wait up to `within` for [`resume`].
+pub fn resumable_host(access: HostAccess, within: Duration) -> Host {
+    let terms = ResumeTerms {
+        attempt: 1,
+        within,
+        deadline_at: None,
+        now_seconds: 0,
+    };
+    HostClient::new().resumable_host(access, terms)
+}
+
+/// Gives the host the access of the next attempt, as the resume of its run does.
+pub fn resume(host: &Host, access: HostAccess) {
+    host.resume(access, host.attempt() + 1);
 }
 
 /// Run request to `runner_id` with one message of conversation `c-7`.

@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use axum::Router;
-use axum::body::{Body, HttpBody as _};
+use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
 use axum::http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING,
@@ -21,9 +21,10 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
-use runner_kit::host::Host;
+use runner_kit::host::{CallAccess, Host};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
@@ -36,8 +37,10 @@ const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
 const MCP: &str = "/mcp";
 /// Headers that are not forwarded: they belong to one connection, or the relay sets them.
 const OWN: [HeaderName; 4] = [HOST, CONNECTION, TRANSFER_ENCODING, AUTHORIZATION];
-/// Maximum bytes of an MCP message.
-const MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+/// Maximum bytes of a request, as of a model request at the gateway.
+const MESSAGE_BYTES: usize = 20 * 1024 * 1024;
+/// Error code for the token of an earlier attempt.
+const RUN_MOVED: &str = "run_moved";
 /// Bytes of a refusal that are examined and logged.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
@@ -179,23 +182,22 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
     }
     let is_call = path == MCP && request.method() == Method::POST;
     let (parts, body) = request.into_parts();
+    // In memory, because a request is sent again after a restart of the gateway.
+    let Ok(body) = axum::body::to_bytes(body, MESSAGE_BYTES).await else {
+        return refusal(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "a request has at most 20 MiB",
+        );
+    };
     if is_call {
-        return call_tool(relay, run, parts, body).await;
+        return call_tool(relay, run, parts, &body).await;
     }
-    let length = body.size_hint().exact();
-    let body = reqwest::Body::wrap_stream(body.into_data_stream());
-    pass(relay, run, parts, length, body).await
+    pass(relay, run, parts, body, None).await
 }
 
 /// Forwards an MCP message after the permission that its tool needs.
-async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Body) -> Response {
-    let Ok(bytes) = axum::body::to_bytes(body, MESSAGE_BYTES).await else {
-        return refusal(
-            StatusCode::PAYLOAD_TOO_LARGE,
-            "a message of MCP has at most 16 MiB",
-        );
-    };
-    let message = serde_json::from_slice::<Value>(&bytes);
+async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: &[u8]) -> Response {
+    let message = serde_json::from_slice::<Value>(body);
     let Ok(message @ Value::Object(_)) = message else {
         return refusal(StatusCode::BAD_REQUEST, "a message of MCP is a JSON object");
     };
@@ -205,80 +207,129 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: Bod
     }
     let gate = run.gate.clone();
     // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
-    let bytes = message.to_string().into_bytes();
-    let length = Some(bytes.len() as u64);
-    let passing = pass(relay, run, parts, length, bytes.into());
+    let bytes = message.to_string().into();
+    let passing = pass(
+        relay,
+        run,
+        parts,
+        bytes,
+        tool_gate::outcome_unknown(&message),
+    );
     match gated {
         Some(call) => gate.answer(call, passing.boxed()).await,
         None => passing.await,
     }
 }
 
-/// Forwards a request with the run token. The body has this length, or is chunked.
+/// Forwards a request with the run token. A request that loses its gateway is sent again after the resume of the run;
+/// one that has an effect is answered with `unknown` once it was sent.
 async fn pass(
     relay: CredentialRelay,
     run: OpenRun,
     parts: Parts,
-    length: Option<u64>,
-    body: reqwest::Body,
+    body: Bytes,
+    unknown: Option<Value>,
 ) -> Response {
-    let is_mcp = parts.uri.path() == MCP;
-    let path = parts
-        .uri
-        .path_and_query()
-        .map_or(parts.uri.path(), |path| path.as_str());
-    let url = format!("{}{path}", run.host.base_url());
-    // Fetched for each request: the token expires within a long turn.
-    let token = run.host.token().await;
-    let mut headers = passed(&parts.headers);
-    let sent = relay.0.client.request(parts.method, url);
-    let sent = if length == Some(0) {
-        sent
-    } else {
-        sent.body(body)
+    let mut failing_since = None;
+    let sent = loop {
+        let access = run.host.access().await;
+        let sent = send(&relay, &access, &parts, body.clone()).await;
+        let is_lost = match &sent {
+            Ok(SentRequest::Moved(_)) => true,
+            Ok(SentRequest::Answered(_)) => false,
+            Err(error) => error.is_connect() || unknown.is_none(),
+        };
+        let since = *failing_since.get_or_insert_with(Instant::now);
+        if !is_lost || !run.host.wait_to_repeat(&access, since).await {
+            break sent;
+        }
     };
-    // Keep a declared length: some proxies in front of a gateway refuse chunked bodies.
-    if let Some(length) = length.filter(|length| *length > 0) {
-        headers.insert(CONTENT_LENGTH, length.into());
-    }
-    match sent.headers(headers).bearer_auth(token).send().await {
-        Ok(answer) => {
-            let (status, mut headers) = (answer.status(), passed(answer.headers()));
-            if let Some(length) = answer.headers().get(CONTENT_LENGTH) {
-                headers.insert(CONTENT_LENGTH, length.clone());
-            }
-            let is_fault = !is_mcp && (status.is_client_error() || status.is_server_error());
-            if is_fault || status == StatusCode::TOO_MANY_REQUESTS {
-                return refused(status, headers, answer, &run).await;
-            }
-            if is_mcp && status.is_success() {
-                run.usage.record_tools();
-            } else if status.is_success() {
-                run.faults.record_success();
-            }
-            // Responses stream through; only their usage is read.
-            let mut reader = UsageReader::new(run.usage);
-            let bytes = answer
-                .bytes_stream()
-                .inspect_ok(move |bytes| reader.read(bytes));
-            (status, headers, Body::from_stream(bytes)).into_response()
+    match sent {
+        Ok(SentRequest::Answered(answer) | SentRequest::Moved(answer)) => {
+            answered(parts.uri.path(), answer, run).await
         }
         Err(error) => {
-            let error = error.without_url();
+            let (is_sent, error) = (!error.is_connect(), error.without_url());
             tracing::warn!(%error, "the gateway cannot be reached for a harness");
-            refusal(StatusCode::BAD_GATEWAY, "the gateway cannot be reached")
+            match unknown.filter(|_| is_sent) {
+                Some(unknown) => Json(unknown).into_response(),
+                None => refusal(StatusCode::BAD_GATEWAY, "the gateway cannot be reached"),
+            }
         }
     }
 }
 
+/// Response of the gateway to a forwarded request.
+enum SentRequest {
+    Answered(reqwest::Response),
+    /// The token is of an earlier attempt: the request had no effect.
+    Moved(reqwest::Response),
+}
+
+async fn send(
+    relay: &CredentialRelay,
+    access: &CallAccess,
+    parts: &Parts,
+    body: Bytes,
+) -> reqwest::Result<SentRequest> {
+    let path = parts.uri.path_and_query();
+    let path = path.map_or(parts.uri.path(), |path| path.as_str());
+    let url = format!("{}{path}", access.base_url);
+    let request = relay.0.client.request(parts.method.clone(), url);
+    let request = if body.is_empty() {
+        request
+    } else {
+        request.body(body)
+    };
+    let request = request.headers(passed(&parts.headers));
+    let answer = request.bearer_auth(&access.token).send().await?;
+    if answer.status() != StatusCode::UNAUTHORIZED {
+        return Ok(SentRequest::Answered(answer));
+    }
+    let (status, headers) = (answer.status(), answer.headers().clone());
+    let bytes = answer.bytes().await?;
+    // The faces have error bodies of their own form; the code is in each of them.
+    let is_moved = String::from_utf8_lossy(&bytes).contains(RUN_MOVED);
+    let mut answer = axum::http::Response::new(bytes);
+    (*answer.status_mut(), *answer.headers_mut()) = (status, headers);
+    Ok(if is_moved {
+        SentRequest::Moved(answer.into())
+    } else {
+        SentRequest::Answered(answer.into())
+    })
+}
+
+/// Forwards a response. It streams through; only its usage is read.
+async fn answered(path: &str, answer: reqwest::Response, run: OpenRun) -> Response {
+    let is_mcp = path == MCP;
+    let (status, mut headers) = (answer.status(), passed(answer.headers()));
+    if let Some(length) = answer.headers().get(CONTENT_LENGTH) {
+        headers.insert(CONTENT_LENGTH, length.clone());
+    }
+    let is_fault = !is_mcp && (status.is_client_error() || status.is_server_error());
+    if is_fault || status == StatusCode::TOO_MANY_REQUESTS {
+        return refused(path, headers, answer, &run).await;
+    }
+    if is_mcp && status.is_success() {
+        run.usage.record_tools();
+    } else if status.is_success() {
+        run.faults.record_success();
+    }
+    let mut reader = UsageReader::new(run.usage);
+    let bytes = answer
+        .bytes_stream()
+        .inspect_ok(move |bytes| reader.read(bytes));
+    (status, headers, Body::from_stream(bytes)).into_response()
+}
+
 /// Forwards an error response, logs that of a model, and signals an exhausted budget.
 async fn refused(
-    status: StatusCode,
+    path: &str,
     headers: HeaderMap,
     answer: reqwest::Response,
     run: &OpenRun,
 ) -> Response {
-    let is_mcp = answer.url().path().ends_with(MCP);
+    let (is_mcp, status) = (path == MCP, answer.status());
     let (mut seen, mut parts) = (Vec::new(), Vec::new());
     let mut rest = answer.bytes_stream();
     while seen.len() < REFUSAL_BYTES
@@ -335,7 +386,9 @@ fn refusal(status: StatusCode, message: &str) -> Response {
 mod tests {
     use std::time::Duration;
 
+    use protocol::request::HostAccess;
     use protocol::resources::AgentResources;
+    use runner_kit::testing::{FakeHost, resumable_host, resume};
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::net::TcpStream;
     use tokio::task::JoinSet;
@@ -353,16 +406,18 @@ mod tests {
 
     impl RelayTest {
         async fn open() -> Self {
+            let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+            let host = runner_kit::host::HostClient::new().host(access_to(&gateway), None, 0);
+            Self::of(host, gateway).await
+        }
+
+        /// Relay for a run of this host.
+        async fn of(host: Host, gateway: TcpListener) -> Self {
             let (relay, relaying) = CredentialRelay::open_port(CancellationToken::new())
                 .await
                 .unwrap();
             let mut tasks = JoinSet::new();
             tasks.spawn(relaying);
-            let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
-            let base_url = format!("http://{}", gateway.local_addr().unwrap());
-            let access = json!({"base_url": base_url, "token": "t", "token_expires_at": 4_000});
-            let access = serde_json::from_value(access).unwrap();
-            let host = runner_kit::host::HostClient::new().host(access, None, 0);
             let (sender, receiver) = tokio::sync::oneshot::channel();
             results_of(|out| async move {
                 let permissions = stage(&out, PermissionMode::ReadOnly).permissions;
@@ -380,6 +435,20 @@ mod tests {
 
         /// Sends a request, answers it after `end`, and closes. Returns request and response as received.
         async fn pass(&self, request: &str, end: &str, answer: &str) -> (String, String) {
+            let mut harness = self.send(request).await;
+            let (mut gateway, _) = self.gateway.accept().await.unwrap();
+            let mut passed = Vec::new();
+            while !passed.ends_with(end.as_bytes()) {
+                assert_ne!(gateway.read_buf(&mut passed).await.unwrap(), 0);
+            }
+            gateway.write_all(answer.as_bytes()).await.unwrap();
+            drop(gateway);
+            let passed = String::from_utf8(passed).unwrap().to_ascii_lowercase();
+            (passed, answer_to(&mut harness).await)
+        }
+
+        /// Sends a request with the key of the run.
+        async fn send(&self, request: &str) -> TcpStream {
             let head = format!(
                 "authorization: Bearer {}\r\nconnection: close\r\n",
                 self.opened.key()
@@ -389,18 +458,32 @@ mod tests {
                 .await
                 .unwrap();
             harness.write_all(request.as_bytes()).await.unwrap();
-            let (mut gateway, _) = self.gateway.accept().await.unwrap();
-            let mut passed = Vec::new();
-            while !passed.ends_with(end.as_bytes()) {
-                assert_ne!(gateway.read_buf(&mut passed).await.unwrap(), 0);
-            }
-            gateway.write_all(answer.as_bytes()).await.unwrap();
-            drop(gateway);
-            let mut answered = Vec::new();
-            harness.read_to_end(&mut answered).await.unwrap();
-            let text = |bytes| String::from_utf8(bytes).unwrap().to_ascii_lowercase();
-            (text(passed), text(answered))
+            harness
         }
+    }
+
+    fn access_to(gateway: &TcpListener) -> HostAccess {
+        HostAccess {
+            base_url: format!("http://{}", gateway.local_addr().unwrap()),
+            token: "t".to_owned(),
+            token_expires_at: 4_000,
+        }
+    }
+
+    /// Response as received, in lower case.
+    async fn answer_to(harness: &mut TcpStream) -> String {
+        let mut answered = Vec::new();
+        let reading = harness.read_to_end(&mut answered);
+        let read = tokio::time::timeout(Duration::from_mins(1), reading).await;
+        read.expect("the relay answers").unwrap();
+        String::from_utf8(answered).unwrap().to_ascii_lowercase()
+    }
+
+    /// Relay for a resumable run, in front of a gateway.
+    async fn resumable() -> (RelayTest, Host) {
+        let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let host = resumable_host(access_to(&gateway), Duration::from_mins(1));
+        (RelayTest::of(host.clone(), gateway).await, host)
     }
 
     const POST: &str = "POST /openai/v1/responses HTTP/1.1\r\nhost: x\r\nHEAD\r\n";
@@ -425,12 +508,12 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn bodies_in_chunks_stay_in_chunks() {
+    async fn forwards_chunked_requests_with_length() {
         let request = format!("{POST}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n");
         let answer = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n4\r\ndone\r\n0\r\n\r\n";
-        let (received, answered) = passed(&request, "0\r\n\r\n", answer).await;
+        let (received, answered) = passed(&request, "hello", answer).await;
         assert!(
-            received.contains("5\r\nhello") && !received.contains("content-length"),
+            received.ends_with("\r\n\r\nhello") && received.contains("content-length: 5"),
             "{received}"
         );
         assert!(answered.ends_with("4\r\ndone\r\n0\r\n\r\n"), "{answered}");
@@ -474,5 +557,45 @@ mod tests {
         );
         let (_, answered) = passed(&request, "hello", &format!("{head}\r\n\r\n{body}")).await;
         assert!(answered.ends_with(&body));
+    }
+
+    #[tokio::test]
+    async fn lost_model_requests_wait_for_resume() {
+        let moved = r#"{"error": {"code": "run_moved", "message": "m"}}"#;
+        let length = moved.len();
+        let moved = format!("HTTP/1.1 401 Unauthorized\r\ncontent-length: {length}\r\n\r\n{moved}");
+        // The gateway dies with the request, or another one has the run.
+        for end in ["", &moved] {
+            let (wire, host) = resumable().await;
+            let request = format!("{POST}content-length: 5\r\n\r\nhello");
+            let mut harness = wire.send(&request).await;
+            let (mut gateway, _) = wire.gateway.accept().await.unwrap();
+            let mut received = Vec::new();
+            while !received.ends_with(b"hello") {
+                assert_ne!(gateway.read_buf(&mut received).await.unwrap(), 0);
+            }
+            gateway.write_all(end.as_bytes()).await.unwrap();
+            drop((gateway, wire.gateway));
+            let next = FakeHost::start().await.unwrap();
+            next.answer(200, json!({"id": "resumed"}));
+            resume(&host, next.access(0));
+            let answered = answer_to(&mut harness).await;
+            assert!(answered.starts_with("http/1.1 200") && answered.contains("resumed"));
+            assert_eq!(next.calls().len(), 1);
+            assert_eq!(next.calls()[0].path, "/openai/v1/responses");
+        }
+    }
+
+    #[tokio::test]
+    async fn lost_tool_calls_have_unknown_outcome() {
+        let (wire, _host) = resumable().await;
+        let call = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "activate"}});
+        let call = call.to_string();
+        let length = call.len();
+        let head = "POST /mcp HTTP/1.1\r\nhost: x\r\nHEAD\r\n";
+        let request = format!("{head}content-length: {length}\r\n\r\n{call}");
+        let (_, answered) = wire.pass(&request, "}", "").await;
+        assert!(answered.contains("\"iserror\":true") && answered.contains("may have happened"));
+        assert!(answered.contains("\"id\":7"), "{answered}");
     }
 }

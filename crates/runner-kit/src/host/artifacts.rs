@@ -4,7 +4,7 @@ use protocol::host_api::ArtifactMetadata;
 use reqwest::Method;
 use reqwest::header::CONTENT_TYPE;
 
-use crate::host::{Blob, HostConnection, HostError, client};
+use crate::host::{Blob, HostConnection, HostError};
 
 /// Files of the run.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,6 @@ impl ArtifactsApi<'_> {
             .request(Method::GET, &["artifacts", id, "content"])
             .await?;
         let call = call.header("range", format!("bytes={first}-{last}"));
-        client::read(self.0.send_long(call).await?).await
+        Ok(self.0.send_long(call).await?.body)
     }
 }

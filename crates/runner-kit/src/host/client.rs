@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use protocol::error::ErrorBody;
-use reqwest::{Client, RequestBuilder, Response, redirect};
+use reqwest::header::HeaderMap;
+use reqwest::{Client, Request, Response, redirect};
 use serde::de::DeserializeOwned;
 
 use crate::host::error::HostError;
-use crate::host::token::CallTime;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Default timeout of a call; the run's deadline may be sooner.
@@ -65,17 +65,17 @@ impl HostClient {
     }
 }
 
-/// Sends a request; responses outside of 2xx are errors. The timeout includes the body.
-pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Response, HostError> {
-    let time = match time {
-        CallTime::Over => return Err(HostError::deadline_exceeded()),
-        CallTime::Left(time) => time,
-    };
-    let answer = request
-        .timeout(time)
-        .send()
-        .await
-        .map_err(HostError::transport)?;
+/// Complete response.
+#[derive(Debug)]
+pub(super) struct HostAnswer {
+    pub(super) headers: HeaderMap,
+    pub(super) body: Vec<u8>,
+}
+
+/// Sends a request; responses outside of 2xx are errors.
+pub(super) async fn send(client: &Client, request: Request) -> Result<Response, HostError> {
+    let sent = client.execute(request).await;
+    let answer = sent.map_err(HostError::transport)?;
     if answer.status().is_success() {
         return Ok(answer);
     }
@@ -88,13 +88,23 @@ pub(super) async fn send(request: RequestBuilder, time: CallTime) -> Result<Resp
     }
 }
 
-/// Parses a JSON response.
-pub(super) async fn read_json<T: DeserializeOwned>(answer: Response) -> Result<T, HostError> {
+/// Sends a request and reads its response.
+pub(super) async fn read_answer(
+    client: &Client,
+    request: Request,
+) -> Result<HostAnswer, HostError> {
+    let mut answer = send(client, request).await?;
+    let headers = std::mem::take(answer.headers_mut());
     let body = read(answer).await?;
-    serde_json::from_slice(&body).map_err(HostError::unreadable_answer)
+    Ok(HostAnswer { headers, body })
 }
 
-pub(super) async fn read(mut answer: Response) -> Result<Vec<u8>, HostError> {
+/// Parses a JSON response.
+pub(super) fn read_json<T: DeserializeOwned>(answer: &HostAnswer) -> Result<T, HostError> {
+    serde_json::from_slice(&answer.body).map_err(HostError::unreadable_answer)
+}
+
+async fn read(mut answer: Response) -> Result<Vec<u8>, HostError> {
     let mut body = Vec::new();
     while let Some(chunk) = answer.chunk().await.map_err(HostError::transport)? {
         // Counted while reading, because `content-length` is absent from chunked responses.

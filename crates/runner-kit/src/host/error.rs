@@ -8,6 +8,8 @@ use reqwest::StatusCode;
 use serde_json::Value;
 
 const INVALID_ANSWER: &str = "callback.invalid_answer";
+const UNREACHABLE: &str = "callback.unreachable";
+const HTTP_ERROR: &str = "callback.http_error";
 const ANSWER_TOO_LARGE: &str = "answer_too_large";
 
 /// Failed call. `code` comes from the gateway (`not_found`, `unauthorized`, `cancelled`, …) or from the kit:
@@ -56,13 +58,42 @@ impl HostError {
         self.code == INVALID_ANSWER && reason == Some(ANSWER_TOO_LARGE)
     }
 
+    /// A later attempt has the run: the call had no effect. [`Host`](crate::Host) of a resumable run repeats it.
+    pub fn is_run_moved(&self) -> bool {
+        self.code == "run_moved"
+    }
+
+    /// The gateway could not be reached, or its answer broke off: the call may have had its effect.
+    pub fn is_gateway_lost(&self) -> bool {
+        self.code == UNREACHABLE
+    }
+
+    /// No connection was made, so the gateway has not received the call.
+    pub(super) fn is_unsent(&self) -> bool {
+        self.http_error().is_some_and(reqwest::Error::is_connect)
+    }
+
+    /// The connection broke after the call was sent, or a proxy found no gateway.
+    pub(super) fn is_broken(&self) -> bool {
+        let status = self.details.get("status").and_then(Value::as_u64);
+        match self.code.as_str() {
+            UNREACHABLE => self.http_error().is_some_and(|error| !error.is_connect()),
+            HTTP_ERROR => matches!(status, Some(502..=504)),
+            _ => false,
+        }
+    }
+
+    fn http_error(&self) -> Option<&reqwest::Error> {
+        self.source.as_ref()?.downcast_ref()
+    }
+
     pub(super) fn transport(error: reqwest::Error) -> Self {
         // Error texts do not show the gateway's address.
         let error = error.without_url();
         let failure = if error.is_timeout() {
             Self::new("callback.timeout", "the gateway did not answer in time")
         } else {
-            Self::new("callback.unreachable", "the gateway could not be reached")
+            Self::new(UNREACHABLE, "the gateway could not be reached")
         };
         Self {
             retryable: true,
@@ -73,10 +104,7 @@ impl HostError {
 
     /// Error of a truncated stream.
     pub(super) fn cut(error: std::io::Error) -> Self {
-        let failure = Self::new(
-            "callback.unreachable",
-            "the gateway's answer broke off before its end",
-        );
+        let failure = Self::new(UNREACHABLE, "the gateway's answer broke off before its end");
         Self {
             retryable: true,
             source: Some(error.into()),
@@ -91,7 +119,7 @@ impl HostError {
         Self {
             retryable,
             details,
-            ..Self::new("callback.http_error", message)
+            ..Self::new(HTTP_ERROR, message)
         }
     }
 
@@ -116,10 +144,7 @@ impl HostError {
     }
 
     pub(super) fn no_client() -> Self {
-        Self::new(
-            "callback.unreachable",
-            "no HTTP client can be made on this system",
-        )
+        Self::new(UNREACHABLE, "no HTTP client can be made on this system")
     }
 
     pub(super) fn deadline_exceeded() -> Self {

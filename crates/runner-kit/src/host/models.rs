@@ -43,7 +43,7 @@ impl ModelsApi<'_> {
             .0
             .request(Method::POST, &["models", model, "stream"])
             .await?;
-        let answer = self.0.send_long(call.json(request)).await?;
+        let answer = self.0.open_long(call.json(request)).await?;
         Ok(sse::events(answer))
     }
 

@@ -2,11 +2,12 @@
 
 use protocol::host_api::StorageKeys;
 use protocol::resources::StorageArea;
+use reqwest::Method;
 use reqwest::header::{CONTENT_TYPE, ETAG, HeaderName, IF_MATCH, IF_NONE_MATCH};
-use reqwest::{Method, Response};
 use serde::Serialize;
 
-use crate::host::{HostConnection, HostError, client};
+use crate::host::client::HostAnswer;
+use crate::host::{HostConnection, HostError};
 
 /// Stored blob, at most 10 MiB.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,11 +64,10 @@ impl StorageApi<'_> {
             Err(error) if error.is_not_found() => return Ok(None),
             answer => answer?,
         };
-        // Before the body, because reading it consumes the response.
         let tag = header(&answer, &ETAG);
         let blob = Blob {
             content_type: header(&answer, &CONTENT_TYPE),
-            bytes: client::read(answer).await?,
+            bytes: answer.body,
         };
         Ok(Some((blob, tag)))
     }
@@ -132,8 +132,8 @@ impl StorageApi<'_> {
     }
 }
 
-fn header(answer: &Response, name: &HeaderName) -> String {
-    let value = answer.headers().get(name);
+fn header(answer: &HostAnswer, name: &HeaderName) -> String {
+    let value = answer.headers.get(name);
     let value = value.and_then(|value| value.to_str().ok());
     value.unwrap_or_default().to_owned()
 }

@@ -6,7 +6,7 @@ use protocol::resources::{StateScope, StorageArea};
 use serde_json::json;
 
 use super::*;
-use crate::testing::{FakeHost, FakeHostCall, TOKEN, run_record};
+use crate::testing::{FakeHost, FakeHostCall, TOKEN, resumable_host, resume, run_record};
 
 const NOW: i64 = 1_795_291_200;
 const CONVERSATION: StateScope = StateScope::Conversation;
@@ -294,7 +294,7 @@ async fn renews_token_without_calls() {
     let outcome = tokio::time::timeout(Duration::from_millis(500), host.keep_token_fresh()).await;
     assert!(outcome.is_err());
     assert_eq!(fake.calls().len(), 1);
-    assert_eq!(host.0.credentials.token(), "second-token");
+    assert_eq!(host.0.credentials.access().token, "second-token");
 }
 
 #[tokio::test]
@@ -529,4 +529,66 @@ async fn conditional_writes_send_their_condition() {
         check(&fake, "PUT /storage/binding/k").await;
         assert_eq!(last_call(&fake).headers[name], value);
     }
+}
+
+fn moved() -> serde_json::Value {
+    json!({"error": {"code": "run_moved", "message": "another attempt has the run", "retryable": false}})
+}
+
+async fn resumable(within: Duration) -> (FakeHost, Host) {
+    let fake = FakeHost::start().await.unwrap();
+    let host = resumable_host(fake.access(NOW), within);
+    (fake, host)
+}
+
+#[tokio::test]
+async fn moved_call_repeats_with_token_of_resume() {
+    let (old, host) = resumable(Duration::from_mins(1)).await;
+    old.answer(401, moved());
+    let new = FakeHost::start().await.unwrap();
+    new.answer(200, json!({"result": 7}));
+    let access = protocol::request::HostAccess {
+        token: "second-token".to_owned(),
+        ..new.access(NOW)
+    };
+    let resuming = async {
+        while old.calls().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        resume(&host, access);
+    };
+    let calling = host.tools().call("look", JsonObject::new(), None);
+    let (called, ()) = tokio::join!(calling, resuming);
+    assert_eq!(called.unwrap(), json!(7));
+    let call = last_call(&new);
+    assert_eq!(call.path, "/tools/look/call");
+    assert_eq!(call.headers["authorization"], "Bearer second-token");
+    assert_eq!(call.body, json!({"parameters": {}}));
+    assert_eq!((old.calls().len(), new.calls().len()), (1, 1));
+}
+
+#[tokio::test]
+async fn moved_call_fails_without_resume() {
+    let (fake, host) = resumable(Duration::from_millis(20)).await;
+    fake.answer(401, moved());
+    assert!(host.run().await.unwrap_err().is_run_moved());
+    let (fake, host) = connected().await;
+    fake.answer(401, moved());
+    assert!(host.run().await.unwrap_err().is_run_moved());
+}
+
+#[tokio::test]
+async fn repeats_broken_reads_but_no_effects() {
+    let (fake, host) = resumable(Duration::from_mins(1)).await;
+    fake.cut();
+    assert_eq!(host.run().await.unwrap().event_id, "m-1001");
+    fake.cut();
+    fake.answer(200, json!({"result": 7}));
+    let keyed = host.tools().call("look", JsonObject::new(), Some("k"));
+    assert_eq!(keyed.await.unwrap(), json!(7));
+    assert_eq!(fake.calls().len(), 4);
+    fake.cut();
+    let failed = host.tools().call("look", JsonObject::new(), None).await;
+    assert_eq!(failed.unwrap_err().code, "callback.unreachable");
+    assert_eq!(fake.calls().len(), 5);
 }

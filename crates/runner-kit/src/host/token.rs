@@ -1,9 +1,11 @@
 //! Token and deadlines of a run, on the gateway's clock.
 
 use std::fmt;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use protocol::host_api::RenewedToken;
+use protocol::request::HostAccess;
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// Remaining seconds of validity at which a token is renewed.
@@ -80,14 +82,25 @@ impl Times {
     }
 }
 
-/// Token shared by the clones of a host. Its `Debug` output is empty.
-pub(super) struct Credentials(Mutex<Token>);
+/// Access shared by the clones of a host. Its `Debug` output is empty.
+pub(super) struct Credentials(watch::Sender<Token>);
 
 struct Token {
+    base_url: String,
     value: String,
     expires_at: f64,
     /// No renewal attempt before this time.
     pause_until: f64,
+    /// Attempt that the token belongs to.
+    attempt: u32,
+}
+
+/// Access of one call. Contains a secret.
+pub struct CallAccess {
+    /// Base URL of the host API, such as `http://127.0.0.1:8700/host/v1`.
+    pub base_url: String,
+    pub token: String,
+    pub(super) attempt: u32,
 }
 
 impl fmt::Debug for Credentials {
@@ -97,50 +110,87 @@ impl fmt::Debug for Credentials {
 }
 
 impl Credentials {
-    pub(super) fn new(token: String, expires_at: i64) -> Self {
-        Self(Mutex::new(Token {
-            value: token,
-            expires_at: seconds(expires_at),
-            pause_until: f64::NEG_INFINITY,
-        }))
+    pub(super) fn new(access: HostAccess, attempt: u32) -> Self {
+        Self(watch::Sender::new(Token::new(access, attempt)))
     }
 
-    pub(super) fn token(&self) -> String {
-        self.lock().value.clone()
+    pub(super) fn access(&self) -> CallAccess {
+        let token = self.0.borrow();
+        CallAccess {
+            base_url: token.base_url.clone(),
+            token: token.value.clone(),
+            attempt: token.attempt,
+        }
     }
 
-    pub(super) fn replace(&self, token: String, expires_at: i64) {
-        let mut current = self.lock();
-        current.value = token;
-        current.expires_at = seconds(expires_at);
+    pub(super) fn attempt(&self) -> u32 {
+        self.0.borrow().attempt
+    }
+
+    /// Replaces the token by a renewed one of this attempt; a later attempt keeps its own.
+    pub(super) fn renew(&self, renewed: RenewedToken, attempt: u32) {
+        self.0.send_if_modified(|current| {
+            if current.attempt == attempt {
+                current.value = renewed.token;
+                current.expires_at = seconds(renewed.token_expires_at);
+            }
+            // Calls wait for later attempts only.
+            false
+        });
+    }
+
+    /// Replaces the access by that of a later attempt.
+    pub(super) fn resume(&self, access: HostAccess, attempt: u32) {
+        self.0.send_if_modified(|current| {
+            let is_later = attempt > current.attempt;
+            if is_later {
+                *current = Token::new(access, attempt);
+            }
+            is_later
+        });
+    }
+
+    /// Completes when the access is of a later attempt.
+    pub(super) async fn resumed_after(&self, attempt: u32) {
+        let mut changes = self.0.subscribe();
+        // `self` owns the sender, so it cannot be dropped.
+        let _ = changes.wait_for(|token| token.attempt > attempt).await;
     }
 
     /// True for the single caller that renews the token now.
     pub(super) fn claim_renewal(&self, times: &Times, now: f64) -> bool {
-        let mut token = self.lock();
-        let due = token.renewal_at(times).is_some_and(|at| at <= now);
-        if due {
-            // Set under the lock: concurrent calls of all clones must start one renewal.
-            token.pause_until = now + RENEWAL_PAUSE;
-        }
+        let mut due = false;
+        self.0.send_if_modified(|token| {
+            due = token.renewal_at(times).is_some_and(|at| at <= now);
+            if due {
+                // Set under the lock: concurrent calls of all clones must start one renewal.
+                token.pause_until = now + RENEWAL_PAUSE;
+            }
+            false
+        });
         due
     }
 
     /// Time until the next renewal; `None` when the token lives as long as the run.
     pub(super) fn until_renewal(&self, times: &Times, now: f64) -> Option<Duration> {
-        let left = self.lock().renewal_at(times)? - now;
+        let left = self.0.borrow().renewal_at(times)? - now;
         // Rounded up, so that the token is due after the wait.
         let left = left.max(0.0) + 0.001;
         Some(Duration::try_from_secs_f64(left).unwrap_or(Duration::MAX))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Token> {
-        // No code panics under the lock, and a token is valid by itself.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Token {
+    fn new(access: HostAccess, attempt: u32) -> Self {
+        Self {
+            base_url: access.base_url,
+            value: access.token,
+            expires_at: seconds(access.token_expires_at),
+            pause_until: f64::NEG_INFINITY,
+            attempt,
+        }
+    }
+
     fn renewal_at(&self, times: &Times) -> Option<f64> {
         // The gateway never issues a token beyond the deadline, so a renewal would return the same expiry.
         let lives_as_long_as_the_run = self.expires_at + ROUNDING >= times.deadline_at;
@@ -163,6 +213,25 @@ mod tests {
 
     const NOW: f64 = 1_795_291_200.0;
     const ENDS: i64 = 1_795_291_200 + 900;
+
+    fn credentials(token: &str) -> Credentials {
+        Credentials::new(access(token), 1)
+    }
+
+    fn access(token: &str) -> HostAccess {
+        HostAccess {
+            base_url: format!("http://{token}"),
+            token: token.to_owned(),
+            token_expires_at: ENDS,
+        }
+    }
+
+    fn renewed(token: &str) -> RenewedToken {
+        RenewedToken {
+            token: token.to_owned(),
+            token_expires_at: ENDS + 840,
+        }
+    }
 
     fn times(deadline_in: Option<f64>) -> Times {
         Times::new(deadline_in.map(|left| NOW + left), Duration::from_secs(30))
@@ -192,7 +261,7 @@ mod tests {
     #[test]
     fn lets_one_caller_renew_in_last_minute() {
         let times = times(Some(3600.0));
-        let credentials = Credentials::new("old".to_owned(), ENDS);
+        let credentials = credentials("old");
         assert!(!credentials.claim_renewal(&times, NOW));
         let now = NOW
             + credentials
@@ -206,15 +275,30 @@ mod tests {
             credentials.claim_renewal(&times, now + 5.0),
             "the first attempt failed"
         );
-        credentials.replace("new".to_owned(), ENDS + 840);
+        credentials.renew(renewed("new"), 1);
         assert!(!credentials.claim_renewal(&times, now + 10.0));
-        assert_eq!(credentials.token(), "new");
+        assert_eq!(credentials.access().token, "new");
+    }
+
+    #[tokio::test]
+    async fn later_attempts_replace_the_access() {
+        let credentials = credentials("first");
+        let mut resumed = Box::pin(credentials.resumed_after(1));
+        credentials.renew(renewed("renewed"), 1);
+        assert!(futures_util::poll!(&mut resumed).is_pending());
+        credentials.resume(access("third"), 3);
+        resumed.await;
+        credentials.resume(access("second"), 2);
+        credentials.renew(renewed("renewed late"), 1);
+        let access = credentials.access();
+        assert_eq!((access.token.as_str(), access.attempt), ("third", 3));
+        assert_eq!(access.base_url, "http://third");
     }
 
     #[test]
     fn keeps_tokens_that_outlive_the_run() {
         let times = times(Some(900.7));
-        let credentials = Credentials::new("only".to_owned(), ENDS);
+        let credentials = credentials("only");
         assert!(!credentials.claim_renewal(&times, NOW + 899.0));
         assert_eq!(credentials.until_renewal(&times, NOW), None);
     }

@@ -1,6 +1,7 @@
 //! Response body of a run: greeting, results, and heartbeats while silent.
 
 use std::convert::Infallible;
+use std::io;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -11,6 +12,7 @@ use protocol::result::AgentRunResult;
 
 use crate::frame;
 use crate::host::Host;
+use crate::server::buffer::{BufferReader, ReadStep};
 use crate::server::live::RunRegistration;
 
 /// State that lives while the gateway reads. Dropping it drops the runner's stream.
@@ -51,4 +53,25 @@ impl ResponseGuard {
         // Sent at once: the gateway must learn that the runner has started.
         stream::iter([frame::GREETING]).chain(frames).map(Ok)
     }
+}
+
+/// Response body of one connection of a resumable run. Dropping it detaches the connection.
+pub(super) fn of_reader(
+    reader: BufferReader,
+    heartbeat: Duration,
+) -> impl Stream<Item = io::Result<Bytes>> + Send {
+    let frames = stream::unfold(Some(reader), move |reader| async move {
+        let reader = reader?;
+        let step = tokio::select! { biased;
+            step = reader.next() => step,
+            () = tokio::time::sleep(heartbeat) => ReadStep::Frame(frame::HEARTBEAT),
+        };
+        match step {
+            ReadStep::Frame(frame) => Some((Ok(frame), Some(reader))),
+            ReadStep::End => None,
+            // An error closes the connection: a clean end would be the end of the run.
+            ReadStep::Superseded => Some((Err(io::ErrorKind::ConnectionAborted.into()), None)),
+        }
+    });
+    stream::iter([Ok(frame::GREETING)]).chain(frames)
 }

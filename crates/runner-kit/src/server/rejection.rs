@@ -32,6 +32,8 @@ pub(super) enum RequestRejection {
     NoRunner(RunnerId),
     #[error("there is no run {0} here")]
     NoRun(String),
+    #[error("attempt {0} is not above the last one of the run")]
+    StaleAttempt(u32),
     #[error("run {0} is being executed already")]
     RunIsLive(String),
     #[error("all places for runs are taken")]
@@ -42,7 +44,9 @@ impl RequestRejection {
     fn status_and_code(&self) -> (StatusCode, &'static str) {
         match self {
             Self::Unsigned(_) => (StatusCode::UNAUTHORIZED, "unauthenticated"),
-            Self::Replayed | Self::RunIsLive(_) => (StatusCode::CONFLICT, "conflict"),
+            Self::Replayed | Self::RunIsLive(_) | Self::StaleAttempt(_) => {
+                (StatusCode::CONFLICT, "conflict")
+            }
             Self::TooLarge(_) => (StatusCode::PAYLOAD_TOO_LARGE, "payload_too_large"),
             Self::Unread => (StatusCode::REQUEST_TIMEOUT, "invalid_argument"),
             Self::InvalidBody(_) => (StatusCode::BAD_REQUEST, "invalid_argument"),

@@ -10,6 +10,7 @@ use hyper_util::service::TowerToHyperService;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 /// Limit of connections; further ones wait in the accept queue.
 const CONNECTIONS: usize = 4096;
@@ -24,14 +25,13 @@ const BUFFER_BYTES: usize = 32 * 1024;
 /// Pause after a failed accept: the process is out of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Parent of every run's token: fires when the server stops. Never fires without a server.
+/// Stop of the server, and the tasks that it waits for. Never fires without a server.
 #[derive(Clone, Debug, Default)]
-pub(super) struct ShutdownSignal(CancellationToken);
-
-impl ShutdownSignal {
-    pub(super) fn child(&self) -> CancellationToken {
-        self.0.child_token()
-    }
+pub(super) struct ShutdownSignal {
+    /// Parent of every run's token.
+    pub(super) stop: CancellationToken,
+    /// Resumable runs.
+    pub(super) runs: TaskTracker,
 }
 
 /// Serves until `stop` fires, then fires the tokens of live runs and waits up to 5 s for them.
@@ -40,7 +40,12 @@ pub async fn serve(
     router: Router,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let router = router.layer(Extension(ShutdownSignal(stop.clone())));
+    let runs = TaskTracker::new();
+    let signal = ShutdownSignal {
+        stop: stop.clone(),
+        runs: runs.clone(),
+    };
+    let router = router.layer(Extension(signal));
     let mut connections = JoinSet::new();
     loop {
         tokio::select! { biased;
@@ -61,7 +66,12 @@ pub async fn serve(
     }
     // New connections are refused at once instead of waiting in the accept queue.
     drop(listener);
-    let ended = async { while connections.join_next().await.is_some() {} };
+    let ended = async {
+        while connections.join_next().await.is_some() {}
+        // Runs without a connection end their work, too.
+        runs.close();
+        runs.wait().await;
+    };
     if tokio::time::timeout(GRACE, ended).await.is_err() {
         tracing::warn!("live runs did not end in time, their connections are closed");
     }

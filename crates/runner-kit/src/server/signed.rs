@@ -18,9 +18,16 @@ use clock::Clock;
 
 const BODY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Signature time on the gateway's clock, in epoch seconds.
+const ATTEMPT: &str = "runnel-attempt";
+
+/// Facts of an authenticated request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct SignedAt(pub(super) i64);
+pub(super) struct SignedArrival {
+    /// Signature time on the gateway's clock, in epoch seconds.
+    pub(super) signed_at: i64,
+    /// Attempt of a run, from 1.
+    pub(super) attempt: u32,
+}
 
 /// Passes a request with a valid signature and a new id; its body is read and bounded here.
 pub(super) async fn require_signature(
@@ -47,8 +54,14 @@ pub(super) async fn require_signature(
     if !server.seen.insert(headers.id, timestamp, now) {
         return Err(RequestRejection::Replayed);
     }
+    let attempt = parts.headers.get(ATTEMPT);
+    let attempt = attempt.and_then(|value| value.to_str().ok()?.parse().ok());
     let mut request = Request::from_parts(parts, Body::from(body));
-    request.extensions_mut().insert(SignedAt(timestamp));
+    request.extensions_mut().insert(SignedArrival {
+        signed_at: timestamp,
+        // Gateways without the header start each run once.
+        attempt: attempt.unwrap_or(1),
+    });
     Ok(next.run(request).await)
 }
 

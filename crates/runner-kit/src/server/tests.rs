@@ -15,6 +15,8 @@ use crate::testing::{FakeHost, RUN_ID, run_request};
 use crate::{results, stream as results_of};
 use clock::Clock;
 
+mod resumable;
+
 const SECRET: &str = "whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY=";
 const RUNNER_ID: &str = "plugin:runnel/test/default";
 const PATIENCE: Duration = Duration::from_secs(10);

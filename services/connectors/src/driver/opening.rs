@@ -30,7 +30,7 @@ pub async fn open(
         read_artifacts(&mut turn, &run.host).await?;
     }
     // The reads above may renew the token, so take it after them.
-    turn.run_token = Some(SecretString::from(run.host.token().await));
+    turn.run_token = Some(SecretString::from(run.host.access().await.token));
     MachineSession::new(platform, turn, config, source)
 }
 

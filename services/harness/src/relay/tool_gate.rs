@@ -160,6 +160,17 @@ impl GatedCall {
     }
 }
 
+/// Response to a tool call whose connection broke after it was sent; `None` for other messages, which have no effect.
+pub(super) fn outcome_unknown(message: &Value) -> Option<Value> {
+    if message["method"] != "tools/call" {
+        return None;
+    }
+    let text = "the connection to the gateway broke during the call: it may have happened, check before you repeat it";
+    let content = json!([{"type": "text", "text": text}]);
+    let result = json!({"content": content, "isError": true});
+    Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+}
+
 /// JSON-RPC message as a server-sent event.
 fn event(message: &Value) -> Bytes {
     format!("event: message\ndata: {message}\n\n").into()
