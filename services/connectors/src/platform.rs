@@ -118,6 +118,7 @@ impl Platform {
                 multimodal_input: matches!(self.files, FileSupport::Accepted),
                 interrupt: true,
                 stateful_session: true,
+                resumable: true,
                 interactions: self.asks,
                 ..Capabilities::default()
             },

@@ -48,6 +48,7 @@ impl Runner for Harness {
                 stateful_session: true,
                 steering: true,
                 interactions: true,
+                resumable: true,
                 ..Capabilities::default()
             },
             permissions: Permissions {

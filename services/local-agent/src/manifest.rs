@@ -29,6 +29,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             interrupt: true,
             skill_authoring: true,
             steering: true,
+            resumable: true,
             ..Capabilities::default()
         },
         permissions: Permissions {
@@ -77,6 +78,7 @@ mod tests {
             "skill_authoring",
             "interrupt",
             "steering",
+            "resumable",
         ] {
             assert_eq!(manifest["capabilities"][capability], true, "{capability}");
         }

@@ -52,8 +52,14 @@ impl ModelFallbacks {
                     attempts.answered();
                     return Ok(answer);
                 }
-                // No text was sent yet, so the next model can answer unnoticed.
-                Err(failed) => attempts.failed(&choice.id, failed)?,
+                Err(failed) => {
+                    if matches!(failed, ModelFailure::Lost(_)) {
+                        // The model answers again from its start.
+                        message_writer.start_turn_over();
+                    }
+                    // No text is shown, so the next model can answer unnoticed.
+                    attempts.failed(&choice.id, failed)?;
+                }
             }
         }
     }
@@ -123,6 +129,7 @@ async fn listen(
             // Nothing was shown yet: the failure may go to the next model.
             Err(failed) if !collected.has_begun() => return Err(before_first(failed)),
             Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            Err(failed) if failed.is_gateway_lost() => return Err(ModelFailure::Lost(failed)),
             // A second model would repeat text that the user has already read.
             Err(failed) => return Err(ModelFailure::Broken(failed)),
         }

@@ -40,6 +40,7 @@ pub fn manifest(id: RunnerId) -> AgentRunnerManifest {
             steering: true,
             interactions: true,
             self_managed_context: true,
+            resumable: true,
             ..Capabilities::default()
         },
         permissions: Permissions {

@@ -134,6 +134,7 @@ async fn read_stream(
         let event = match event {
             Ok(event) => event,
             Err(failed) if is_over(&failed) => return Err(ModelFailure::Over(failed)),
+            Err(failed) if failed.is_gateway_lost() => return Err(ModelFailure::Lost(failed)),
             // Nothing was shown yet, so the next model may answer instead.
             Err(failed) if !collected.has_begun() => return Err(failed.into()),
             Err(failed) => {

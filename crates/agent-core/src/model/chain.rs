@@ -5,6 +5,9 @@ use std::fmt;
 use runner_kit::HostError;
 use serde_json::Value;
 
+/// Maximum repeated calls after a lost gateway, for one answer.
+const MAX_LOST: u32 = 3;
+
 /// Models of a run. The first one that answers serves the rest of the run.
 #[derive(Debug)]
 pub struct FallbackChain<M> {
@@ -20,6 +23,8 @@ pub enum ModelFailure {
     Over(HostError),
     /// The stream broke off after text was sent.
     Broken(HostError),
+    /// The connection to the gateway was lost. The same model is called again: a resumable run has a new gateway then.
+    Lost(HostError),
     /// No model answered.
     Silent(Silence),
 }
@@ -53,6 +58,7 @@ impl<M> FallbackChain<M> {
         ModelAttempts {
             choices: &mut self.choices,
             next: 0,
+            lost: 0,
             silence: None,
         }
     }
@@ -63,6 +69,8 @@ impl<M> FallbackChain<M> {
 pub struct ModelAttempts<'a, M> {
     choices: &'a mut Vec<M>,
     next: usize,
+    /// Calls that lost their gateway.
+    lost: u32,
     silence: Option<Silence>,
 }
 
@@ -78,11 +86,22 @@ impl<M> ModelAttempts<'_, M> {
         })
     }
 
-    /// Records the failure of the last model, so that the next one is called. Fails if no other model can help:
-    /// text was sent, or the run is over.
+    /// Records the failure of the last model, so that the next one is called; after a lost gateway the same one.
+    /// Fails if no other model can help: text was sent, or the run is over.
     pub fn failed(&mut self, id: &str, failed: ModelFailure) -> Result<(), ModelFailure> {
-        let ModelFailure::Silent(silence) = failed else {
-            return Err(failed);
+        let silence = match failed {
+            ModelFailure::Silent(silence) => silence,
+            ModelFailure::Lost(lost) if self.lost < MAX_LOST => {
+                tracing::warn!(model.id = id, "the call of model {id} is repeated: {lost}");
+                self.lost += 1;
+                self.next -= 1;
+                return Ok(());
+            }
+            ModelFailure::Lost(lost) => Silence {
+                is_passing: true,
+                ..Silence::of_one(lost.to_string())
+            },
+            failed => return Err(failed),
         };
         tracing::warn!(model.id = id, "model {id} failed: {}", silence.last);
         self.silence = Some(silence.after(self.silence.as_ref()));
@@ -131,6 +150,9 @@ impl From<HostError> for ModelFailure {
         if is_over(&failed) {
             return Self::Over(failed);
         }
+        if failed.is_gateway_lost() || failed.is_run_moved() {
+            return Self::Lost(failed);
+        }
         if reason == Some("context_length_exceeded") {
             return Self::Overflow(failed);
         }
@@ -154,7 +176,7 @@ impl fmt::Display for ModelFailure {
                     "The model's context window is too small: {message}"
                 )
             }
-            Self::Over(failed) => write!(formatter, "{failed}"),
+            Self::Over(failed) | Self::Lost(failed) => write!(formatter, "{failed}"),
             Self::Broken(failed) => write!(formatter, "The model broke off: {}", failed.message),
             Self::Silent(Silence {
                 last, models: 1, ..

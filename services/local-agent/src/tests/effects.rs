@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::testing::{
-    AnswerStep, ScriptedTool, TestHost, call, context, end, ending, fail, kinds, run, text,
+    AnswerStep, ScriptedTool, TestHost, answer, call, context, end, ending, fail, kinds, run, text,
 };
 
 /// End of an answer with the provider's reason.
@@ -137,4 +137,35 @@ async fn reports_unknown_tool_outcome_to_model() {
             "{failing}: {message}"
         );
     }
+}
+
+#[tokio::test]
+async fn lost_gateway_repeats_the_same_model() {
+    let lost = || fail("callback.unreachable", "gone");
+    for broken in [vec![lost()], vec![text("half an"), lost()]] {
+        let was_shown = broken.len() > 1;
+        let host = TestHost::default();
+        host.model("m", broken);
+        host.model("m", vec![text("an answer"), end()]);
+        let results = run(&host, context("hi", &json!({}))).await;
+        assert_eq!(ending(&results), ("run.completed", None));
+        assert_eq!(answer(&results), "an answer");
+        assert_eq!(host.calls("stream_model").len(), 2);
+        // Retracts what the client shows of the first stream.
+        let mut chunks = results.iter().filter_map(|result| result.data.get("chunk"));
+        let is_retracted = chunks.any(|chunk| chunk["all_content"] == "an answer");
+        assert_eq!(is_retracted, was_shown);
+    }
+}
+
+#[tokio::test]
+async fn next_model_answers_after_repeated_losses() {
+    let host = TestHost::default();
+    for _ in 0..4 {
+        host.model("m", vec![fail("callback.unreachable", "gone")]);
+    }
+    host.model("n", vec![text("from n"), end()]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(answer(&results), "from n");
+    assert_eq!(host.calls("stream_model").len(), 5);
 }

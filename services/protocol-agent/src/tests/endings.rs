@@ -268,3 +268,15 @@ async fn event_without_input_fails() {
     let results = run(&host, context("  ", &json!({}))).await;
     assert_eq!(ending(&results), ("run.failed", "runner.no_input"));
 }
+
+#[tokio::test(start_paused = true)]
+async fn lost_gateway_repeats_the_model_call() {
+    let host = GraphTestHost::new();
+    let lost = ScriptedOutput::Fails("callback.unreachable");
+    host.script().models.push_back(lost);
+    host.says([answer("Fine.")]);
+    let results = run(&host, context("hi", &json!({}))).await;
+    assert_eq!(ending(&results).0, "run.completed");
+    assert_eq!(final_message(&results), "Fine.");
+    assert_eq!(host.model_calls(), 2);
+}
