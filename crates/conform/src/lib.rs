@@ -16,6 +16,7 @@ mod mock_host;
 mod options;
 mod recording;
 mod requests;
+mod resume;
 mod run_text;
 mod signature;
 mod streams;
@@ -33,13 +34,14 @@ use web::http_server;
 pub use options::{ConformError, ConformOptions};
 
 /// All checks, in report order.
-fn all_checks() -> [&'static [&'static ContractCheck]; 8] {
+fn all_checks() -> [&'static [&'static ContractCheck]; 9] {
     [
         &discovery::ALL,
         &signature::ALL,
         &streams::ALL,
         &requests::ALL,
         &cancel::ALL,
+        &resume::ALL,
         &deadline::ALL,
         &concurrency::ALL,
         &callbacks::ALL,
@@ -120,6 +122,7 @@ async fn test_runner(
     if plain.is_valid() {
         requests::check(check_harness, runner, book).await;
         cancel::check(check_harness, runner, book).await;
+        resume::check(check_harness, runner, book).await;
         deadline::check(check_harness, runner, book).await;
         concurrency::check(check_harness, runner, book).await;
         let has_completed = check_harness.completed_runs() > completed;
@@ -128,9 +131,10 @@ async fn test_runner(
             streams::fail_completion(book);
         }
     } else {
-        let rest: [&[&ContractCheck]; 4] = [
+        let rest: [&[&ContractCheck]; 5] = [
             &requests::ALL,
             &cancel::ALL,
+            &resume::ALL,
             &deadline::ALL,
             &concurrency::ALL,
         ];

@@ -6,7 +6,7 @@ mod resources;
 mod routes;
 mod state;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -57,6 +57,8 @@ struct MockHostInner {
 #[derive(Default)]
 struct MockHostState {
     by_token: HashMap<String, Arc<MockRunState>>,
+    /// Tokens of earlier attempts.
+    moved: HashSet<String>,
     calls: Vec<RecordedCall>,
 }
 
@@ -221,6 +223,25 @@ impl MockHost {
     /// The kit has left the run: its token is invalid, and late calls are not faults.
     pub(crate) fn cut(&self, token: &SecretString) {
         self.leave(token, MockRunPhase::Abandoned);
+    }
+
+    /// Begins another attempt of the run: returns its token, and refuses the earlier ones.
+    pub(crate) fn move_run(&self, token: &SecretString) -> SecretString {
+        let Some(part) = self.find(token.expose_secret()) else {
+            return token.clone();
+        };
+        let mut host_state = self.host_state();
+        let tokens = host_state.by_token.iter();
+        let earlier = tokens.filter(|(_, other)| Arc::ptr_eq(other, &part));
+        let earlier: Vec<_> = earlier.map(|(token, _)| token.clone()).collect();
+        host_state.moved.extend(earlier);
+        drop(host_state);
+        self.issue_token(part)
+    }
+
+    /// True for a token of an earlier attempt.
+    fn is_moved(&self, token: &str) -> bool {
+        self.host_state().moved.contains(token)
     }
 
     /// Recorded calls without the first `seen`.

@@ -34,6 +34,7 @@ impl Runner for Echo {
             capabilities: Capabilities {
                 streaming: true,
                 interrupt: true,
+                resumable: true,
                 ..Default::default()
             },
             permissions: Permissions {

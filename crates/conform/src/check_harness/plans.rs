@@ -46,6 +46,8 @@ pub(crate) struct PreparedRun {
     pub(crate) run: RunId,
     pub(crate) snapshot: AuthorizationSnapshot,
     pub(crate) token: SecretString,
+    /// Epoch seconds.
+    pub(crate) token_expires_at: i64,
     pub(crate) call: SignedCall,
     pub(crate) expected_output: ExpectedOutput,
     /// The token stays valid after the end of the run.
@@ -146,6 +148,8 @@ impl CheckHarness {
             history,
             deadline_at,
         });
+        // The contract has seconds; rounding up would let the token outlive the run.
+        let token_expires_at = deadline_at.div_euclid(1000);
         let request = AgentRunRequest {
             runner_id: runner.manifest.id.clone(),
             runner_name: runner.manifest.name.clone(),
@@ -153,8 +157,7 @@ impl CheckHarness {
             host: HostAccess {
                 base_url: self.callback_url.clone(),
                 token: token.expose_secret().to_owned(),
-                // The contract has seconds; rounding up would let the token outlive the run.
-                token_expires_at: deadline_at.div_euclid(1000),
+                token_expires_at,
             },
         };
         let mut body = serde_json::to_value(request).expect("a request serialises to JSON");
@@ -171,6 +174,7 @@ impl CheckHarness {
             run,
             snapshot,
             token,
+            token_expires_at,
         }
     }
 

@@ -12,7 +12,8 @@ use domain::state::StateKeyFault;
 use http::header::CONTENT_TYPE;
 use http::request::Parts;
 use http::{Method, StatusCode};
-use protocol::error::ErrorBody;
+use protocol::JsonObject;
+use protocol::error::{AgentApiError, ErrorBody};
 use protocol::history::TranscriptItem;
 use protocol::host_api::RenewedToken;
 use protocol::resources::HistoryOperation;
@@ -122,6 +123,7 @@ impl MockRunCaller {
 async fn record(State(mock_host): State<MockHost>, request: Request, next: Next) -> Response {
     let token = bearer(request.headers()).ok();
     let part = token.and_then(|token| mock_host.find(token));
+    let is_moved = token.is_some_and(|token| mock_host.is_moved(token));
     let over = part
         .as_ref()
         .is_some_and(|part| part.progress().phase == MockRunPhase::Ended);
@@ -134,6 +136,10 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
     if over {
         mock_host.answered(call_index, CallOutcome::AfterEnd);
         return ApiError::unauthenticated().into_response();
+    }
+    if is_moved {
+        mock_host.answered(call_index, CallOutcome::Answered(401));
+        return run_moved();
     }
     if let Some(part) = &part {
         part.released().await;
@@ -163,6 +169,17 @@ async fn record(State(mock_host): State<MockHost>, request: Request, next: Next)
     };
     mock_host.answered(call_index, outcome);
     response
+}
+
+/// Response to a token of an earlier attempt.
+fn run_moved() -> Response {
+    let error = AgentApiError {
+        code: "run_moved".to_owned(),
+        message: "another attempt has the run".to_owned(),
+        retryable: true,
+        details: JsonObject::new(),
+    };
+    (StatusCode::UNAUTHORIZED, Json(ErrorBody { error })).into_response()
 }
 
 /// Code and message of an error response, and the response itself.
