@@ -173,6 +173,8 @@ mod real_harnesses;
 mod response_limits;
 #[path = "e2e/restricted_keys.rs"]
 mod restricted_keys;
+#[path = "e2e/resumable.rs"]
+mod resumable;
 #[path = "e2e/retention.rs"]
 mod retention;
 #[path = "e2e/retries.rs"]

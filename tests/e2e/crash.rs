@@ -31,6 +31,8 @@ mod kills;
 mod load;
 #[path = "crash/power_cuts.rs"]
 mod power_cuts;
+#[path = "crash/resumable_streams.rs"]
+mod resumable_streams;
 
 use serde_json::json;
 

@@ -59,6 +59,7 @@ fn any_run() -> Run {
         event_id: String::new(),
         id: uuid::Uuid::nil().to_string(),
         attempt: 1,
+        after: 0,
     }
 }
 

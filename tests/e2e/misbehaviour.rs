@@ -342,6 +342,7 @@ async fn foreign_run_id_fails_only_sending_run(#[values(Sqlite, Postgres)] engin
         event_id: String::new(),
         id: victim.clone(),
         attempt: 1,
+        after: 0,
     };
     let outcome = stage
         .play(move |run| sse(run.delta(1, "mine") + &named.delta(2, "yours") + &run.completed(3)))

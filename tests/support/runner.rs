@@ -33,6 +33,7 @@ struct StubState {
     requests: watch::Sender<Vec<RecordedRequest>>,
     closed: watch::Sender<usize>,
     scripts: Mutex<HashMap<String, SharedScript>>,
+    resumes: Mutex<Option<SharedScript>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -96,6 +97,14 @@ impl StubRunner {
         Self::start_as(manifest).await
     }
 
+    /// With the `resumable` capability in the manifest.
+    pub async fn start_resumable(resume_within_seconds: u32) -> Self {
+        let mut manifest = manifest(RUNNER_ID);
+        manifest["capabilities"]["resumable"] = json!(true);
+        manifest["resume_within_seconds"] = json!(resume_within_seconds);
+        Self::start_as(manifest).await
+    }
+
     /// Lists only this manifest.
     pub async fn start_as(manifest: Value) -> Self {
         Self::start_listing(json!([manifest])).await
@@ -110,6 +119,7 @@ impl StubRunner {
             requests: watch::Sender::default(),
             closed: watch::Sender::default(),
             scripts: Mutex::default(),
+            resumes: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, Arc::clone(&shared)));
@@ -133,6 +143,20 @@ impl StubRunner {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         scripts.insert(event_id.to_owned(), Arc::new(script));
+    }
+
+    /// Sets the response to every resume.
+    pub fn answer_resumes(&self, script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static) {
+        let mut resumes = self.shared.resumes.lock();
+        *resumes.as_deref_mut().unwrap() = Some(Arc::new(script));
+    }
+
+    /// Requests that resume this run.
+    pub fn resumes(&self, run_id: &str) -> Vec<RecordedRequest> {
+        let path = format!("/runs/{run_id}/resume");
+        let mut requests = self.requests();
+        requests.retain(|request| request.path == path);
+        requests
     }
 
     /// Replaces the listed manifests.
@@ -334,8 +358,10 @@ impl StubState {
             ("POST", "/function") => match request.json()["action"].as_str() {
                 Some("list_runners") => complete_response("200 OK", &self.list()),
                 Some("run") => self.script(request),
+                Some("resume") => self.resume(request),
                 _ => complete_response("404 Not Found", &json!({})),
             },
+            ("POST", path) if path.ends_with("/resume") => self.resume(request),
             ("POST", path) if path.ends_with("/cancel") => {
                 complete_response("202 Accepted", &json!({}))
             }
@@ -345,6 +371,22 @@ impl StubState {
 
     fn list(&self) -> Value {
         json!({"runners": *self.manifests.lock().unwrap_or_else(PoisonError::into_inner)})
+    }
+
+    fn resume(&self, request: &RecordedRequest) -> Vec<ScriptStep> {
+        let body = request.json();
+        let run = Run {
+            event_id: String::new(),
+            id: body["run_id"].as_str().unwrap_or_default().to_owned(),
+            attempt: u32::try_from(body["attempt"].as_u64().unwrap_or_default()).unwrap(),
+            after: body["after"].as_u64().unwrap_or_default(),
+        };
+        let script = self.resumes.lock();
+        let script = script.unwrap_or_else(PoisonError::into_inner).clone();
+        script.map_or_else(
+            || complete_response("404 Not Found", &json!({})),
+            |script| script(&run),
+        )
     }
 
     fn script(&self, request: &RecordedRequest) -> Vec<ScriptStep> {
@@ -360,6 +402,7 @@ impl StubState {
                 .unwrap_or_default()
                 .to_owned(),
             attempt: attempt.unwrap_or_default(),
+            after: 0,
         };
         let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let script = scripts.get(event_id).or_else(|| scripts.get(""));

@@ -28,8 +28,11 @@ pub type RunScript = fn(&Run) -> Vec<ScriptStep>;
 /// The run that a script answers.
 pub struct Run {
     pub id: String,
+    /// Empty for a resume.
     pub event_id: String,
     pub attempt: u32,
+    /// Last stored result by a resume; 0 for none.
+    pub after: u64,
 }
 
 impl Run {
@@ -65,6 +68,12 @@ impl Run {
             "run.failed",
             r#"{"code":"boom","message":"it broke"}"#,
         )
+    }
+
+    /// Deltas up to `count` and `run.completed`, without the results that the gateway has stored.
+    pub fn rest(&self, count: u64) -> String {
+        let deltas = (self.after + 1..=count).map(|n| self.delta(n, &format!("{n} ")));
+        deltas.chain([self.completed(count + 1)]).collect()
     }
 
     /// Deltas 1..=count and `run.completed`.

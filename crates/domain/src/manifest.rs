@@ -585,4 +585,22 @@ mod tests {
             assert!(warning.pointer.len() < 300, "{}", warning.pointer.len());
         }
     }
+
+    #[test]
+    fn resume_window_is_bounded_and_needs_the_capability() {
+        for wrong in [json!(0), json!(3601), json!(-1), json!("60"), json!(1.5)] {
+            let changes = json!({"resume_within_seconds": wrong});
+            check_rejected(changes, "/resume_within_seconds");
+        }
+        let window = |changes| {
+            let found = validate_manifests(&[manifest(changes)]);
+            assert_eq!(found.accepted[0].warnings, []);
+            resume_window(&found.accepted[0].manifest).map(|window| window.as_secs())
+        };
+        let resumable = json!({"resumable": true});
+        assert_eq!(window(json!({"capabilities": resumable})), Some(120));
+        let changes = json!({"capabilities": resumable, "resume_within_seconds": 3600});
+        assert_eq!(window(changes), Some(3600));
+        assert_eq!(window(json!({"resume_within_seconds": 5})), None);
+    }
 }

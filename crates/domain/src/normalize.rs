@@ -18,6 +18,7 @@ use crate::json_repair::SurrogateJoiner;
 use crate::run::{FailureCode, is_reserved_code};
 use ending::Unfinished;
 use reading::ResultEnvelope;
+use replay::content_digest;
 use sequences::SequencePosition;
 
 mod announced;
@@ -37,7 +38,7 @@ pub use bounds::TruncatedPart;
 pub use ending::ExpectedOutput;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{ERROR_RESPONSE, Reason, Rejection, is_extension, unknown_type_advice};
-pub use replay::EarlierVerdict;
+pub use replay::{EarlierVerdict, StoredResult};
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 
@@ -63,6 +64,8 @@ pub struct ResultValidator<'a> {
     first_rejection: Option<rejection::FirstRejection>,
     unknown: Option<rejection::UnknownTypes>,
     question_ids: HashSet<String>,
+    /// Results must be numbered without gaps.
+    is_numbered: bool,
     ended: bool,
     /// True after the gateway accepted a cancel of the run.
     cancelled: bool,
@@ -95,6 +98,7 @@ impl<'a> ResultValidator<'a> {
             first_rejection: None,
             unknown: None,
             question_ids: HashSet::new(),
+            is_numbered: false,
             ended: false,
             cancelled: false,
             messages: text::Messages::new(delta_mode, limits.event_bytes),
@@ -109,6 +113,13 @@ impl<'a> ResultValidator<'a> {
     #[must_use]
     pub fn with_uploaded_artifacts(mut self) -> Self {
         self.artifacts = Some(HashSet::new());
+        self
+    }
+
+    /// Requires a number of each result, without gaps and conflicts: the results of a resumable runner.
+    #[must_use]
+    pub fn with_numbers(mut self) -> Self {
+        self.is_numbered = true;
         self
     }
 
@@ -176,10 +187,23 @@ impl<'a> ResultValidator<'a> {
                 return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
             }
         };
-        let gap = match self.taken.accept(number, raw) {
+        if number.is_none() && self.is_numbered {
+            let message = "a resumable runner must number its results in sequence";
+            return Verdict::violation(Reason::InvalidEnvelope, None, raw, message);
+        }
+        let content = || content_digest(&envelope.kind, envelope.data);
+        let gap = match self.taken.accept(number, raw, content) {
+            // A rejected result without a readable number leaves a gap as well.
+            SequencePosition::Next { gap: true } if self.is_numbered && self.strikes == 0 => {
+                let message = "results are missing before this sequence of a resumable runner";
+                return Verdict::violation(Reason::InvalidEnvelope, number, raw, message);
+            }
             SequencePosition::Next { gap } => gap,
             SequencePosition::Duplicate => return Verdict::Duplicate,
             SequencePosition::Refused(reason, message) => {
+                if self.is_numbered {
+                    return Verdict::violation(reason, number, raw, message);
+                }
                 // A terminal result is the last, so the run ends.
                 if ResultType::parse(&envelope.kind).is_some_and(ResultType::is_terminal) {
                     let message = "the sequence of a terminal does not rise";

@@ -132,6 +132,7 @@ failure_codes!(
     RunnerOutputLimit = "runner.output_limit", retryable false;
     RunnerNoOutput = "runner.no_output", retryable false;
     RunnerOrphaned = "runner.orphaned", retryable true;
+    RunnerLost = "runner.lost", retryable true;
     DeadlineExceeded = "deadline_exceeded", retryable true;
     Cancelled = "cancelled", retryable false;
     HostOrphaned = "host.orphaned", retryable true;

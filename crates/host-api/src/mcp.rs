@@ -363,7 +363,7 @@ fn original_result(value: Value) -> CallToolResult {
 fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
     let code = match error.code() {
         "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
-        "unauthenticated" | "cancelled" => ErrorCode::INVALID_REQUEST,
+        "unauthenticated" | "run_moved" | "cancelled" => ErrorCode::INVALID_REQUEST,
         // The model can act on these: with a protocol error, clients hide the message from it.
         _ => {
             let (_, error) = error.into_parts();

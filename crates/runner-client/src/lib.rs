@@ -277,18 +277,14 @@ impl RunnerClient {
         serde_json::from_slice(&body).map_err(|_| ListError::NotJson)
     }
 
-    /// Sends the run to its runner. `body` is the `AgentRunRequest` as JSON. `sent` becomes true once the runner
-    /// may have received a part of it.
+    /// Sends a call that results answer: [`Endpoint::run_call`] or [`Endpoint::resume_call`]. `sent` becomes true once
+    /// the runner may have received a part of it.
     pub async fn start_run(
         &self,
         endpoint: &Endpoint,
-        run: RunId,
-        attempt: u32,
-        trace: TraceParent,
-        body: String,
+        call: SignedCall,
         sent: Arc<AtomicBool>,
     ) -> Result<Answer, StartError> {
-        let call = endpoint.run_call(run, attempt, trace, body);
         let request = self
             .signed(endpoint, &call)
             .map_err(StartError::Unreachable)?;
@@ -438,7 +434,8 @@ mod tests {
             let run = RunId(Uuid::now_v7());
             let trace = RunTrace::of(run, None).header(Some(0.0));
             let body = "{}".to_owned();
-            let start = client.start_run(&endpoint, run, 1, trace, body, Arc::clone(&sent));
+            let call = endpoint.run_call(run, 1, trace, body);
+            let start = client.start_run(&endpoint, call, Arc::clone(&sent));
             let greeted = async {
                 let (mut stream, _) = listener.accept().await.unwrap();
                 stream.read_u8().await.unwrap();

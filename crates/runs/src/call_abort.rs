@@ -53,6 +53,8 @@ impl RowPoll {
 struct RowState {
     cancelled: bool,
     lives: bool,
+    /// The run lives in a later attempt.
+    has_moved: bool,
 }
 
 /// Detects that calls must be aborted.
@@ -112,13 +114,16 @@ impl CallAborts {
     async fn row_state(&self, grant: &Grant) -> Result<RowState, StoreError> {
         let run = &grant.run;
         let row = self.deps.find_run(&run.workspace, run.id).await?;
+        let runs_in = row
+            .as_ref()
+            .filter(|row| row.status == RunStatus::Running)
+            .map(|row| row.attempt);
         Ok(RowState {
             cancelled: row
                 .as_ref()
                 .is_some_and(|row| row.cancel_requested_at.is_some()),
-            lives: row.is_some_and(|row| {
-                row.status == RunStatus::Running && row.attempt == grant.attempt
-            }),
+            lives: runs_in.is_some_and(|attempt| attempt == grant.attempt),
+            has_moved: runs_in.is_some_and(|attempt| attempt > grant.attempt),
         })
     }
 
@@ -156,6 +161,10 @@ impl CallAborts {
                 Ok(RowState {
                     cancelled: true, ..
                 }) => return AbortReason::Cancelled,
+                // The runner goes on with the answers of its calls after a resume.
+                Ok(RowState {
+                    has_moved: true, ..
+                }) if self.deps.is_resumable(&grant.run).await.unwrap_or(true) => {}
                 Ok(RowState { lives: false, .. }) => return AbortReason::Ended,
                 Ok(_) | Err(_) => {}
             }

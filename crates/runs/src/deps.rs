@@ -6,9 +6,11 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
+use domain::manifest::resume_window;
 use domain::run::Run;
 use egress::Egress;
 use protocol::id::{RunId, WorkspaceId};
+use protocol::manifest::AgentRunnerManifest;
 use store::{Store, StoreError};
 
 use crate::breakers::Breakers;
@@ -104,6 +106,24 @@ impl RunDeps {
         id: RunId,
     ) -> Result<Option<Run>, StoreError> {
         self.store.runs().find_run(workspace, id).await
+    }
+
+    /// The current manifest of the runner of a run. `None`: it is not listed any more.
+    pub(super) async fn find_manifest(
+        &self,
+        run: &Run,
+    ) -> Result<Option<AgentRunnerManifest>, StoreError> {
+        let endpoints = self.store.endpoints();
+        let runner = endpoints
+            .find_runner(&run.workspace, &run.runner_id)
+            .await?;
+        Ok(runner.and_then(|runner| serde_json::from_str(&runner.manifest).ok()))
+    }
+
+    /// True when the runner of a run works on after a lost connection.
+    pub(super) async fn is_resumable(&self, run: &Run) -> Result<bool, StoreError> {
+        let manifest = self.find_manifest(run).await?;
+        Ok(manifest.as_ref().and_then(resume_window).is_some())
     }
 
     /// Time until `at`, in epoch milliseconds; zero if it is over.

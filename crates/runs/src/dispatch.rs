@@ -1,6 +1,7 @@
 //! Dispatch of a run to its runner: lease, token, intent row, POST.
 
-mod failure;
+pub(crate) mod failure;
+pub(crate) mod resuming;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use domain::retry::{RetryDecision, after_failure};
 use domain::run::{Failure, Run};
 use futures_util::FutureExt as _;
 use protocol::id::{EndpointId, RunId, RunnerId};
-use protocol::request::HostAccess;
+use protocol::request::{HostAccess, ResumeRequest};
 use serde_json::value::RawValue;
 use store::{CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
 use tokio::time::Instant;
@@ -33,8 +34,24 @@ pub(super) enum DispatchOutcome {
     Started(Arc<Grant>, Answer),
     /// The run ends with this failure. The rejection holds the response of its runner.
     Failed(Box<Run>, Failure, Option<Rejection>),
+    /// The connection to a resumable runner broke before it answered.
+    Disconnected(Box<Run>),
     /// Another process owns the run, or it has ended.
     Lost,
+    /// The gateway stops, and another one can resume the run.
+    Released(Box<Run>),
+}
+
+/// A call that results answer.
+#[derive(Clone, Copy)]
+enum RunnerCall {
+    Run,
+    Resume {
+        /// Number of the last stored result; 0 for none.
+        after: u64,
+        /// End of the time in which the runner can be attached to.
+        until: Instant,
+    },
 }
 
 /// Posts prepared runs to their runners.
@@ -88,7 +105,7 @@ impl Dispatcher {
             }
             let posted = tokio::select! { biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
-                posted = self.post(live, prepared, &grant) => posted,
+                posted = self.post(live, prepared, &grant, RunnerCall::Run) => posted,
             };
             let Some(posted) = posted else {
                 let failure = self.interrupts.interruption(live);
@@ -101,7 +118,7 @@ impl Dispatcher {
                     metrics::dispatch_attempted(outcome);
                     self.record(run.id, attempt, outcome, Some(status)).await?;
                     let is_deferred = matches!(answer, Answer::Deferred(_));
-                    if is_deferred && !self.defer(live, &run, attempt).await? {
+                    if is_deferred && !self.defer(live, &run, 0).await? {
                         return Ok(DispatchOutcome::Lost);
                     }
                     return Ok(DispatchOutcome::Started(grant, answer));
@@ -112,6 +129,10 @@ impl Dispatcher {
             metrics::dispatch_attempted(failure.code.as_str());
             self.record(run.id, attempt, failure.code.as_str(), status)
                 .await?;
+            let is_broken = matches!(error, StartError::Broken(_));
+            if is_broken && prepared.resume_window.is_some() {
+                return Ok(DispatchOutcome::Disconnected(run));
+            }
             let left = self.deps.time_until(run.deadline_at);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
             let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
@@ -233,12 +254,18 @@ impl Dispatcher {
         self.deps.ledger.retry_within_lease(run.id, renew).await
     }
 
-    /// Opens the run for appended results. False: the run has ended.
-    async fn defer(&self, live: &LiveRun, run: &Run, attempt: u32) -> Result<bool, StoreError> {
+    /// Opens the run for appended results after `streamed_through`. False: the run has ended.
+    async fn defer(
+        &self,
+        live: &LiveRun,
+        run: &Run,
+        streamed_through: u64,
+    ) -> Result<bool, StoreError> {
         live.appends.store(true, Ordering::Release);
         let defer = Arc::new(StartAsyncRun {
             run_id: run.id,
-            attempt,
+            attempt: run.attempt,
+            streamed_through,
             lease: self.deps.limits.append_lease,
         });
         // The runner has started and gets no second POST, so the state must be stored.
@@ -258,6 +285,7 @@ impl Dispatcher {
         live: &LiveRun,
         prepared: &PreparedDispatch,
         grant: &Grant,
+        call: RunnerCall,
     ) -> Option<Result<Answer, StartError>> {
         let run = &grant.run;
         // A cancelled run must not reach its runner.
@@ -269,7 +297,7 @@ impl Dispatcher {
             Ok(permit) => permit,
             Err(wait) => return Some(Err(StartError::CircuitOpen { wait })),
         };
-        let body = match self.request_body(prepared, grant) {
+        let body = match self.request_body(prepared, grant, call) {
             Ok(body) => body,
             Err(message) => return Some(Err(StartError::Unprepared(message))),
         };
@@ -279,11 +307,21 @@ impl Dispatcher {
         };
         let sent = Arc::new(AtomicBool::new(false));
         let attempt = grant.attempt;
-        let start =
-            self.deps
-                .client
-                .start_run(endpoint, run.id, attempt, trace, body, Arc::clone(&sent));
-        let posting = tokio::time::timeout(self.deps.limits.first_byte, start)
+        let (call, patience) = match call {
+            RunnerCall::Run => (
+                endpoint.run_call(run.id, attempt, trace, body),
+                self.deps.limits.first_byte,
+            ),
+            RunnerCall::Resume { until, .. } => (
+                endpoint.resume_call(run.id, attempt, trace, body),
+                (self.deps.limits.first_byte).min(until.saturating_duration_since(Instant::now())),
+            ),
+        };
+        let start = self
+            .deps
+            .client
+            .start_run(endpoint, call, Arc::clone(&sent));
+        let posting = tokio::time::timeout(patience, start)
             // The timeout ends with the response head; results may take hours.
             .map(|posted| posted.unwrap_or(Err(StartError::Silent)));
         let mut posting = pin!(posting);
@@ -331,6 +369,7 @@ impl Dispatcher {
         &self,
         prepared: &PreparedDispatch,
         grant: &Grant,
+        call: RunnerCall,
     ) -> Result<String, &'static str> {
         let run = &grant.run;
         let subject = grant.token_subject();
@@ -340,17 +379,27 @@ impl Dispatcher {
             .tokens
             .mint(&subject, self.deps.clock.now_seconds())
             .map_err(|_| "the signing key is unusable")?;
-        let request = RunnerRequest {
-            runner_id: &run.runner_id,
-            runner_name: run.runner_id.runner_name(),
-            context: &prepared.context,
-            host: HostAccess {
-                base_url: self.deps.keys.tokens.audience().to_owned(),
-                token: minted.token,
-                token_expires_at: minted.expires_at,
-            },
+        let host = HostAccess {
+            base_url: self.deps.keys.tokens.audience().to_owned(),
+            token: minted.token,
+            token_expires_at: minted.expires_at,
         };
-        serde_json::to_string(&request).map_err(|_| "the request cannot be written")
+        let body = match call {
+            RunnerCall::Run => serde_json::to_string(&RunnerRequest {
+                runner_id: &run.runner_id,
+                runner_name: run.runner_id.runner_name(),
+                context: &prepared.context,
+                host,
+            }),
+            RunnerCall::Resume { after, .. } => serde_json::to_string(&ResumeRequest {
+                run_id: run.id.to_string(),
+                runner_id: run.runner_id.clone(),
+                attempt: grant.attempt,
+                after: (after > 0).then_some(after),
+                host,
+            }),
+        };
+        body.map_err(|_| "the request cannot be written")
     }
 }
 

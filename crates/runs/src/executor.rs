@@ -3,6 +3,7 @@
 mod drive;
 mod end;
 pub(crate) mod next_step;
+mod resume;
 
 use std::sync::Arc;
 
@@ -34,7 +35,8 @@ pub(super) struct RunExecutor {
 /// A run that was taken over and can be resumed.
 pub(super) struct Takeover {
     pub(super) run: Run,
-    pub(super) resume_point: ResumePoint,
+    /// `None`: the runner streams its results.
+    pub(super) resume_point: Option<ResumePoint>,
     /// End of the lease, counted from before the request for it.
     pub(super) held_until: Instant,
 }

@@ -35,6 +35,11 @@ impl GrantLookup {
             .map(Arc::new))
     }
 
+    /// True when the runner of an earlier attempt gets the rights of a live run by a resume.
+    pub async fn has_moved(&self, attempt: u32, current: &Grant) -> Result<bool, StoreError> {
+        Ok(attempt < current.attempt && self.deps.is_resumable(&current.run).await?)
+    }
+
     /// Current state of the run of a grant, without a query if this process drives it.
     pub async fn current_run(&self, grant: &Grant) -> Result<Run, StoreError> {
         let mut run = grant.run.clone();

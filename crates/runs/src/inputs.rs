@@ -1,6 +1,7 @@
 //! Inputs of a created run, and the dispatch that is prepared from them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use domain::authorization::AuthorizationSnapshot;
 use domain::normalize::ExpectedOutput;
@@ -29,6 +30,8 @@ pub(super) struct PreparedDispatch {
     pub(super) endpoint: Option<Arc<Endpoint>>,
     pub(super) delta_mode: DeltaMode,
     pub(super) interruptible: bool,
+    /// Time in which the runner can be attached to again. `None`: its runs end with their connection.
+    pub(super) resume_window: Option<Duration>,
     /// Request time of the lease, for a run that is dispatched by the commit of its event.
     pub(super) lease_requested_at: Option<Instant>,
 }
@@ -43,6 +46,7 @@ pub(super) struct RunInputs {
     /// Arrival of the event in epoch milliseconds.
     pub(super) arrived_at: i64,
     pub(super) interruptible: bool,
+    pub(super) resume_window: Option<Duration>,
     pub(super) wants_static_refs: bool,
     /// `None`: the address must be read.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,

@@ -55,11 +55,12 @@ impl Interrupts {
         }
     }
 
-    /// Sends the cancel notice to a runner that can be interrupted. Best effort.
-    fn notify_runner(&self, prepared: &PreparedDispatch, run: &Run) {
+    /// Sends the cancel notice to a runner that can be interrupted, or works on without a connection. Best effort.
+    pub(super) fn notify_runner(&self, prepared: &PreparedDispatch, run: &Run) {
         const TIMEOUT: Duration = Duration::from_secs(5);
         let endpoint = prepared.endpoint.clone();
-        let Some(endpoint) = endpoint.filter(|_| prepared.interruptible) else {
+        let listens = prepared.interruptible || prepared.resume_window.is_some();
+        let Some(endpoint) = endpoint.filter(|_| listens) else {
             return;
         };
         let (client, closing) = (

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::manifest::resume_window;
 use domain::normalize::ExpectedOutput;
 use domain::run::{Failure, FailureCode, Run};
 use protocol::admin::{AgentSpec, DeltaMode};
@@ -57,6 +58,7 @@ impl Preparer {
             position,
             arrived_at,
             interruptible,
+            resume_window,
             wants_static_refs,
             endpoint,
             shared,
@@ -93,6 +95,7 @@ impl Preparer {
             endpoint: Some(endpoint),
             delta_mode,
             interruptible,
+            resume_window,
             lease_requested_at: None,
         };
         Ok(Some((Box::new(run), dispatch)))
@@ -120,6 +123,7 @@ impl Preparer {
             endpoint,
             delta_mode,
             interruptible: inputs.interruptible,
+            resume_window: inputs.resume_window,
             lease_requested_at: None,
         };
         Ok((inputs.run, dispatch))
@@ -194,14 +198,7 @@ impl Preparer {
             .map_err(|_| broken("its event is unreadable"))?;
         let snapshot =
             read_snapshot(&stored.snapshot).map_err(|_| broken("its snapshot is unreadable"))?;
-        let runner = self
-            .deps
-            .store
-            .endpoints()
-            .find_runner(&run.workspace, &run.runner_id)
-            .await?;
-        let manifest = runner
-            .and_then(|runner| serde_json::from_str::<AgentRunnerManifest>(&runner.manifest).ok());
+        let manifest = self.deps.find_manifest(&run).await?;
         // The current manifest: the snapshot has the rights, not the capabilities.
         let is = |wanted: fn(&AgentRunnerManifest) -> bool| manifest.as_ref().is_some_and(wanted);
         let json = serde_json::to_string(&*snapshot.resources).unwrap_or_default();
@@ -217,6 +214,7 @@ impl Preparer {
             },
             arrived_at: stored.arrived_at,
             interruptible: is(|manifest| manifest.capabilities.interrupt),
+            resume_window: manifest.as_ref().and_then(resume_window),
             wants_static_refs: is(|manifest| manifest.context.wants_static_context_refs),
             endpoint: None,
             shared: SharedParts::of([json, config]),

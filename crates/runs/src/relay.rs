@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use domain::normalize::{ResultCounts, ResultValidator};
+use domain::normalize::ResultCounts;
 use domain::run::Run;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
@@ -27,11 +27,13 @@ use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, si
 use source::{AppendedSource, ResultInput};
 
 pub(crate) use machine::RelayMachine;
+pub(crate) use restored::RestoredRun;
 pub(crate) use steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
 
 mod judging;
 mod machine;
 pub mod reader;
+mod restored;
 mod signals;
 pub(crate) mod source;
 mod steps;
@@ -45,7 +47,7 @@ pub(super) struct Relayed {
 
 /// Origin of a run's results.
 pub(super) enum ResultOrigin {
-    /// The runner's response to the POST, of a run that this process dispatched.
+    /// The runner's response to a run or a resume.
     Answer(Answer),
     /// The state that the former gateway has left.
     ResumePoint(ResumePoint),
@@ -57,6 +59,8 @@ pub(super) enum RelayStop {
     Lost,
     /// The run is to be resumed by another process, and nothing of it is in flight.
     Released,
+    /// The connection to a resumable runner was lost, and nothing of the run is in flight.
+    Disconnected,
     /// The ledger cannot be written. Uncommitted events were not shown.
     Unwritable(StoreError),
 }
@@ -68,22 +72,20 @@ pub(super) struct Relayer {
 }
 
 impl Relayer {
-    /// Relays the results of a started run until it ends.
-    pub(super) async fn relay(
+    /// Relays the results of a started run until it ends. `restored` has the results of its ledger.
+    pub(super) async fn relay<'a>(
         &self,
         live: &LiveRun,
-        prepared: &PreparedDispatch,
+        prepared: &'a PreparedDispatch,
         run: &Run,
         origin: ResultOrigin,
+        restored: RestoredRun<'a>,
     ) -> Result<Relayed, RelayStop> {
         let limits = &self.deps.limits;
-        let validator = ResultValidator::new(
-            &prepared.snapshot,
-            limits.results,
-            prepared.delta_mode,
-            prepared.expected_output,
-        );
-        let appends = || AppendedSource::new(&self.deps, live, run);
+        let RestoredRun {
+            validator, stored, ..
+        } = restored;
+        let appends = || AppendedSource::new(&self.deps, live, run).after(stored.through);
         let mut trailing_body = None;
         let (mut input, source) = match origin {
             ResultOrigin::Answer(Answer::Started(started)) => {
@@ -114,7 +116,11 @@ impl Relayer {
             _trailing_body: trailing_body,
         };
         let silence = limits.silence;
-        let mut machine = RelayMachine::new(run, validator, source, silence, Instant::now());
+        let mut machine =
+            RelayMachine::new(run, validator, source, silence, Instant::now()).after(&stored);
+        if prepared.resume_window.is_some() {
+            machine = machine.resumable();
+        }
         // By reference: a future would hold these values twice, as arguments and while it is awaited.
         let cause = shell.drive(&mut machine, &mut input).await?;
         Ok(machine.into_relayed(cause))

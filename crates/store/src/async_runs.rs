@@ -37,6 +37,8 @@ const CALLS_PER_READ: u64 = 8;
 pub struct StartAsyncRun {
     pub run_id: RunId,
     pub attempt: u32,
+    /// Number of the last result that the runner has streamed before; 0 for none.
+    pub streamed_through: u64,
     /// The run ends after this long without a heartbeat.
     pub lease: Duration,
 }
@@ -57,8 +59,8 @@ impl Mutation for StartAsyncRun {
         let row = run_deferrals::ActiveModel {
             run_id: Set(self.run_id.to_string()),
             attempt: Set(i64::from(self.attempt)),
-            accepted_through: Set(0),
-            judged_through: Set(0),
+            accepted_through: Set(signed(self.streamed_through)),
+            judged_through: Set(signed(self.streamed_through)),
             bytes: Set(0),
             lease_expires_at: Set(read_now(tx).await? + millis(self.lease)),
             is_closed: Set(false),

@@ -147,7 +147,7 @@ impl RunRepository<'_> {
         Ok(row.is_some_and(|row| row.outcome.as_deref() == Some(STARTED)))
     }
 
-    /// The context of the run's newest attempt, as sent.
+    /// The context of the run's newest attempt, as sent. A resume sends none.
     pub async fn find_context(
         self,
         run_id: RunId,
@@ -157,6 +157,7 @@ impl RunRepository<'_> {
         let page = PageOf {
             rows: run_attempts::Entity::find()
                 .filter(own.clone())
+                .filter(run_attempts::Column::Context.ne("null"))
                 .order_by_desc(run_attempts::Column::Attempt),
             key: run_attempts::Column::Attempt,
             owner: own.into(),

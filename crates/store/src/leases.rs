@@ -13,11 +13,12 @@
 //!    runs. It works without the database.
 //! 4. Recovery of every replica looks for expired leases at least every second (`BETWEEN_SWEEPS`). `TakeOverBatch`
 //!    sets itself as owner, adds one to the fencing token and starts a new lease, in one transaction.
-//! 5. The new owner resumes an async run. It ends any other run as `host.orphaned`, or as cancelled on request,
-//!    because the connection to the runner was lost with the former owner.
+//! 5. The new owner continues an async run, and attaches to the runner of a resumable one by a new attempt. It ends any
+//!    other run as `host.orphaned`, or as cancelled on request, because the connection to the runner was lost with the
+//!    former owner.
 //!
-//! A gateway that stops releases its async runs: their lease ends at once, and the next owner resumes them. `SQLite`
-//! has one process, so at boot all running runs are orphans (`LeaseFilter::All`).
+//! A gateway that stops releases its async and resumable runs: their lease ends at once, and the next owner continues
+//! them. `SQLite` has one process, so at boot all running runs are orphans (`LeaseFilter::All`).
 //!
 //! # Clocks
 //!

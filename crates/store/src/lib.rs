@@ -152,7 +152,7 @@ pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
 pub use part_text::SharedParts;
 pub use probe::DatabaseCondition;
-pub use release::ResumePoint;
+pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
     EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,

@@ -8,12 +8,13 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect,
+    ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, QueryFilter, QueryOrder,
+    QuerySelect,
 };
 use uuid::Uuid;
 
 use crate::database_clock::lease_end;
-use crate::entity::{run_deferrals, run_rejections, runs};
+use crate::entity::{run_appends, run_deferrals, run_rejections, runs};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::model::append::Append;
 use crate::mutation::Mutation;
@@ -28,6 +29,8 @@ pub struct ResumePoint {
     pub judged_through: u64,
     /// Results up to this number are accepted.
     pub accepted_through: u64,
+    /// Results up to this number were streamed, so they are in the ledger only.
+    pub streamed_through: u64,
     /// Number of the last stored rejection.
     pub rejections: u64,
     /// Rejected results, in the runner's numbering.
@@ -72,29 +75,62 @@ impl Mutation for ResumeRun {
         let Some(deferral) = deferral.filter(|row| row.judged_through >= 0) else {
             return Ok(None);
         };
-        let rejected: Vec<(i64, Option<String>)> = run_rejections::Entity::find()
+        let column = "run_deferrals.accepted_through";
+        let accepted_through = unsigned(column, &id, deferral.accepted_through)?;
+        // Appended results stay until the end of the run, so the first row tells how many were streamed.
+        let first: Option<i64> = run_appends::Entity::find()
             .select_only()
-            .column(run_rejections::Column::N)
-            .column(run_rejections::Column::RunnerSequence)
-            .filter(run_rejections::Column::RunId.eq(&id))
+            .column(run_appends::Column::FirstSequence)
+            .filter(run_appends::Column::RunId.eq(&id))
+            .order_by_asc(run_appends::Column::FirstSequence)
             .into_tuple()
-            .all(tx)
+            .one(tx)
             .await?;
-        let last = rejected.iter().map(|(n, _)| *n).max().unwrap_or(0);
-        let numbers = rejected
-            .iter()
-            .filter_map(|(_, number)| number.as_ref()?.parse().ok());
+        let streamed_through = match first {
+            Some(first) => unsigned("run_appends.first_sequence", &id, first - 1)?,
+            None => accepted_through,
+        };
+        let rejected = find_rejected(tx, self.run_id).await?;
         Ok(Some(ResumePoint {
             judged_through: unsigned("run_deferrals.judged_through", &id, deferral.judged_through)?,
-            accepted_through: unsigned(
-                "run_deferrals.accepted_through",
-                &id,
-                deferral.accepted_through,
-            )?,
-            rejections: unsigned("run_rejections.n", &id, last)?,
-            rejected: numbers.collect(),
+            accepted_through,
+            streamed_through,
+            rejections: rejected.count,
+            rejected: rejected.numbers,
         }))
     }
+}
+
+/// Stored rejections of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RejectedResults {
+    /// Number of the last stored rejection.
+    pub count: u64,
+    /// Rejected results, in the runner's numbering.
+    pub numbers: HashSet<u64>,
+}
+
+async fn find_rejected(
+    conn: &impl ConnectionTrait,
+    run: RunId,
+) -> Result<RejectedResults, StoreError> {
+    let id = run.to_string();
+    let rejected: Vec<(i64, Option<String>)> = run_rejections::Entity::find()
+        .select_only()
+        .column(run_rejections::Column::N)
+        .column(run_rejections::Column::RunnerSequence)
+        .filter(run_rejections::Column::RunId.eq(&id))
+        .into_tuple()
+        .all(conn)
+        .await?;
+    let last = rejected.iter().map(|(n, _)| *n).max().unwrap_or(0);
+    let numbers = rejected
+        .iter()
+        .filter_map(|(_, number)| number.as_ref()?.parse().ok());
+    Ok(RejectedResults {
+        count: unsigned("run_rejections.n", &id, last)?,
+        numbers: numbers.collect(),
+    })
 }
 
 /// Records how far the appended results of runs are in the ledger.
@@ -169,6 +205,11 @@ impl LeaseRepository<'_> {
                 lease,
             })
             .await
+    }
+
+    /// The rejected results of a live run.
+    pub async fn rejected_results(self, run: RunId) -> Result<RejectedResults, StoreError> {
+        find_rejected(&self.db.readers, run).await
     }
 
     /// Releases a run for take-over, unless its epoch has changed.

@@ -559,6 +559,7 @@ fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {
 async fn deferred(bench: &StoreFixture) -> Run {
     let run = bench.running("e").await;
     let defer = StartAsyncRun {
+        streamed_through: 0,
         run_id: run.id,
         attempt: run.attempt,
         lease: Duration::from_mins(1),

@@ -110,21 +110,31 @@ impl RunAccess {
             LocalRunState::Over(over) => Some(over),
             LocalRunState::Unknown => state.runs.aborts.stored_abort(&self.grant).await?,
         };
-        self.refuse(over)
+        self.refuse(over, state).await
     }
 
     /// Like `check`, but without a query if this process still owns the run, or never did.
     pub async fn check_local(&self, state: &ApiState) -> ApiResult<()> {
         match state.runs.aborts.local_state(&self.grant) {
-            LocalRunState::Over(over) => self.refuse(Some(over)),
+            LocalRunState::Over(over) => self.refuse(Some(over), state).await,
             LocalRunState::Unknown if self.driven_here => self.check(state).await,
             LocalRunState::Lives | LocalRunState::Unknown => Ok(()),
         }
     }
 
-    fn refuse(&self, over: Option<AbortReason>) -> ApiResult<()> {
+    async fn refuse(&self, over: Option<AbortReason>, state: &ApiState) -> ApiResult<()> {
         match over {
             None => Ok(()),
+            Some(AbortReason::Ended) => {
+                let grants = &state.runs.grants;
+                let current = grants.find_grant(self.grant.run.id).await?;
+                Err(match current {
+                    Some(current) if grants.has_moved(self.grant.attempt, &current).await? => {
+                        ApiError::run_moved()
+                    }
+                    Some(_) | None => AbortReason::Ended.into(),
+                })
+            }
             Some(AbortReason::Cancelled) if self.after_cancel == AfterCancel::Open => Ok(()),
             Some(over) => Err(over.into()),
         }

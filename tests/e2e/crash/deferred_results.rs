@@ -28,6 +28,7 @@ impl PendingResults {
             id: run_id.to_owned(),
             event_id: event_id.to_owned(),
             attempt: 1,
+            after: 0,
         };
         let parsed = |result: &String| serde_json::from_str(result).unwrap();
         Self {

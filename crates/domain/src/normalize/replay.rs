@@ -1,5 +1,14 @@
 //! Replays results that another instance of the validator has accepted or rejected for the same run.
 
+use std::borrow::Cow;
+
+use protocol::admin::DeltaMode;
+use protocol::result::ResultType;
+use serde_json::value::RawValue;
+
+use super::reading::ResultEnvelope;
+use super::sequences::digest_of;
+use super::text::one_line;
 use super::{ResultEffect, ResultLimits, ResultValidator, Verdict};
 
 const UNBOUNDED: ResultLimits = ResultLimits {
@@ -16,6 +25,18 @@ pub enum EarlierVerdict {
     Rejected,
 }
 
+/// An accepted result in the form of the ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct StoredResult<'r> {
+    /// Number of the runner.
+    pub number: u64,
+    pub kind: &'r str,
+    pub data: &'r RawValue,
+    pub usage: Option<&'r RawValue>,
+    /// The gateway has repaired or shortened it, so a repetition is not compared.
+    pub is_changed: bool,
+}
+
 impl ResultValidator<'_> {
     /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits and
     /// artifacts. A rejected result is counted without a strike. Returns the usage of the result.
@@ -24,16 +45,59 @@ impl ResultValidator<'_> {
             self.events += 1;
             self.bytes = self.bytes.saturating_add(raw.len());
             // The number stays taken, so that a repetition is a duplicate as before.
-            self.taken.accept(Some(number), raw);
+            self.taken.accept(Some(number), raw, || 0);
             self.tally.rejected += 1;
             return None;
         }
+        self.unbounded(|validator| validator.validate_event(raw, None))
+    }
+
+    /// Replays a result from the ledger, whose bytes as sent are not stored. The halves of a character that was split
+    /// across two deltas are not restored. Returns the usage of the result.
+    pub fn replay_stored(&mut self, result: StoredResult<'_>) -> Option<String> {
+        let StoredResult {
+            number, kind, data, ..
+        } = result;
+        self.events += 1;
+        let usage_bytes = result.usage.map_or(0, |usage| usage.get().len());
+        let bytes = data.get().len() + usage_bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
+        let is_snapshot = self.messages.delta_mode() == DeltaMode::Snapshot
+            && kind == ResultType::MessageDelta.as_str();
+        let content =
+            (!result.is_changed && !is_snapshot).then(|| content_digest(kind, Some(data)));
+        let gap = self.taken.restore(number, content);
+        let envelope = ResultEnvelope {
+            run_id: Cow::Borrowed(""),
+            kind: Cow::Borrowed(kind),
+            data: Some(data),
+            usage: result.usage,
+            sequence: None,
+        };
+        let raw = data.get().as_bytes();
+        self.unbounded(|validator| {
+            validator.validate_payload(envelope, Some(number), gap, raw, None)
+        })
+    }
+
+    /// Replays a rejected result. Its number stays taken, so that a repetition is a duplicate as before.
+    pub fn replay_rejected(&mut self, number: Option<u64>) {
+        self.events += 1;
+        self.tally.rejected += 1;
+        if let Some(number) = number {
+            self.taken.restore(number, None);
+        }
+    }
+
+    /// Validates a result that was accepted before. Returns its usage.
+    fn unbounded<'r>(&mut self, validate: impl FnOnce(&mut Self) -> Verdict<'r>) -> Option<String> {
         let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
         // The first validation checked the limits and uploads; both may have changed since.
         let artifacts = self.artifacts.take();
-        let strikes = self.strikes;
-        let verdict = self.validate_event(raw, None);
-        (self.limits, self.artifacts, self.strikes) = (limits, artifacts, strikes);
+        let (strikes, is_numbered) = (self.strikes, std::mem::take(&mut self.is_numbered));
+        let verdict = validate(self);
+        (self.limits, self.artifacts) = (limits, artifacts);
+        (self.strikes, self.is_numbered) = (strikes, is_numbered);
         self.count(&verdict);
         match verdict {
             Verdict::Accept(accepted) => {
@@ -43,5 +107,13 @@ impl ResultValidator<'_> {
             }
             Verdict::Duplicate | Verdict::Reject(_) | Verdict::Fail(..) => None,
         }
+    }
+}
+
+/// Returns the digest of the parts of a result that the ledger has.
+pub(super) fn content_digest(kind: &str, data: Option<&RawValue>) -> u64 {
+    match data {
+        Some(data) => digest_of((kind, one_line(data).get())),
+        None => digest_of((kind, "{}")),
     }
 }

@@ -1049,3 +1049,86 @@ fn keeps_complete_messages_in_order() {
     assert_eq!((texts.len(), count), (100, 150));
     assert_eq!((texts[98].as_str(), texts[99].as_str()), ("99", "150"));
 }
+
+fn numbered(snapshot: &AuthorizationSnapshot) -> ResultValidator<'_> {
+    let validator = ResultValidator::new(
+        snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
+    validator.with_numbers()
+}
+
+#[test]
+fn resumable_runner_must_number_without_gaps() {
+    let unnumbered = json!({"run_id": Uuid::nil(), "type": "run.progress", "data": {}}).to_string();
+    let failed = "fail runner.protocol_violation";
+    for (lines, expected) in [
+        (vec![delta("a", 1), delta("a", 1)], vec!["ok", "duplicate"]),
+        (vec![delta("a", 1), delta("b", 1)], vec!["ok", failed]),
+        (vec![delta("a", 1), delta("b", 3)], vec!["ok", failed]),
+        (vec![delta("a", 2)], vec![failed]),
+        (vec![unnumbered], vec![failed]),
+        // The number of an unreadable result is missing.
+        (
+            vec![delta("a", 1), "{".to_owned(), delta("b", 3)],
+            vec!["ok", "invalid_json", "gap"],
+        ),
+    ] {
+        let snapshot = snapshot();
+        let mut validator = numbered(&snapshot);
+        let found: Vec<_> = lines
+            .iter()
+            .map(|line| name(validator.validate(line.as_bytes(), NOW)))
+            .collect();
+        assert_eq!(found, expected, "{lines:?}");
+    }
+}
+
+#[test]
+fn stored_results_restore_text_and_numbers() {
+    let snapshot = snapshot();
+    let mut validator = numbered(&snapshot);
+    let raw = |value: Value| RawValue::from_string(value.to_string()).unwrap();
+    let chunk = |text: &str| raw(json!({"chunk": {"role": "assistant", "content": text}}));
+    let mut store = |number, text, is_changed| {
+        validator.replay_stored(StoredResult {
+            number,
+            kind: "message.delta",
+            data: &chunk(text),
+            usage: None,
+            is_changed,
+        })
+    };
+    store(1, "one ", false);
+    store(3, "three ", true);
+    validator.replay_rejected(Some(4));
+    let mut judge = |line: String| name(validator.validate(line.as_bytes(), NOW));
+    assert_eq!(judge(delta("one ", 1)), "duplicate");
+    // The ledger has other bytes, or none, so only the number counts.
+    assert_eq!(judge(delta("other", 3)), "duplicate");
+    assert_eq!(judge(delta("other", 4)), "duplicate");
+    assert_eq!(judge(delta("five", 5)), "ok");
+    let done = result("run.completed", &json!({}), &json!(6));
+    let Verdict::Accept(accepted) = validator.validate(done.as_bytes(), NOW) else {
+        panic!("the run ends");
+    };
+    let ResultEffect::End(ending) = accepted.effect else {
+        panic!("the run ends");
+    };
+    let text = ending.completed_messages.last().unwrap().plain_text();
+    assert_eq!(text, "one three five");
+    assert_eq!(validator.tally().gaps, 1);
+    assert_eq!(validator.tally().rejected, 1);
+    let mut other = numbered(&snapshot);
+    other.replay_stored(StoredResult {
+        number: 1,
+        kind: "message.delta",
+        data: &chunk("one "),
+        usage: None,
+        is_changed: false,
+    });
+    let verdict = other.validate(delta("two ", 1).as_bytes(), NOW);
+    assert_eq!(name(verdict), "fail runner.protocol_violation");
+}

@@ -80,6 +80,7 @@ impl Decider {
             endpoint: Some(endpoint),
             delta_mode: address.delta_mode,
             interruptible: inputs.interruptible,
+            resume_window: inputs.resume_window,
             // Taken before the database reads its clock, so that the lease ends here first.
             lease_requested_at: Some(Instant::now()),
         });

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
+use domain::manifest::resume_window;
 use domain::run::Run;
 use protocol::admin::Concurrency;
 use protocol::run::RunStatus;
@@ -73,6 +74,7 @@ impl RunDraft {
             position: ExpectedPosition::of(in_conversation),
             arrived_at: input.arrived_at,
             interruptible: self.agent.manifest.capabilities.interrupt,
+            resume_window: resume_window(&self.agent.manifest),
             wants_static_refs: self.agent.manifest.context.wants_static_context_refs,
             endpoint: self.endpoint,
             shared: row.shared.clone(),

@@ -46,6 +46,39 @@ pub(super) fn class_of(error: &StartError) -> AttemptFailure {
     }
 }
 
+/// Decision after a failed resume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ResumeDecision {
+    Repeat,
+    /// The runner does not have the run.
+    RunnerLost,
+    /// The run ends as after a failed start.
+    Fail,
+}
+
+/// Decides about a failed resume. A repetition starts nothing twice: the runner has the run, or answers 404.
+pub(crate) fn after_failed_resume(error: &StartError) -> ResumeDecision {
+    match error {
+        StartError::Refused {
+            status: StatusCode::NOT_FOUND,
+            ..
+        } => ResumeDecision::RunnerLost,
+        StartError::Refused { status, .. }
+            if status.is_server_error()
+                || [StatusCode::CONFLICT, StatusCode::TOO_MANY_REQUESTS].contains(status) =>
+        {
+            ResumeDecision::Repeat
+        }
+        StartError::Unreachable(_)
+        | StartError::Broken(_)
+        | StartError::Silent
+        | StartError::CircuitOpen { .. } => ResumeDecision::Repeat,
+        StartError::Refused { .. }
+        | StartError::BadContentType { .. }
+        | StartError::Unprepared(_) => ResumeDecision::Fail,
+    }
+}
+
 /// The response of a runner that did not take the run, for operators.
 pub(super) fn rejection_of(error: &StartError) -> Option<Rejection> {
     let excerpt = error.excerpt()?;

@@ -1,7 +1,6 @@
 //! One run, from its dispatch to its terminal.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use domain::normalize::{ResultCounts, RunMessages};
 use domain::run::Run;
@@ -9,12 +8,12 @@ use protocol::id::{RunId, WorkspaceId};
 use serde_json::value::RawValue;
 use store::{LeaseFilter, StoreError, failpoint};
 
+use super::RunExecutor;
 use super::next_step::{TaskStep, after_relay, failure_after};
-use super::{RunExecutor, Takeover};
+use super::resume::AttachedRun;
 use crate::dispatch::DispatchOutcome;
 use crate::ending::EndCause;
 use crate::event_buffer::EventBuffer;
-use crate::grant::Grant;
 use crate::inputs::{PreparedDispatch, RunInputs};
 use crate::live::LiveRun;
 use crate::prepare::PrepareError;
@@ -55,9 +54,22 @@ impl RunExecutor {
             run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
             "run {id} starts"
         );
-        let (grant, started) = match Box::pin(self.dispatcher.dispatch(live, run, &prepared)).await
-        {
-            Ok(DispatchOutcome::Started(grant, started)) => (grant, started),
+        let dispatched = Box::pin(self.dispatcher.dispatch(live, run, &prepared)).await;
+        // The context may be megabytes, and the run may take hours.
+        prepared.context = RawValue::NULL.to_owned().into();
+        let attached = match dispatched {
+            Ok(DispatchOutcome::Started(grant, started)) => AttachedRun {
+                grant,
+                origin: ResultOrigin::Answer(started),
+                restored: self.relayer.empty(&prepared),
+            },
+            Ok(DispatchOutcome::Disconnected(run)) => {
+                let attached = self.attach_again(live, &prepared, &run, None);
+                match Box::pin(attached).await {
+                    Some((attached, _)) => attached,
+                    None => return,
+                }
+            }
             Ok(DispatchOutcome::Failed(run, failure, rejection)) => {
                 let ending = EndCause::Gateway {
                     failure,
@@ -66,11 +78,12 @@ impl RunExecutor {
                 let mut buffer = EventBuffer::new(&run);
                 // Operators see the runner's response with the rejected results of the run.
                 buffer.record_response(rejection);
-                let settled = self.finish(live, &run, buffer, ResultCounts::default(), ending);
+                let tally = ResultCounts::default();
                 // Recovery ends the run if this fails.
-                return drop(Box::pin(settled).await);
+                let ended = self.end(live, &prepared, &run, buffer, tally, ending);
+                return drop(Box::pin(ended).await);
             }
-            Ok(DispatchOutcome::Lost) => {
+            Ok(DispatchOutcome::Lost | DispatchOutcome::Released(_)) => {
                 tracing::warn!(run.id = %id, "another replica executes run {id}");
                 return;
             }
@@ -83,92 +96,65 @@ impl RunExecutor {
         if let Err(error) = failpoint::pass("run.task").await {
             return report_unwritable(id, &error);
         }
-        // The context may be megabytes, and the run may take hours.
-        prepared.context = RawValue::NULL.to_owned().into();
-        let origin = ResultOrigin::Answer(started);
-        self.relay_to_end(live, &prepared, &grant.run, origin).await;
+        self.relay_to_end(live, &prepared, attached).await;
     }
 
     /// Relays the results of a dispatched run, and ends it.
-    async fn relay_to_end(
+    pub(super) async fn relay_to_end<'a>(
         self: &Arc<Self>,
         live: &LiveRun,
-        prepared: &PreparedDispatch,
-        run: &Run,
-        origin: ResultOrigin,
+        prepared: &'a PreparedDispatch,
+        mut attached: AttachedRun<'a>,
     ) {
-        let id = run.id;
-        let outcome = Box::pin(self.relayer.relay(live, prepared, run, origin)).await;
-        match after_relay(outcome) {
-            TaskStep::Finish(relayed) => {
-                let Relayed {
-                    buffer,
-                    tally,
-                    ending,
-                } = *relayed;
-                let settled = Box::pin(self.finish(live, run, buffer, tally, ending)).await;
-                if let Err(error) = settled {
-                    self.stop_driving(id, &run.workspace, LeaseFilter::Own, &error)
+        let mut lost = None;
+        loop {
+            let AttachedRun {
+                grant,
+                origin,
+                restored,
+            } = attached;
+            let run = &grant.run;
+            let relaying = self.relayer.relay(live, prepared, run, origin, restored);
+            match after_relay(Box::pin(relaying).await) {
+                TaskStep::Finish(relayed) => {
+                    let Relayed {
+                        buffer,
+                        tally,
+                        ending,
+                    } = *relayed;
+                    let ended = self.end(live, prepared, run, buffer, tally, ending);
+                    if let Err(error) = Box::pin(ended).await {
+                        self.stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
+                            .await;
+                    }
+                    return;
+                }
+                TaskStep::Leave => {
+                    return tracing::warn!(
+                        run.id = %run.id,
+                        "another replica took over run {}; its stream is closed", run.id
+                    );
+                }
+                TaskStep::Release => return self.release(run).await,
+                TaskStep::Stop(error) => {
+                    return self
+                        .stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
                         .await;
                 }
-            }
-            TaskStep::Leave => {
-                tracing::warn!(run.id = %id, "another replica took over run {id}; its stream is closed");
-            }
-            TaskStep::Release => self.release(run).await,
-            TaskStep::Stop(error) => {
-                self.stop_driving(id, &run.workspace, LeaseFilter::Own, &error)
-                    .await;
+                TaskStep::Resume => {
+                    tracing::info!(run.id = %run.id, "the runner of run {} lost its connection, attaching again", run.id);
+                    let again = self.attach_again(live, prepared, run, lost);
+                    let Some((next, since)) = Box::pin(again).await else {
+                        return;
+                    };
+                    (attached, lost) = (next, Some(since));
+                }
             }
         }
     }
 
-    /// Resumes an async run after the results that its last owner has validated.
-    pub(super) async fn resume(self: &Arc<Self>, live: &LiveRun, taken: Takeover) {
-        let Takeover {
-            run,
-            resume_point,
-            held_until,
-        } = taken;
-        let (id, workspace) = (run.id, run.workspace.clone());
-        // Before the grant: a host call must see that results are appended.
-        live.appends.store(true, Ordering::Release);
-        live.hold_until(held_until);
-        live.log.begin_after(run.last_sequence);
-        let (run, prepared) = match Box::pin(self.preparer.prepare_again(run)).await {
-            Ok(ready) => ready,
-            Err(PrepareError::Never(failure)) => {
-                tracing::error!(run.id = %id, "cannot continue run {id}: {}", failure.message);
-                let settled = self.end_orphan(id, &workspace, LeaseFilter::Own, failure);
-                return Box::pin(settled).await;
-            }
-            Err(PrepareError::Store(error)) => {
-                return self
-                    .stop_driving(id, &workspace, LeaseFilter::Own, &error)
-                    .await;
-            }
-        };
-        live.set_agent_name(&prepared.agent_name);
-        tracing::info!(
-            run.id = %id, runner.id = %run.runner_id, agent.name = prepared.agent_name,
-            "this replica continues run {id}"
-        );
-        let grant = Arc::new(Grant {
-            attempt: run.attempt,
-            snapshot: Arc::clone(&prepared.snapshot),
-            run,
-        });
-        live.set_grant(Arc::clone(&grant));
-        // The cancel may have been requested while no process owned the run.
-        if let Some(at) = grant.run.cancel_requested_at {
-            live.request_cancel(at);
-        }
-        let origin = ResultOrigin::ResumePoint(resume_point);
-        self.relay_to_end(live, &prepared, &grant.run, origin).await;
-    }
-
-    /// Releases an async run. Another replica or the next start resumes it.
-    async fn release(&self, run: &Run) {
+    /// Releases an async or resumable run. Another replica or the next start resumes it.
+    pub(super) async fn release(&self, run: &Run) {
         let id = run.id;
         match self
             .deps
@@ -188,7 +174,7 @@ impl RunExecutor {
     }
 
     /// Stops driving a run.
-    async fn stop_driving(
+    pub(super) async fn stop_driving(
         self: &Arc<Self>,
         id: RunId,
         workspace: &WorkspaceId,

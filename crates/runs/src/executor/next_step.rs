@@ -15,6 +15,8 @@ pub(crate) enum TaskStep {
     Leave,
     /// Give the lease to the next owner.
     Release,
+    /// Attach to the runner again.
+    Resume,
     /// Stop: the ledger cannot be written.
     Stop(StoreError),
 }
@@ -26,6 +28,7 @@ pub(crate) fn after_relay(outcome: Result<Relayed, RelayStop>) -> TaskStep {
         Err(RelayStop::Lost) => TaskStep::Leave,
         // Only its runner has to be waited for, so the stop need not end the run.
         Err(RelayStop::Released) => TaskStep::Release,
+        Err(RelayStop::Disconnected) => TaskStep::Resume,
         Err(RelayStop::Unwritable(error)) => TaskStep::Stop(error),
     }
 }

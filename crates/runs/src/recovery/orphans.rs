@@ -1,6 +1,8 @@
-//! Orphaned runs: async ones are resumed, others end.
+//! Orphaned runs: async and resumable ones continue, others end.
 
+use domain::manifest::resume_window;
 use domain::run::{Failure, FailureCode, Run};
+use protocol::manifest::AgentRunnerManifest;
 use store::{LeaseFilter, ResumePoint, StoreError, failpoint};
 use tokio::time::Instant;
 
@@ -44,6 +46,27 @@ pub(crate) fn recovery_of(position: Result<Option<ResumePoint>, StoreError>) -> 
     }
 }
 
+/// Recovery of a streaming run that was taken over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StreamRecovery {
+    /// The runner works on, and can be attached to.
+    Attach,
+    End,
+    /// The run is taken over again when this lease ends.
+    Wait,
+}
+
+/// Decides by the manifest of the runner.
+pub(crate) fn recovery_of_stream(
+    manifest: Result<Option<AgentRunnerManifest>, StoreError>,
+) -> StreamRecovery {
+    match manifest {
+        Ok(Some(manifest)) if resume_window(&manifest).is_some() => StreamRecovery::Attach,
+        Err(error) if error.is_transient() => StreamRecovery::Wait,
+        Ok(_) | Err(_) => StreamRecovery::End,
+    }
+}
+
 impl RunRecovery {
     pub(super) async fn end_orphans(&self, leases: LeaseFilter) -> Result<(), StoreError> {
         // A stopping process does not resume the runs that it has released.
@@ -82,7 +105,8 @@ impl RunRecovery {
         Ok(())
     }
 
-    /// Resumes async runs that were taken over, and ends the others, whose runner was lost with their gateway.
+    /// Continues async and resumable runs that were taken over, and ends the others, whose runner was lost with their
+    /// gateway.
     async fn resume_or_end(&self, taken: Vec<Run>, held_until: Instant) -> Result<(), StoreError> {
         let ids: Vec<_> = taken.iter().map(|run| run.id).collect();
         let deferred = self.deps.store.leases().async_runs_of(&ids).await?;
@@ -90,7 +114,7 @@ impl RunRecovery {
             if deferred.contains(&run.id) {
                 self.resume(run, held_until).await;
             } else {
-                self.end_orphan(&run).await;
+                self.attach_or_end(run, held_until).await;
             }
         });
         // Concurrent, so that the ends of many orphans share commits.
@@ -118,12 +142,29 @@ impl RunRecovery {
                 metrics::swept(RecoveryReason::Continued);
                 self.executor.spawn_resumed(Takeover {
                     run,
-                    resume_point,
+                    resume_point: Some(resume_point),
                     held_until,
                 });
             }
             AsyncRecovery::End => self.end_orphan(&run).await,
             AsyncRecovery::Wait => {}
+        }
+    }
+
+    async fn attach_or_end(&self, run: Run, held_until: Instant) {
+        let manifest = self.deps.find_manifest(&run).await;
+        match recovery_of_stream(manifest) {
+            StreamRecovery::Attach => {
+                tracing::info!(run.id = %run.id, "run {} has no owner; this replica attaches to its runner", run.id);
+                metrics::swept(RecoveryReason::Continued);
+                self.executor.spawn_resumed(Takeover {
+                    run,
+                    resume_point: None,
+                    held_until,
+                });
+            }
+            StreamRecovery::End => self.end_orphan(&run).await,
+            StreamRecovery::Wait => {}
         }
     }
 

@@ -25,9 +25,9 @@ const MAX_UNKNOWN_TYPES: usize = 8;
 /// Progress of the validation of appended results. Their numbers have no gaps.
 #[derive(Default)]
 pub(super) struct JudgedNumbers {
-    judged: u64,
+    pub(super) judged: u64,
     /// The ledger has the results up to this number. They are replayed to the validator.
-    stored_through: u64,
+    pub(super) stored_through: u64,
     /// Those of them that were rejected.
     rejected: HashSet<u64>,
 }
@@ -124,6 +124,11 @@ impl RelayMachine<'_> {
     /// Ends a relay whose input has ended without a cancel request.
     pub(super) fn on_no_cancel_found(&mut self) {
         if let Some(failure) = self.gone.take() {
+            let is_cut = failure.code == FailureCode::RunnerStreamTruncated;
+            // A silent runner is attached already; a second connection would be as silent.
+            if is_cut && self.is_resumable {
+                return self.disconnect();
+            }
             let failure = self.validator.explain(failure);
             self.conclude_with(failure);
         }

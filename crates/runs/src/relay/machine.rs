@@ -14,6 +14,7 @@ use tokio::time::Instant;
 
 use super::judging::{JudgedNumbers, PendingResult, over_limit};
 use super::reader::{ReaderItem, ResultReader};
+use super::restored::StoredResults;
 use super::source::{SourceRead, end_of_input};
 use super::steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
 use super::{RelayStop, Relayed};
@@ -76,6 +77,8 @@ pub(crate) struct RelayMachine<'a> {
     pub(super) unknown_types: HashSet<String>,
     /// The grace of a cancelled run has begun.
     pub(super) cancelling: bool,
+    /// The runner works on after a lost connection.
+    pub(super) is_resumable: bool,
     pace: ReadPace,
     /// Outputs that precede the next decision.
     outputs: VecDeque<RelayOutput>,
@@ -132,6 +135,7 @@ impl<'a> RelayMachine<'a> {
             has_noted_repair: false,
             unknown_types: HashSet::new(),
             cancelling: false,
+            is_resumable: false,
             pace: ReadPace {
                 last_read_at: now,
                 reads_in_a_row: 0,
@@ -141,6 +145,29 @@ impl<'a> RelayMachine<'a> {
             outputs,
             conclusion: None,
         }
+    }
+
+    /// The same relay of a runner that works on after a lost connection.
+    #[must_use]
+    pub(crate) fn resumable(mut self) -> Self {
+        self.is_resumable = true;
+        self.validator = self.validator.with_numbers();
+        // The next owner attaches to the runner; a wait for the end would only delay the stop.
+        if self.reader.is_some() {
+            self.outputs.push_back(RelayOutput::WatchRelease);
+        }
+        self
+    }
+
+    /// The same relay after results that are in the ledger.
+    #[must_use]
+    pub(crate) fn after(mut self, stored: &StoredResults) -> Self {
+        self.buffer = stored.continued(self.buffer);
+        if let Some(numbers) = &mut self.appended {
+            numbers.judged = stored.through;
+            numbers.stored_through = numbers.stored_through.max(stored.through);
+        }
+        self
     }
 
     /// The next action. The shell executes it before the next step.
@@ -232,6 +259,11 @@ impl<'a> RelayMachine<'a> {
     pub(super) fn conclude_with(&mut self, failure: Failure) {
         let cause = self.ended_by_gateway(failure);
         self.conclude(cause);
+    }
+
+    /// Stops after the commit in flight. The runner repeats the results that are not committed.
+    pub(super) fn disconnect(&mut self) {
+        self.conclusion = Some(Conclusion::Stop(RelayStop::Disconnected));
     }
 
     /// Stops at once: the outcome of a commit in flight has no meaning any more.

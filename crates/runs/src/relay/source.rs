@@ -45,6 +45,7 @@
 //! | fault | consequence |
 //! |---|---|
 //! | response ends or breaks without a terminal | `runner.stream_truncated`; a complete terminal still counts |
+//! | the same, of a resumable runner | the run's task attaches again (`RelayStop::Disconnected`) |
 //! | no bytes for `limits.silence_seconds` | `runner.idle_timeout`; time with a full buffer does not count |
 //! | no append or heartbeat for the append lease | appends are closed, the rest is read, then `runner.orphaned` |
 //! | limit of bytes exceeded | `runner.output_limit`, and a rejection with the reason |
@@ -52,7 +53,7 @@
 //! | commit reply lost | the next try matches no row; fencing token and sequence of the row prove the commit |
 //! | lease lost | `RelayStop::Lost`: no terminal, nothing shown of the commit that matched no row |
 //! | another replica accepts the same results first | nothing is written; the run is released and resumed |
-//! | gateway stops | an async run is released after its commit in flight; the next owner resumes it |
+//! | gateway stops | async and resumable runs are released after their commit in flight; the next owner resumes them |
 //!
 //! # Bounds
 //!
@@ -230,9 +231,15 @@ impl<'a> AppendedSource<'a> {
         self.deps.notifier.wake(self.run);
     }
 
+    /// The same after results up to this number.
+    pub(super) fn after(mut self, through: u64) -> Self {
+        self.cursor.read_through = through;
+        self
+    }
+
     /// The same for a run that was taken over. It reports when the backlog was read.
     pub(super) fn with_backlog(mut self, accepted_through: u64) -> Self {
-        self.cursor = AppendCursor::new(Some(accepted_through));
+        self.cursor.backlog_end = Some(accepted_through);
         self
     }
 

@@ -2,14 +2,20 @@
 
 use std::time::Duration;
 
+use http::StatusCode;
 use protocol::run::RunStatus;
+use runner_client::StartError;
 use store::{LeaseFilter, Renewed, ResumePoint, StoreError};
 use tokio::time::Instant;
 
-use super::simulation::settings::{run, run_id};
+use super::simulation::settings::{manifest, run, run_id};
+use crate::dispatch::failure::{ResumeDecision, after_failed_resume};
+use crate::dispatch::resuming::LostConnection;
 use crate::executor::next_step::{OrphanClaim, claim_of, failure_after};
 use crate::live::LiveRegistry;
-use crate::recovery::orphans::{AsyncRecovery, failure_of, recovery_of};
+use crate::recovery::orphans::{
+    AsyncRecovery, StreamRecovery, failure_of, recovery_of, recovery_of_stream,
+};
 
 #[test]
 fn renewal_keeps_held_and_busy_runs_only() {
@@ -58,6 +64,7 @@ fn lasting_errors_end_runs_and_transient_ones_wait() {
     assert!(failure_after(&StoreError::Panicked).is_some());
     assert!(failure_after(&StoreError::Unreachable).is_none());
     let point = ResumePoint {
+        streamed_through: 0,
         judged_through: 0,
         accepted_through: 0,
         rejections: 0,
@@ -82,4 +89,52 @@ fn orphan_with_cancel_request_ends_as_cancelled() {
     assert_eq!(failure_of(&orphan).code.as_str(), "host.orphaned");
     orphan.cancel_requested_at = Some(1);
     assert_eq!(failure_of(&orphan).code.as_str(), "cancelled");
+}
+
+#[test]
+fn loss_without_progress_continues_earlier_one() {
+    let begin = Instant::now();
+    let first = LostConnection::after(None, 3, begin);
+    assert!(!first.is_repeated);
+    let later = begin + Duration::from_secs(1);
+    let again = LostConnection::after(Some(first), 3, later);
+    assert!(again.is_repeated && again.at == begin);
+    let progress = LostConnection::after(Some(again), 4, later);
+    assert!(!progress.is_repeated && progress.at == later);
+}
+
+#[test]
+fn only_resumable_streams_are_attached_to() {
+    let manifest = |is_resumable| Ok(Some(manifest(is_resumable)));
+    for (found, expected) in [
+        (manifest(true), StreamRecovery::Attach),
+        (manifest(false), StreamRecovery::End),
+        (Ok(None), StreamRecovery::End),
+        (Err(StoreError::Unreachable), StreamRecovery::Wait),
+        (Err(StoreError::Panicked), StreamRecovery::End),
+    ] {
+        assert_eq!(recovery_of_stream(found), expected);
+    }
+}
+
+#[test]
+fn resume_repeats_passing_refusals_only() {
+    let decide = |status| {
+        after_failed_resume(&StartError::Refused {
+            status,
+            retry_after: None,
+            excerpt: Vec::new(),
+        })
+    };
+    for status in [409, 429, 500, 503] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(decide(status), ResumeDecision::Repeat);
+    }
+    assert_eq!(decide(StatusCode::NOT_FOUND), ResumeDecision::RunnerLost);
+    for status in [400, 401, 410] {
+        let status = StatusCode::from_u16(status).unwrap();
+        assert_eq!(decide(status), ResumeDecision::Fail);
+    }
+    let silent = after_failed_resume(&StartError::Silent);
+    assert_eq!(silent, ResumeDecision::Repeat);
 }

@@ -291,6 +291,7 @@ fn deadline_of_async_run_validates_accepted_results() {
 #[test]
 fn resumed_run_replays_stored_results() {
     let mut bench = Bench::of(RelaySource::Backlog(ResumePoint {
+        streamed_through: 0,
         judged_through: 1,
         accepted_through: 2,
         rejections: 0,
@@ -337,5 +338,54 @@ fn reported_failure_needs_lookup_of_cancel() {
     assert!(matches!(
         bench.step(),
         RelayOutput::End(EndCause::Runner(_))
+    ));
+}
+
+fn resumable() -> Bench {
+    let reader = ResultReader::new(ResultFormat::JsonLines, 4_000, LIMITS);
+    let mut bench = Bench::of(RelaySource::Stream(Box::new(reader)));
+    bench.machine = bench.machine.resumable();
+    for _ in 0..3 {
+        bench.step();
+    }
+    bench
+}
+
+#[test]
+fn lost_connection_of_resumable_runner_keeps_commit_in_flight() {
+    for lost in [SourceRead::End, SourceRead::Broken] {
+        let mut bench = resumable();
+        bench.read(&[delta(1)]);
+        bench.commit();
+        bench.read(&[delta(2)]);
+        bench.on(RelayInput::Read(lost));
+        assert!(matches!(bench.step(), RelayOutput::FindCancel));
+        bench.on(RelayInput::CancelFound(false));
+        assert!(matches!(bench.step(), RelayOutput::AwaitCommit));
+        bench.committed();
+        assert!(matches!(
+            bench.step(),
+            RelayOutput::Stop(RelayStop::Disconnected)
+        ));
+    }
+}
+
+#[test]
+fn silent_resumable_runner_ends_its_run() {
+    let mut bench = resumable();
+    bench.facts.now += SILENCE;
+    bench.on(RelayInput::Silent);
+    assert!(matches!(bench.step(), RelayOutput::FindCancel));
+    bench.on(RelayInput::CancelFound(false));
+    assert_eq!(bench.failure().code, FailureCode::RunnerIdleTimeout);
+}
+
+#[test]
+fn stop_releases_resumable_stream() {
+    let mut bench = resumable();
+    bench.on(RelayInput::Released);
+    assert!(matches!(
+        bench.step(),
+        RelayOutput::Stop(RelayStop::Released)
     ));
 }

@@ -90,6 +90,8 @@ fn simulation_reaches_every_kind_of_end() {
     let expected = [
         "run.completed",
         "own.code",
+        "attached, Completed",
+        "attached, Failed",
         "cancelled",
         "deadline_exceeded",
         "host.orphaned",
@@ -100,6 +102,7 @@ fn simulation_reaches_every_kind_of_end() {
         "runner.first_byte_timeout",
         "runner.http_error",
         "runner.idle_timeout",
+        "runner.lost",
         "runner.orphaned",
         "runner.protocol_violation",
         "runner.stream_truncated",

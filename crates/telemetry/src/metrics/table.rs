@@ -98,7 +98,7 @@ metrics!(
     Counter super::DOORBELL_RINGS, ["way"],
         "Notifications between replicas: sent, lost before sending, heard (received), or missed during an outage";
     Counter super::SWEPT_RUNS, ["why"],
-        "Runs recovered by the sweep: orphaned, continued because their runner answered 202, dispatched, or overdue in a queue";
+        "Runs recovered by the sweep: orphaned, continued because their runner answered 202 or is resumable, dispatched, or overdue in a queue";
     Counter super::LEASES_LOST, [],
         "Leases lost to another replica during a run";
     Counter super::DISCOVERIES, ["endpoint", "outcome"],

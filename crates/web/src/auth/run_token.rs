@@ -75,6 +75,10 @@ async fn run_of(
     // Before the signature check: wrong tokens over the limit must not cost CPU. Held until the check is over.
     let _queue_permit = state.auth_rate_limit().pass(source, now).await?;
     let found = find_live_grant(&token?, state).await?;
+    // The token was valid, so it does not count as a wrong one.
+    if matches!(found, Err(TokenRejection::Moved)) {
+        return Err(ApiError::run_moved());
+    }
     let grant = found.map_err(|refusal| {
         let log = || tracing::info!(?refusal, "a run token was refused");
         // All causes give the same response; only the log shows them.
@@ -115,6 +119,8 @@ async fn run_of(
 enum TokenRejection {
     Fault(TokenFault),
     DoesNotLive(RunId),
+    /// A resume gives the runner a new token.
+    Moved,
 }
 
 /// The grant of the live run of a token.
@@ -126,13 +132,21 @@ async fn find_live_grant(
         Ok(claims) => claims,
         Err(fault) => return Ok(Err(TokenRejection::Fault(fault))),
     };
-    let grant = state.runs.grants.find_grant(claims.run_id).await?;
-    // The attempt excludes tokens of an earlier delivery, the hash those of another snapshot.
+    let grants = &state.runs.grants;
+    let grant = grants.find_grant(claims.run_id).await?;
+    // The hash excludes tokens of another snapshot.
     let grant = grant.filter(|grant| {
-        grant.attempt == claims.attempt
-            && grant.run.workspace.as_str() == claims.ws
+        grant.run.workspace.as_str() == claims.ws
             && grant.run.runner_id == claims.sub
             && grant.run.snapshot_sha256 == claims.res
     });
-    Ok(grant.ok_or(TokenRejection::DoesNotLive(claims.run_id)))
+    let ended = TokenRejection::DoesNotLive(claims.run_id);
+    Ok(match grant {
+        Some(grant) if grant.attempt == claims.attempt => Ok(grant),
+        Some(grant) if grants.has_moved(claims.attempt, &grant).await? => {
+            Err(TokenRejection::Moved)
+        }
+        // The token of an earlier delivery.
+        Some(_) | None => Err(ended),
+    })
 }

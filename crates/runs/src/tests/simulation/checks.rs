@@ -58,6 +58,7 @@ impl Checks<'_> {
                 return Err(format!("{} has not one terminal event", row.run.id));
             }
             self.check_acknowledged(row)?;
+            self.check_resumable(row)?;
         }
         Ok(())
     }
@@ -79,6 +80,27 @@ impl Checks<'_> {
         Ok(())
     }
 
+    /// A run of a resumable runner has each result once, and is no orphan.
+    fn check_resumable(&self, row: &Row) -> Result<(), String> {
+        let id = row.run.id;
+        let Some(deltas) = self.runners.deltas(id) else {
+            return Ok(());
+        };
+        let written: Vec<_> = row.lines.iter().filter_map(|line| text_of(line)).collect();
+        let expected: Vec<_> = (1..=written.len()).map(|n| format!("text-{n}")).collect();
+        if written != expected {
+            return Err(format!("{id} has lost or doubled results: {written:?}"));
+        }
+        let end = row.lines.last().map_or("", String::as_str);
+        if end.contains("run.completed") && written.len() != deltas {
+            return Err(format!("{id} has {} of {deltas} results", written.len()));
+        }
+        if end.contains("host.orphaned") {
+            return Err(format!("{id} ended as an orphan of a resumable runner"));
+        }
+        Ok(())
+    }
+
     /// Codes of failed runs, types of other terminal events, and ways of their runs.
     pub(super) fn ends(&self) -> BTreeSet<String> {
         let mut ends = BTreeSet::new();
@@ -89,6 +111,9 @@ impl Checks<'_> {
             ends.insert(end.unwrap().to_owned());
             if row.async_run.is_some() && row.run.fencing_token > i64::from(row.run.attempt) {
                 ends.insert(format!("resumed, {:?}", row.run.status));
+            }
+            if self.runners.deltas(row.run.id).is_some() && row.run.attempt > 1 {
+                ends.insert(format!("attached, {:?}", row.run.status));
             }
         }
         ends.extend((!self.db.pulled.is_empty()).then(|| "pulled".to_owned()));

@@ -11,8 +11,8 @@ use protocol::admin::Concurrency;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use store::{
-    Append, Appended, AppendsClosed, ConversationRun, Dispatch, Dispatched, LeaseFilter, Renewed,
-    ResumePoint, occupancy, promotable,
+    Append, Appended, AppendsClosed, ConversationRun, Dispatch, Dispatched, LeaseFilter,
+    RejectedResults, Renewed, ResumePoint, occupancy, promotable,
 };
 use uuid::Uuid;
 
@@ -59,6 +59,8 @@ pub(super) enum Op {
         run: RunId,
         after: u64,
     },
+    /// Reads the row, the events and the rejections of a run.
+    ReadLedger(RunId),
     Release {
         run: RunId,
         epoch: i64,
@@ -88,7 +90,14 @@ pub(super) enum Answer {
         is_expired: bool,
         found: Option<(u64, Vec<String>)>,
     },
+    Ledger(Option<Box<StoredLedger>>),
     Done,
+}
+
+pub(super) struct StoredLedger {
+    pub(super) run: Run,
+    pub(super) lines: Vec<String>,
+    pub(super) rejected: RejectedResults,
 }
 
 /// Answer to an event.
@@ -228,6 +237,16 @@ impl Database {
                 only_if_expired,
             } => Answer::Closed(self.close_appends(*run, *epoch, *only_if_expired, now)),
             Op::ReadAppends { run, after } => self.read_appends(*run, *after, now),
+            Op::ReadLedger(id) => Answer::Ledger(self.rows.get(id).map(|row| {
+                Box::new(StoredLedger {
+                    run: row.run.clone(),
+                    lines: row.lines.clone(),
+                    rejected: RejectedResults {
+                        count: row.rejections,
+                        numbers: row.rejected.clone(),
+                    },
+                })
+            })),
             Op::Release { run, epoch } => {
                 self.release(*run, *epoch);
                 Answer::Done
@@ -613,6 +632,7 @@ impl Database {
             async_run.lease_until = now + settings::APPEND_LEASE;
         }
         Some(ResumePoint {
+            streamed_through: 0,
             judged_through: async_run.judged_through,
             accepted_through: async_run.accepted.len() as u64,
             rejections: row.rejections,

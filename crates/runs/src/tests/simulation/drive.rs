@@ -4,23 +4,24 @@ use std::mem;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use domain::normalize::{ResultCounts, RunMessages};
 use domain::retry::{AttemptFailure, RetryDecision, after_failure};
 use domain::run::{Failure, FailureCode};
+use http::StatusCode;
 use protocol::run::RunStatus;
-use runner_client::ResultFormat;
+use runner_client::{ResultFormat, StartError};
 use serde_json::value::RawValue;
 use store::{Appended, Dispatch, Dispatched, LeaseFilter, Promotion, SharedParts, StoreError};
 
-use super::database::{Answer, Op};
+use super::database::{Answer, Op, StoredLedger};
 use super::driver::Driver;
 use super::network::{Connection, Happening};
+use super::relaying::restored;
 use super::runner::PostAnswer;
-use super::settings::{self, FIRST_BYTE, LEASE, LIMITS, millis};
-use super::task::{ClaimStage, CommitStage, FinishStage, RelayStage, Retry, Stage};
+use super::settings::{self, FIRST_BYTE, LEASE, LIMITS, RESUME_WITHIN, millis};
+use super::task::{ClaimStage, CommitStage, FinishStage, RelayStage, Resumption, Retry, Stage};
+use crate::dispatch::failure::{ResumeDecision, after_failed_resume};
 use crate::dispatch::is_fresh;
-use crate::ending::EndCause;
-use crate::event_buffer::EventBuffer;
+use crate::dispatch::resuming::{LostConnection, PAUSE, runner_unattached, runner_without_run};
 use crate::executor::next_step::{OrphanClaim, TaskStep, after_relay, claim_of, failure_after};
 use crate::finish::output::terminal_of;
 use crate::ledger::commit::CommitMachine;
@@ -47,6 +48,7 @@ impl Driver<'_> {
                 first_byte_until,
                 answer,
             } => self.pump_post(attempt, first_byte_until, answer),
+            Stage::Backoff { .. } if self.hands_over() => self.release(),
             Stage::Backoff { attempt, until } => {
                 if let Some(failure) = self.interruption() {
                     self.finish_with(failure);
@@ -55,6 +57,12 @@ impl Driver<'_> {
                 } else {
                     self.task.stage = Stage::Backoff { attempt, until };
                 }
+            }
+            Stage::Restore(mut retry) => {
+                if retry.is_due(now) {
+                    self.request(Op::ReadLedger(self.task.run.id));
+                }
+                self.task.stage = Stage::Restore(retry);
             }
             Stage::Claim(mut claim) => {
                 if claim.retry.is_due(now) {
@@ -88,6 +96,15 @@ impl Driver<'_> {
                 self.task.run = *run;
                 self.claim(1);
             }
+            (Stage::Restore(_), Ok(Answer::Ledger(Some(ledger))))
+                if ledger.run.fencing_token == self.task.run.fencing_token =>
+            {
+                self.restore_from(*ledger);
+            }
+            (Stage::Restore(mut retry), Err(error)) => match retry.after(self, error) {
+                None => self.task.stage = Stage::Restore(retry),
+                Some(error) => self.stop_driving(&error),
+            },
             (Stage::Claim(claim), Ok(Answer::Claimed(Dispatched::Owned(run)))) => {
                 self.task.run = *run;
                 self.claimed(claim.dispatch.attempt, claim.requested_at);
@@ -198,6 +215,9 @@ impl Driver<'_> {
         if live.cancel.is_cancelled() {
             return self.finish_with(Failure::cancelled());
         }
+        if self.is_resume_over() {
+            return self.finish_with(runner_unattached());
+        }
         self.task.connection = self.net.number();
         let first_byte_until = self.net.now + FIRST_BYTE;
         self.task.stage = Stage::Post {
@@ -209,7 +229,11 @@ impl Driver<'_> {
             key: self.task.key,
             number: self.task.connection,
         };
-        let post = Happening::RunnerReceives(self.gateway.process, connection);
+        let process = self.gateway.process;
+        let post = match &self.task.resumption {
+            Some(resumption) => Happening::RunnerResumes(process, connection, resumption.after),
+            None => Happening::RunnerReceives(process, connection),
+        };
         self.net.within(1, 20, post);
         self.wake(first_byte_until);
         self.wake_at_deadline();
@@ -223,7 +247,14 @@ impl Driver<'_> {
                 return self.finish_with(failure);
             }
         }
+        if self.hands_over() {
+            return self.release();
+        }
         let (class, failure) = match answer {
+            Some(PostAnswer::Refused(status)) => return self.resume_refused(attempt, status),
+            None if self.net.now >= first_byte_until && self.task.resumption.is_some() => {
+                return self.resume_failed(attempt, &StartError::Silent);
+            }
             Some(PostAnswer::Stream) => {
                 let reader = ResultReader::new(ResultFormat::JsonLines, 4_000, LIMITS);
                 self.begin_relay(RelaySource::Stream(Box::new(reader)));
@@ -268,10 +299,77 @@ impl Driver<'_> {
         self.request(op);
     }
 
+    // --- resume ---
+
+    /// Reads the ledger of a run whose connection was lost.
+    pub(super) fn restore(&mut self) {
+        self.task.stage = Stage::Restore(Retry::new());
+        self.request(Op::ReadLedger(self.task.run.id));
+    }
+
+    fn restore_from(&mut self, ledger: StoredLedger) {
+        let StoredLedger {
+            run,
+            lines,
+            rejected,
+        } = ledger;
+        let lost = LostConnection::after(self.task.lost, run.last_sequence, self.now());
+        let attempt = run.attempt;
+        self.task.run = run;
+        self.task.lost = Some(lost);
+        self.task.resumption = Some(Resumption {
+            lines,
+            rejected,
+            after: 0,
+        });
+        let after = restored(self).stored.through;
+        if let Some(resumption) = &mut self.task.resumption {
+            resumption.after = after;
+        }
+        if lost.is_repeated {
+            self.pause_resume(attempt);
+        } else {
+            self.claim(attempt + 1);
+        }
+    }
+
+    fn pause_resume(&mut self, attempt: u32) {
+        let until = self.wake_after(PAUSE);
+        self.task.stage = Stage::Backoff { attempt, until };
+    }
+
+    fn resume_refused(&mut self, attempt: u32, status: StatusCode) {
+        let error = StartError::Refused {
+            status,
+            retry_after: None,
+            excerpt: Vec::new(),
+        };
+        self.resume_failed(attempt, &error);
+    }
+
+    fn resume_failed(&mut self, attempt: u32, error: &StartError) {
+        match after_failed_resume(error) {
+            ResumeDecision::Repeat => self.pause_resume(attempt),
+            ResumeDecision::RunnerLost => self.finish_with(runner_without_run()),
+            ResumeDecision::Fail => unreachable!("no runner of the simulation answers so"),
+        }
+    }
+
+    fn is_resume_over(&self) -> bool {
+        let until = self.task.lost.map(|lost| lost.at + millis(RESUME_WITHIN));
+        self.task.resumption.is_some() && until.is_some_and(|until| self.now() >= until)
+    }
+
+    /// True when the gateway stops while it attaches.
+    fn hands_over(&self) -> bool {
+        self.task.resumption.is_some() && self.gateway.is_stopping
+    }
+
     // --- relay and end ---
 
     pub(super) fn begin_relay(&mut self, source: RelaySource) {
         self.task.stage = Stage::Relay(Box::new(RelayStage::new(self, source)));
+        self.task.resumption = None;
         self.wake_at_deadline();
     }
 
@@ -288,16 +386,19 @@ impl Driver<'_> {
         match after_relay(outcome) {
             TaskStep::Finish(relayed) => self.finish(*relayed),
             TaskStep::Leave => {}
-            TaskStep::Release => {
-                self.task.stage = Stage::Release;
-                let op = Op::Release {
-                    run: self.task.run.id,
-                    epoch: self.task.run.fencing_token,
-                };
-                self.request(op);
-            }
+            TaskStep::Release => self.release(),
+            TaskStep::Resume => self.restore(),
             TaskStep::Stop(error) => self.stop_driving(&error),
         }
+    }
+
+    fn release(&mut self) {
+        self.task.stage = Stage::Release;
+        let op = Op::Release {
+            run: self.task.run.id,
+            epoch: self.task.run.fencing_token,
+        };
+        self.request(op);
     }
 
     fn stop_driving(&mut self, error: &StoreError) {
@@ -309,13 +410,11 @@ impl Driver<'_> {
 
     /// Ends a run with a failure of the gateway.
     pub(super) fn finish_with(&mut self, failure: Failure) {
+        let (buffer, tally, ending) = restored(self).ended(&self.task.run, failure);
         self.finish(Relayed {
-            buffer: EventBuffer::new(&self.task.run),
-            tally: ResultCounts::default(),
-            ending: EndCause::Gateway {
-                failure,
-                messages: RunMessages::default(),
-            },
+            buffer,
+            tally,
+            ending,
         });
     }
 

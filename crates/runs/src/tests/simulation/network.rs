@@ -11,7 +11,7 @@ use super::database::{Answer, Database, Op};
 use super::faults::Faults;
 use super::random::Random;
 use super::runner::PostAnswer;
-use super::settings::{LEASE, SWEEP, millis};
+use super::settings::{EVENTS, LEASE, SWEEP, event_of, millis};
 use crate::relay::source::SourceRead;
 
 /// Something that happens at a time.
@@ -30,6 +30,8 @@ pub(super) enum Happening {
     Arrive(Address, Op),
     /// The POST reaches the runner.
     RunnerReceives(Process, Connection),
+    /// The resume reaches the runner, with the number of the last stored result.
+    RunnerResumes(Process, Connection, u64),
     /// The runner appends the result with this number.
     Append(RunId, u64),
     /// The runner pulls absorbed events.
@@ -104,14 +106,17 @@ pub(super) struct Network {
     queue: BTreeMap<(u64, u64), Happening>,
     pub(super) db: Database,
     pub(super) faults: Faults,
+    /// Events whose runner is resumable.
+    pub(super) resumable: [bool; EVENTS],
     /// The last process of each gateway.
     processes: Vec<Process>,
     serial: u64,
 }
 
 impl Network {
-    pub(super) fn new(random: Random, db: Database, faults: Faults) -> Self {
+    pub(super) fn new(mut random: Random, db: Database, faults: Faults) -> Self {
         Self {
+            resumable: std::array::from_fn(|_| random.chance(40)),
             random,
             now: 0,
             base: Instant::now(),
@@ -122,6 +127,10 @@ impl Network {
             processes: Vec::new(),
             serial: 0,
         }
+    }
+
+    pub(super) fn is_resumable(&self, id: RunId) -> bool {
+        self.resumable[event_of(id)]
     }
 
     /// Moves the clock to the next happening. Returns it with its order.

@@ -9,8 +9,10 @@ use tokio::time::Instant;
 use super::database::{Answer, Op};
 use super::gateway::{Gateway, Waiter};
 use super::network::{Happening, Network, Occurrence, TickKind};
-use super::settings::LEASE;
-use crate::recovery::orphans::{AsyncRecovery, failure_of, recovery_of};
+use super::settings::{self, LEASE};
+use crate::recovery::orphans::{
+    AsyncRecovery, StreamRecovery, failure_of, recovery_of, recovery_of_stream,
+};
 
 impl Gateway {
     pub(super) fn on(&mut self, net: &mut Network, occurrence: Occurrence) {
@@ -163,8 +165,12 @@ impl Gateway {
                 };
                 let run = Box::new(run);
                 self.request(net, Waiter::Resume { run, held_until }, op);
-            } else {
-                self.end_owned(net, failure_of(&run), run);
+                continue;
+            }
+            match recovery_of_stream(Ok(Some(settings::manifest(net.is_resumable(run.id))))) {
+                StreamRecovery::Attach => self.attach(net, run, held_until),
+                StreamRecovery::End => self.end_owned(net, failure_of(&run), run),
+                StreamRecovery::Wait => {}
             }
         }
     }

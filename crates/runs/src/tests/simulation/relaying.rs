@@ -2,7 +2,7 @@
 
 use domain::normalize::{ExpectedOutput, ResultValidator};
 use protocol::admin::DeltaMode;
-use store::StoreError;
+use store::{RejectedResults, StoreError};
 
 use super::database::{Answer, Op};
 use super::driver::Driver;
@@ -13,6 +13,7 @@ use crate::ledger::commit::CommitMachine;
 use crate::relay::source::{AppendCursor, SourceRead};
 use crate::relay::{
     RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait,
+    RestoredRun,
 };
 
 /// Kinds of signals that are ready.
@@ -42,16 +43,30 @@ fn close_appends(driver: &mut Driver, only_if_expired: bool) -> u64 {
     driver.request(op)
 }
 
+/// The validator of a task, after the results of its ledger.
+pub(super) fn restored(driver: &Driver) -> RestoredRun<'static> {
+    let snapshot = &snapshots()[event_of(driver.task.run.id)];
+    let validator = ResultValidator::new(
+        snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
+    let Some(resumption) = &driver.task.resumption else {
+        return RestoredRun::new(validator, RejectedResults::default(), 0);
+    };
+    let mut restored = RestoredRun::new(validator, resumption.rejected.clone(), u64::MAX);
+    for line in &resumption.lines {
+        assert!(restored.add(line), "{line}");
+    }
+    restored.finish();
+    restored
+}
+
 impl RelayStage {
     pub(super) fn new(driver: &Driver, source: RelaySource) -> Self {
         let run = &driver.task.run;
-        let snapshot = &snapshots()[event_of(run.id)];
-        let validator = ResultValidator::new(
-            snapshot,
-            LIMITS,
-            DeltaMode::Increment,
-            ExpectedOutput::Message,
-        );
+        let restored = restored(driver);
         let appends = |backlog_end| Source::Appends {
             cursor: AppendCursor::new(backlog_end),
             token: None,
@@ -63,8 +78,14 @@ impl RelayStage {
             RelaySource::Backlog(point) => appends(Some(point.accepted_through)),
         };
         let now = driver.now();
+        let validator = restored.validator;
+        let machine = RelayMachine::new(run, validator, source, millis(SILENCE), now);
+        let mut machine = machine.after(&restored.stored);
+        if driver.net.is_resumable(run.id) {
+            machine = machine.resumable();
+        }
         Self {
-            machine: RelayMachine::new(run, validator, source, millis(SILENCE), now),
+            machine,
             source: results,
             reads: [].into(),
             commit: None,

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use domain::retry::AttemptFailure;
 use domain::run::{Failure, FailureCode};
+use http::StatusCode;
 use protocol::id::RunId;
 use serde_json::{Value, json};
 
@@ -15,6 +16,8 @@ pub(super) enum PostAnswer {
     Stream,
     Deferred,
     Failed(AttemptFailure, Failure),
+    /// Answer to a resume with this status.
+    Refused(StatusCode),
 }
 
 /// Behaviour of a runner in one attempt.
@@ -91,6 +94,18 @@ fn stream(random: &mut Random, run: RunId) -> Vec<(u64, SourceRead)> {
         _ => body.push((random.between(0, 300), SourceRead::End)),
     }
     body
+}
+
+/// Draws the work of a resumable runner: its results, each with the pause before it.
+pub(super) fn draw_work(random: &mut Random, run: RunId) -> Vec<(u64, String)> {
+    let count = random.between(1, 12);
+    let mut all: Vec<_> = (1..=count).map(|number| delta(run, number)).collect();
+    let data = json!({"finish_reason": "stop"});
+    all.push(result(run, "run.completed", &data, count + 1));
+    let paced = all
+        .into_iter()
+        .map(|line| (random.between(0, 700), line + "\n"));
+    paced.collect()
 }
 
 /// Draws the behaviour of the runner of `run`.

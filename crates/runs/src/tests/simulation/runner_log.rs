@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 
 use domain::retry::AttemptFailure;
+use http::StatusCode;
 use protocol::id::RunId;
 use uuid::Uuid;
 
 use super::database::Op;
 use super::gateway::{Gateway, Waiter};
-use super::network::{Connection, Happening, Network, Occurrence};
-use super::runner::{PostAnswer, draw};
+use super::network::{Connection, Happening, Network, Occurrence, Process};
+use super::runner::{PostAnswer, draw, draw_work};
+use crate::relay::source::SourceRead;
 
 /// Tries of an append after which a runner ends its work.
 const TRIES: u64 = 60;
@@ -22,6 +24,10 @@ struct RunnerLog {
     appends: Vec<(u64, String)>,
     acknowledged: usize,
     tries: u64,
+    /// Results of a resumable runner, each with the time at which it is ready.
+    work: Vec<(u64, String)>,
+    /// The runner died, and has lost its work.
+    is_gone: bool,
 }
 
 #[derive(Default)]
@@ -42,6 +48,15 @@ impl Runners {
         if log.may_work {
             let text = format!("{id} was posted again although its runner may work");
             return net.db.break_with(text);
+        }
+        if net.is_resumable(id) && net.random.chance(80) {
+            log.may_work = true;
+            let mut at = net.now;
+            for (pause, line) in draw_work(&mut net.random, id) {
+                at += pause;
+                log.work.push((at, line));
+            }
+            return self.stream_work(net, gateway.process, connection, 0);
         }
         let script = draw(&mut net.random, id);
         let is_refused = matches!(
@@ -75,6 +90,67 @@ impl Runners {
             net.at(at, Happening::Append(id, number));
         }
         log.appends = script.appends;
+    }
+
+    /// Receives a resume. The runner may have died, or not be ready.
+    pub(super) fn resume(
+        &mut self,
+        net: &mut Network,
+        process: Process,
+        connection: Connection,
+        after: u64,
+    ) {
+        let log = self.logs.entry(connection.key.0).or_default();
+        log.is_gone |= log.work.is_empty() || net.random.chance(5);
+        let refused = match log.is_gone {
+            true => Some(StatusCode::NOT_FOUND),
+            false if net.random.chance(20) => Some(StatusCode::CONFLICT),
+            false => None,
+        };
+        if let Some(status) = refused {
+            let answer = Occurrence::PostAnswer(connection, PostAnswer::Refused(status));
+            return net.within(1, 400, Happening::At(process, answer));
+        }
+        // Some runners repeat results that are stored.
+        let repeated = net.random.between(0, 1).min(after);
+        self.stream_work(net, process, connection, after - repeated);
+    }
+
+    /// Streams the work after a result, until a cut of the connection.
+    fn stream_work(
+        &mut self,
+        net: &mut Network,
+        process: Process,
+        connection: Connection,
+        after: u64,
+    ) {
+        let mut at = net.now + net.random.between(1, 100);
+        let answer = Occurrence::PostAnswer(connection, PostAnswer::Stream);
+        net.at(at, Happening::At(process, answer));
+        let log = &self.logs[&connection.key.0];
+        let skipped = usize::try_from(after).unwrap();
+        for (ready_at, line) in log.work.iter().skip(skipped) {
+            at = at.max(*ready_at) + net.random.between(0, 30);
+            if net.random.chance(8) {
+                break;
+            }
+            let chunk = SourceRead::Chunk(line.clone().into_bytes().into());
+            let read = Occurrence::Read(connection, chunk);
+            net.at(at, Happening::At(process, read));
+        }
+        let end = if net.random.chance(50) {
+            SourceRead::Broken
+        } else {
+            SourceRead::End
+        };
+        let end = Occurrence::Read(connection, end);
+        net.at(at + 1, Happening::At(process, end));
+    }
+
+    /// Number of deltas of a resumable runner.
+    pub(super) fn deltas(&self, id: RunId) -> Option<usize> {
+        let log = self.logs.get(&id)?;
+        log.work.len().checked_sub(1)
     }
 
     /// Appends the result, if those before it are acknowledged, and repeats the call until its answer.

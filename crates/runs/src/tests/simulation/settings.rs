@@ -7,6 +7,7 @@ use domain::authorization::AuthorizationSnapshot;
 use domain::normalize::ResultLimits;
 use domain::run::Run;
 use protocol::id::{AgentId, EndpointId, RunId, WorkspaceId};
+use protocol::manifest::{AgentRunnerManifest, I18n};
 use protocol::raw::RawJson;
 use protocol::run::RunStatus;
 use serde_json::json;
@@ -21,6 +22,8 @@ pub(super) const GRACE: u64 = 500;
 pub(super) const FIRST_BYTE: u64 = 2_000;
 pub(super) const DEADLINE: u64 = 9_000;
 pub(super) const POLL: u64 = 400;
+/// Time in which a resumable runner can be attached to.
+pub(super) const RESUME_WITHIN: u64 = 6_000;
 /// End of the faults. From here on all must come to rest.
 pub(super) const HEALED: u64 = 12_000;
 /// Latest time of rest.
@@ -43,6 +46,14 @@ pub(super) fn millis(time: u64) -> Duration {
 
 pub(super) fn epoch_ms(time: u64) -> i64 {
     START + i64::try_from(time).unwrap()
+}
+
+/// Manifest of a runner.
+pub(in crate::tests) fn manifest(is_resumable: bool) -> AgentRunnerManifest {
+    let id = "plugin:a/b/c".parse().unwrap();
+    let mut manifest = AgentRunnerManifest::new(id, I18n::new());
+    manifest.capabilities.resumable = is_resumable;
+    manifest
 }
 
 pub(super) fn agent(number: usize) -> AgentId {

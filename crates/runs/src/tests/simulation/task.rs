@@ -4,10 +4,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use domain::run::{Failure, Run};
-use store::{Appended, Dispatch, LeaseFilter, StoreError};
+use store::{Appended, Dispatch, LeaseFilter, RejectedResults, StoreError};
 
 use super::network::TaskKey;
 use super::runner::PostAnswer;
+use crate::dispatch::resuming::LostConnection;
 use crate::ledger::commit::{CommitMachine, RetryWindow};
 use crate::live::{CommittedFrames, LiveRun};
 use crate::relay::RelayMachine;
@@ -20,11 +21,25 @@ pub(super) struct Task {
     pub(super) stage: Stage,
     /// Number of the connection to the runner.
     pub(super) connection: u64,
+    /// Set while the task attaches to a runner again.
+    pub(super) resumption: Option<Resumption>,
+    pub(super) lost: Option<LostConnection>,
+}
+
+/// The ledger of a run whose connection was lost.
+#[derive(Clone)]
+pub(super) struct Resumption {
+    pub(super) lines: Vec<String>,
+    pub(super) rejected: RejectedResults,
+    /// Number of the last stored result.
+    pub(super) after: u64,
 }
 
 pub(super) enum Stage {
     /// Reads the row.
     Prepare,
+    /// Reads the row and the ledger.
+    Restore(Retry),
     Claim(Box<ClaimStage>),
     /// Renews the lease of a slow claim.
     Extend {

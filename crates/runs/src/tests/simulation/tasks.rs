@@ -25,6 +25,8 @@ fn new_task(net: &mut Network, live: Arc<LiveRun>, run: Run) -> Task {
         run,
         stage: Stage::Done,
         connection: 0,
+        resumption: None,
+        lost: None,
     }
 }
 
@@ -82,6 +84,20 @@ impl Gateway {
         let task = new_task(net, live, run);
         let source = RelaySource::Backlog(point);
         self.drive(net, task, |driver| driver.begin_relay(source));
+    }
+
+    /// Attaches to the runner of a run after a take-over.
+    pub(super) fn attach(&mut self, net: &mut Network, run: Run, held_until: Instant) {
+        let Some(live) = self.live.enter_new(run.id) else {
+            return;
+        };
+        live.hold_until(held_until);
+        live.log.begin_after(run.last_sequence);
+        if let Some(at) = run.cancel_requested_at {
+            live.request_cancel(at);
+        }
+        let task = new_task(net, live, run);
+        self.drive(net, task, Driver::restore);
     }
 
     /// Ends a run whose lease this gateway has taken.

@@ -106,6 +106,9 @@ impl World {
                 let gateway = &mut gateways[process.gateway];
                 self.runners.receive(net, gateway, connection);
             }
+            Happening::RunnerResumes(process, connection, after) => {
+                self.runners.resume(net, process, connection, after);
+            }
             Happening::Append(id, number) => self.runners.append(net, id, number),
             Happening::Pull(id) => net.db.pull(id),
             Happening::Heal => self.heal(),

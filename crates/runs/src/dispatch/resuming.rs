@@ -1,0 +1,159 @@
+//! Resume of a run whose connection to its runner was lost: a new attempt, a new token, and the POST that attaches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::run::{Failure, FailureCode, Run};
+use store::{StoreError, failpoint};
+use tokio::time::Instant;
+
+use super::failure::{ResumeDecision, after_failed_resume, describe, rejection_of};
+use super::{DispatchOutcome, Dispatcher, RunnerCall, outcome_of};
+use crate::grant::Grant;
+use crate::inputs::PreparedDispatch;
+use crate::live::LiveRun;
+use runner_client::Answer;
+use telemetry::metrics;
+
+/// Pause before a repeated resume.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+
+/// A lost connection to a resumable runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LostConnection {
+    /// The runner works on for its `resume_within_seconds` from here on.
+    pub(crate) at: Instant,
+    /// Last sequence of the ledger at that time.
+    pub(crate) last_sequence: u64,
+    /// The first resume waits as a repeated one.
+    pub(crate) is_repeated: bool,
+}
+
+impl LostConnection {
+    /// The loss of a connection after `earlier`. One that has brought no result continues the earlier loss, so that a
+    /// runner without progress ends its run.
+    pub(crate) fn after(earlier: Option<Self>, last_sequence: u64, now: Instant) -> Self {
+        let fresh = Self {
+            at: now,
+            last_sequence,
+            is_repeated: false,
+        };
+        match earlier {
+            Some(earlier) if earlier.last_sequence == last_sequence => Self {
+                is_repeated: true,
+                ..earlier
+            },
+            _ => fresh,
+        }
+    }
+}
+
+impl Dispatcher {
+    /// Attaches to the runner of a run that this process owns, after the result `after`. It repeats the resume until
+    /// the runner's time is over. Each try is an attempt of its own: runners refuse a repeated request.
+    pub(crate) async fn resume(
+        &self,
+        live: &LiveRun,
+        mut run: Box<Run>,
+        prepared: &PreparedDispatch,
+        after: u64,
+        lost: LostConnection,
+    ) -> Result<DispatchOutcome, StoreError> {
+        let until = lost.at + prepared.resume_window.unwrap_or_default();
+        let mut pauses = lost.is_repeated;
+        let mut last_error = None;
+        loop {
+            if std::mem::replace(&mut pauses, true) {
+                tokio::select! {
+                    biased;
+                    () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
+                    () = self.interrupts.interrupted(live, &run) => {
+                        let failure = self.interrupts.interruption(live);
+                        return Ok(DispatchOutcome::Failed(run, failure, None));
+                    }
+                    () = self.deps.lifecycle.stopping.cancelled() => {
+                        return Ok(DispatchOutcome::Released(run));
+                    }
+                    () = tokio::time::sleep(PAUSE) => {}
+                }
+            }
+            if Instant::now() >= until {
+                let rejection = last_error.as_ref().and_then(rejection_of);
+                return Ok(DispatchOutcome::Failed(run, runner_unattached(), rejection));
+            }
+            let attempt = run.attempt + 1;
+            let Some((owned, held_until)) = self.own(&run, attempt, prepared).await? else {
+                return Ok(DispatchOutcome::Lost);
+            };
+            run = owned;
+            failpoint::pass("post.after_intent").await?;
+            let grant = Arc::new(Grant {
+                run: (*run).clone(),
+                snapshot: Arc::clone(&prepared.snapshot),
+                attempt,
+            });
+            live.set_grant(Arc::clone(&grant));
+            live.hold_until(held_until);
+            if let Some(at) = run.cancel_requested_at {
+                live.request_cancel(at);
+            }
+            let call = RunnerCall::Resume { after, until };
+            let posted = tokio::select! {
+                biased;
+                () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
+                posted = self.post(live, prepared, &grant, call) => posted,
+                () = self.deps.lifecycle.stopping.cancelled() => {
+                    return Ok(DispatchOutcome::Released(run));
+                }
+            };
+            let Some(posted) = posted else {
+                let failure = self.interrupts.interruption(live);
+                return Ok(DispatchOutcome::Failed(run, failure, None));
+            };
+            failpoint::pass("post.after_send").await?;
+            let error = match posted {
+                Ok(answer) => {
+                    let (outcome, status) = outcome_of(&answer);
+                    metrics::dispatch_attempted(outcome);
+                    self.record(run.id, attempt, outcome, Some(status)).await?;
+                    let is_deferred = matches!(answer, Answer::Deferred(_));
+                    if is_deferred && !self.defer(live, &run, after).await? {
+                        return Ok(DispatchOutcome::Lost);
+                    }
+                    return Ok(DispatchOutcome::Started(grant, answer));
+                }
+                Err(error) => error,
+            };
+            let (failure, status) = describe(&error);
+            metrics::dispatch_attempted(failure.code.as_str());
+            self.record(run.id, attempt, failure.code.as_str(), status)
+                .await?;
+            let failure = match after_failed_resume(&error) {
+                ResumeDecision::Repeat => {
+                    tracing::info!(
+                        run.id = %run.id, runner.id = %run.runner_id, attempt,
+                        error = &error as &dyn std::error::Error,
+                        "cannot attach to the runner of run {}, trying again in {} ms", run.id, PAUSE.as_millis()
+                    );
+                    last_error = Some(error);
+                    continue;
+                }
+                ResumeDecision::RunnerLost => runner_without_run(),
+                ResumeDecision::Fail => failure,
+            };
+            return Ok(DispatchOutcome::Failed(run, failure, rejection_of(&error)));
+        }
+    }
+}
+
+/// Failure of a run after the time in which its runner could be attached to.
+pub(crate) fn runner_unattached() -> Failure {
+    let message = "the connection to the runner was lost, and no resume succeeded within resume_within_seconds";
+    Failure::new(FailureCode::RunnerLost, message)
+}
+
+/// Failure of a run that its runner does not have.
+pub(crate) fn runner_without_run() -> Failure {
+    let message = "the runner does not have the run any more: its process was restarted, or it gave the run up";
+    Failure::new(FailureCode::RunnerLost, message)
+}
