@@ -208,3 +208,156 @@ fn runtime_metadata(event: &EventEnvelope, parts: &ContextParts<'_>) -> JsonObje
 pub fn context_json(context: &AgentRunContext) -> Box<RawValue> {
     to_raw_value(context).expect("our own types have string keys only")
 }
+
+/// A context as JSON text without the members that depend on the position of the event and on state. These are read
+/// under the lock of the conversation.
+#[derive(Clone, Debug)]
+pub struct ContextFrame {
+    before: String,
+    after: String,
+    access: ContextAccess,
+    transcript_after: i64,
+}
+
+/// Values of the members that a frame leaves out.
+#[derive(Debug)]
+pub struct FrameMembers {
+    pub event_seq: Option<i64>,
+    /// Newest transcript position before this event; 0 for none.
+    pub transcript_before: i64,
+    pub latest_cursor: Option<String>,
+    pub state: AgentRunState,
+}
+
+impl ContextFrame {
+    /// Ignores position and state of `parts`.
+    pub fn of(parts: ContextParts<'_>) -> Self {
+        let transcript_after = parts.snapshot.transcript_after();
+        let mut context = build_context(ContextParts {
+            state: AgentRunState::default(),
+            ..parts
+        });
+        // The sender of the event cannot guess the id of its run, so no text of the event equals these members.
+        context.context.latest_cursor = Some(context.run_id.clone());
+        let members = members_json(&context.context, &context.state);
+        let text = json_text(&context);
+        let (before, after) = text
+            .split_once(&members)
+            .expect("a context contains its members");
+        Self {
+            before: before.to_owned(),
+            after: after.to_owned(),
+            access: context.context,
+            transcript_after,
+        }
+    }
+
+    /// Text before the members.
+    pub fn before(&self) -> &str {
+        &self.before
+    }
+
+    /// Text after the members.
+    pub fn after(&self) -> &str {
+        &self.after
+    }
+
+    /// Text of the members.
+    pub fn members(&self, values: FrameMembers) -> String {
+        let before = values.transcript_before;
+        let access = ContextAccess {
+            latest_cursor: values.latest_cursor,
+            event_seq: values.event_seq,
+            transcript_seq: self.access.transcript_seq.map(|_| before),
+            has_history_before: before > self.transcript_after,
+            ..self.access.clone()
+        };
+        members_json(&access, &values.state)
+    }
+
+    /// Returns the context with these members.
+    pub fn with(&self, members: &str) -> Box<RawValue> {
+        let text = [&self.before, members, &self.after].concat();
+        RawValue::from_string(text).expect("JSON between parts of JSON")
+    }
+}
+
+/// The adjacent members `context` and `state`, in the order of [`AgentRunContext`].
+fn members_json(access: &ContextAccess, state: &AgentRunState) -> String {
+    let (access, state) = (json_text(access), json_text(state));
+    format!("\"context\":{access},\"state\":{state}")
+}
+
+fn json_text<T: serde::Serialize>(value: &T) -> String {
+    serde_json::to_string(value).expect("our own types have string keys only")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts<'a>(
+        snapshot: &'a AuthorizationSnapshot,
+        event: &'a EventEnvelope,
+    ) -> ContextParts<'a> {
+        ContextParts {
+            snapshot,
+            snapshot_sha256: "0",
+            static_refs: JsonObject::new(),
+            locale: RunLocale::default(),
+            event,
+            event_seq: None,
+            transcript_before: 0,
+            latest_cursor: None,
+            state: AgentRunState::default(),
+            state_incomplete: Vec::new(),
+            config: JsonObject::new(),
+            arrived_at: 1_000,
+            deadline_at: 9_000,
+            trace_id: "0".repeat(32),
+            limits: JsonObject::new(),
+            model_limits: ModelLimits::default(),
+        }
+    }
+
+    #[test]
+    fn filled_frame_equals_context() {
+        let snapshot: AuthorizationSnapshot = serde_json::from_value(json!({
+            "v": 1, "run_id": "01a22ad7-1644-75e4-bfc4-81ecb9d800f1", "workspace_id": "default",
+            "agent_id": "01a22ad7-15fe-710b-a9e1-61f171ff2672", "agent_version": 1,
+            "runner_id": "plugin:a/b/c", "endpoint_id": "01a22ad7-15ea-77ec-a06f-e7f1f2f63b88",
+            "event_id": "e", "resources": {}, "available_apis": {}, "operations": [], "state": {},
+            "conversation": {"bot_id": "", "conversation_id": "c", "thread_id": ""}, "decisions": [],
+        }))
+        .unwrap();
+        let event = |data: Value| -> EventEnvelope {
+            let conversation = json!({"conversation_id": "c"});
+            let event = json!({"event_type": "e", "conversation": conversation, "data": data});
+            serde_json::from_value(event).unwrap()
+        };
+        // An event that repeats the members of its context.
+        let plain = event(json!({}));
+        let context = build_context(parts(&snapshot, &plain));
+        let event = event(json!({"context": context.context, "state": context.state}));
+        let state: AgentRunState =
+            serde_json::from_value(json!({"conversation": {"k": 1}})).unwrap();
+        for transcript_before in [0, 7] {
+            let latest_cursor = Some("cursor".to_owned());
+            let full = build_context(ContextParts {
+                event_seq: Some(3),
+                transcript_before,
+                latest_cursor: latest_cursor.clone(),
+                state: state.clone(),
+                ..parts(&snapshot, &event)
+            });
+            let frame = ContextFrame::of(parts(&snapshot, &event));
+            let members = frame.members(FrameMembers {
+                event_seq: Some(3),
+                transcript_before,
+                latest_cursor,
+                state: state.clone(),
+            });
+            assert_eq!(frame.with(&members).get(), context_json(&full).get());
+        }
+    }
+}

@@ -4,18 +4,17 @@ use std::sync::Arc;
 
 use domain::authorization::AuthorizationSnapshot;
 use domain::canonical::canonical_json;
-use domain::context::{ContextParts, build_context, context_json};
+use domain::context::{ContextFrame, ContextParts, FrameMembers};
 use domain::locale::RunLocale;
 use domain::trace::RunTrace;
 use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
-use protocol::id::WorkspaceId;
 use protocol::resources::{StateScope, ToolResource};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
-use store::{ScopeState, StateAccess, StoreError, sha256_hex};
+use store::{ScopeState, SharedParts, StateAccess, StoreError, StoredText, sha256_hex};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::Semaphore;
 
@@ -31,17 +30,29 @@ static LARGE: Semaphore = Semaphore::const_new(4);
 
 /// Facts that a context is built from.
 pub(super) struct ContextInputs<'a> {
-    pub(super) workspace: &'a WorkspaceId,
     pub(super) snapshot: &'a AuthorizationSnapshot,
     pub(super) snapshot_sha256: &'a str,
     pub(super) spec: &'a AgentSpec,
     pub(super) event: &'a EventEnvelope,
-    pub(super) position: ExpectedPosition,
     /// Arrival of the event in epoch milliseconds.
     pub(super) arrived_at: i64,
     pub(super) deadline_at: i64,
     pub(super) trace: RunTrace,
     pub(super) wants_static_refs: bool,
+}
+
+/// A context without position and state, with its stored form.
+pub(super) struct PreparedContext {
+    frame: ContextFrame,
+    before: StoredText,
+    after: StoredText,
+}
+
+/// A complete context.
+pub(super) struct FilledContext {
+    /// In the form in which it is sent.
+    pub(super) sent: Arc<RawValue>,
+    pub(super) stored: StoredText,
 }
 
 /// Writes the contexts that runners get with their runs.
@@ -55,43 +66,100 @@ impl ContextWriter {
     pub(super) async fn write(
         &self,
         inputs: ContextInputs<'_>,
+        position: ExpectedPosition,
     ) -> Result<Arc<RawValue>, StoreError> {
         let scopes: Vec<_> = scopes_of(inputs.snapshot).collect();
         let state = self.deps.store.state().context_state(&scopes).await?;
+        let build = || {
+            let (state, incomplete) = run_state(&state);
+            let frame = self.frame(&inputs, incomplete);
+            let members = self.members(&frame, inputs.snapshot, position, state);
+            frame.with(&members).into()
+        };
         if !is_large(&inputs.snapshot.resources.tools) {
-            return Ok(self.build(&inputs, &state));
+            return Ok(build());
         }
         // Blocking threads are shared; large contexts must not take all of them.
         let _permit = LARGE.acquire().await;
-        Ok(run_blocking(|| self.build(&inputs, &state)))
+        Ok(run_blocking(build))
     }
 
-    /// Builds a context with this state.
-    pub(super) fn build(&self, inputs: &ContextInputs<'_>, state: &[ScopeState]) -> Arc<RawValue> {
+    /// Prepares a context for an event whose position and state are read later. `None`: it is large.
+    pub(super) fn prepare(
+        &self,
+        inputs: &ContextInputs<'_>,
+        shared: &SharedParts,
+    ) -> Option<PreparedContext> {
+        if is_large(&inputs.snapshot.resources.tools) {
+            return None;
+        }
+        let frame = self.frame(inputs, Vec::new());
+        Some(PreparedContext {
+            before: shared.apart(frame.before()),
+            after: shared.apart(frame.after()),
+            frame,
+        })
+    }
+
+    /// Completes a prepared context. `None`: the state is too large for it.
+    pub(super) fn fill(
+        &self,
+        prepared: &PreparedContext,
+        snapshot: &AuthorizationSnapshot,
+        position: ExpectedPosition,
+        state: &[ScopeState],
+    ) -> Option<FilledContext> {
+        let (state, incomplete) = run_state(state);
+        let PreparedContext {
+            frame,
+            before,
+            after,
+        } = prepared;
+        incomplete.is_empty().then(|| {
+            let members = self.members(frame, snapshot, position, state);
+            FilledContext {
+                sent: frame.with(&members).into(),
+                stored: StoredText::joined([before, &StoredText::from(members), after]),
+            }
+        })
+    }
+
+    fn members(
+        &self,
+        frame: &ContextFrame,
+        snapshot: &AuthorizationSnapshot,
+        position: ExpectedPosition,
+        state: AgentRunState,
+    ) -> String {
+        let latest = position.transcript_before;
+        let conversation = snapshot.conversation.as_ref();
+        let conversation = conversation.filter(|_| latest > snapshot.transcript_after());
+        let (cursors, workspace) = (&self.deps.keys.cursors, &snapshot.workspace_id);
+        frame.members(FrameMembers {
+            event_seq: position.event_seq,
+            transcript_before: latest,
+            latest_cursor: conversation
+                .map(|conversation| history_cursor(cursors, workspace, conversation, latest)),
+            state,
+        })
+    }
+
+    fn frame(&self, inputs: &ContextInputs<'_>, state_incomplete: Vec<StateScope>) -> ContextFrame {
         let snapshot = inputs.snapshot;
-        let transcript_before = inputs.position.transcript_before;
-        let has_history = transcript_before > snapshot.transcript_after();
-        let latest = has_history.then_some(transcript_before);
-        let (state, state_incomplete) = run_state(state);
-        let cursors = &self.deps.keys.cursors;
         let static_refs = if inputs.wants_static_refs {
             static_refs(inputs.spec, snapshot, inputs.event)
         } else {
             JsonObject::new()
         };
-        let context = build_context(ContextParts {
+        ContextFrame::of(ContextParts {
             snapshot_sha256: inputs.snapshot_sha256,
             static_refs,
             locale: RunLocale::of(inputs.event, inputs.spec),
             event: inputs.event,
-            event_seq: inputs.position.event_seq,
-            transcript_before,
-            latest_cursor: latest
-                .zip(snapshot.conversation.as_ref())
-                .map(|(seq, conversation)| {
-                    history_cursor(cursors, inputs.workspace, conversation, seq)
-                }),
-            state,
+            event_seq: None,
+            transcript_before: 0,
+            latest_cursor: None,
+            state: AgentRunState::default(),
             state_incomplete,
             config: inputs.spec.config.clone(),
             arrived_at: inputs.arrived_at,
@@ -100,8 +168,7 @@ impl ContextWriter {
             limits: context_limits(&self.deps.limits),
             model_limits: self.deps.catalog.load().first_limits(&snapshot.resources),
             snapshot,
-        });
-        context_json(&context).into()
+        })
     }
 }
 
@@ -162,7 +229,7 @@ fn static_refs(
 }
 
 /// True when the descriptions and schemas of these tools exceed `LARGE_BYTES`.
-pub(super) fn is_large(tools: &[ToolResource]) -> bool {
+fn is_large(tools: &[ToolResource]) -> bool {
     let mut left = LARGE_BYTES;
     !tools.iter().all(|tool| {
         let described = tool.description.as_ref().map_or(0, String::len);

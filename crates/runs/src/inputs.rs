@@ -12,6 +12,7 @@ use serde_json::value::RawValue;
 use store::{ConversationPosition, EndpointAddress, SharedParts};
 use tokio::time::Instant;
 
+use crate::context::PreparedContext;
 use crate::live::LiveEntry;
 use runner_client::Endpoint;
 
@@ -51,6 +52,8 @@ pub(super) struct RunInputs {
     /// `None`: the address must be read.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
     pub(super) shared: SharedParts,
+    /// Set for a run that its event may dispatch.
+    pub(super) context: Option<Arc<PreparedContext>>,
     /// Set for a run that is dispatched by the commit of its event.
     pub(super) dispatch: Option<PreparedDispatch>,
     /// Entry of the run in the registry of live runs, if it has one already.

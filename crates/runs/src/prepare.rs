@@ -62,6 +62,7 @@ impl Preparer {
             wants_static_refs,
             endpoint,
             shared,
+            context: _,
             dispatch,
             live_entry: _,
         } = *inputs;
@@ -73,18 +74,17 @@ impl Preparer {
             run.deadline_at += self.deps.clock.now_ms() - run.created_at;
         }
         let (endpoint, delta_mode) = self.open_endpoint(&run, endpoint).await?;
-        let context = self.context.write(ContextInputs {
-            workspace,
+        let context_inputs = ContextInputs {
             snapshot: &snapshot,
             snapshot_sha256: &run.snapshot_sha256,
             spec: &spec,
             event: &event,
-            position,
             arrived_at,
             deadline_at: run.deadline_at,
             trace: trace_of(&run),
             wants_static_refs,
-        });
+        };
+        let context = self.context.write(context_inputs, position);
         let dispatch = PreparedDispatch {
             context: context.await?,
             shared,
@@ -218,6 +218,7 @@ impl Preparer {
             wants_static_refs: is(|manifest| manifest.context.wants_static_context_refs),
             endpoint: None,
             shared: SharedParts::of([json, config]),
+            context: None,
             dispatch: None,
             live_entry: None,
         })

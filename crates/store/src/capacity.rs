@@ -49,14 +49,13 @@ impl Capacities {
     }
 }
 
-/// Counts live runs; near a limit the count stays valid until the commit. An advisory lock then serialises
-/// replicas per workspace. Takes precedence over every other lock of the transaction.
+/// Near a limit, counts live runs again so that the count stays valid until the commit. An advisory lock then
+/// serialises replicas per workspace. Takes precedence over every other lock of the transaction.
 pub(crate) async fn lock_capacity(
     tx: &impl Sql,
     workspace: &WorkspaceId,
-    max_runs: Option<u64>,
+    counted: Capacities,
 ) -> Result<Capacities, StoreError> {
-    let counted = count_live(tx, workspace, max_runs).await?;
     // `SQLite` has one writer. Far below a limit, concurrent commits cannot exceed it.
     if tx.backend() != DbBackend::Postgres || !counted.is_tight() {
         return Ok(counted);
@@ -64,8 +63,8 @@ pub(crate) async fn lock_capacity(
     let lock = "SELECT pg_advisory_xact_lock(hashtextextended($1, 0))";
     let name = format!("live runs of {workspace}");
     tx.execute_sql(lock.to_owned(), vec![name.into()]).await?;
-    // Counted again: another replica may have committed while this one waited for the lock.
-    count_live(tx, workspace, max_runs).await
+    // Another replica may have committed while this one waited for the lock.
+    count_live(tx, workspace, counted.workspace.limit).await
 }
 
 /// Counts live runs without a lock.

@@ -91,6 +91,18 @@ pub(crate) fn of_conversations(
     is_requested.then(|| Condition::all().add_option(of_id).add_option(of_key))
 }
 
+/// Locks conversations in the order of events and returns their newest transcript sequences.
+///
+/// `OFFSET 0` keeps each lookup separate. A joined plan of an empty table scans it, and stays cached as the table
+/// grows.
+const LOCK: &str = "SELECT l.key, l.last_transcript_seq FROM \
+    (SELECT f.key FROM unnest(CAST($1 AS text[])) AS k (key), LATERAL \
+        (SELECT * FROM conversations c WHERE c.key = k.key OFFSET 0) AS f \
+        ORDER BY f.workspace_id COLLATE \"C\", f.bot_id COLLATE \"C\", f.conversation_id COLLATE \"C\", \
+        f.thread_id COLLATE \"C\" OFFSET 0) AS s, \
+    LATERAL (SELECT c.key, c.last_transcript_seq FROM conversations c WHERE c.key = s.key \
+        FOR NO KEY UPDATE) AS l";
+
 /// Locks conversations in the order used by events. No lock on `SQLite`, which has one writer.
 pub(crate) async fn lock_all(
     tx: &impl Sql,
@@ -100,24 +112,30 @@ pub(crate) async fn lock_all(
     if tx.backend() == DbBackend::Sqlite || keys.is_empty() {
         return Ok(());
     }
-    // `OFFSET 0` keeps each lookup separate. A joined plan of an empty table scans it, and stays cached as the
-    // table grows.
-    let lock = "SELECT l.key FROM \
-        (SELECT f.key FROM unnest(CAST($1 AS text[])) AS k (key), LATERAL \
-            (SELECT * FROM conversations c WHERE c.key = k.key OFFSET 0) AS f \
-            ORDER BY f.workspace_id COLLATE \"C\", f.bot_id COLLATE \"C\", f.conversation_id COLLATE \"C\", \
-            f.thread_id COLLATE \"C\" OFFSET 0) AS s, \
-        LATERAL (SELECT c.key FROM conversations c WHERE c.key = s.key FOR NO KEY UPDATE) AS l";
-    tx.execute_sql(lock.to_owned(), vec![text_array(keys)])
+    tx.execute_sql(LOCK.to_owned(), vec![text_array(keys)])
         .await
 }
 
-/// Subset of these conversations with live runs.
-pub(crate) async fn busy_among(
+/// Locks them, too, and returns the newest transcript sequence of each.
+pub(crate) async fn lock_transcripts(
     tx: &impl Sql,
-    keys: impl Iterator<Item = &str>,
-) -> Result<HashSet<String>, StoreError> {
-    among(tx, keys, "").await
+    keys: BTreeSet<&str>,
+) -> Result<HashMap<String, i64>, StoreError> {
+    if keys.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let locked = if tx.backend() == DbBackend::Sqlite {
+        let find = "SELECT key, last_transcript_seq FROM rows, conversations WHERE key = ?1";
+        let keys = keys.into_iter().map(|key| [key.into()]);
+        returned(tx, keys.collect(), find).await?
+    } else {
+        tx.query_sql(LOCK.to_owned(), vec![text_array(keys)])
+            .await?
+    };
+    let last = locked
+        .iter()
+        .map(|row| Ok((row.text("key")?, row.number("last_transcript_seq")?)));
+    last.collect()
 }
 
 /// Subset of these conversations with queued runs.
@@ -125,17 +143,9 @@ pub(crate) async fn waiting_among(
     tx: &impl Sql,
     keys: impl Iterator<Item = &str>,
 ) -> Result<HashSet<String>, StoreError> {
-    among(tx, keys, "AND r.status = 'queued'").await
-}
-
-async fn among(
-    tx: &impl Sql,
-    keys: impl Iterator<Item = &str>,
-    also: &str,
-) -> Result<HashSet<String>, StoreError> {
     let among = format!(
-        "SELECT ?1 AS key FROM rows WHERE EXISTS (SELECT 1 FROM runs r \
-         WHERE r.conversation_key = ?1 AND r.finished_at IS NULL {also} {PLAN_FENCE})"
+        "SELECT ?1 AS key FROM rows WHERE EXISTS (SELECT 1 FROM runs r WHERE r.conversation_key = ?1 \
+         AND r.finished_at IS NULL AND r.status = 'queued' {PLAN_FENCE})"
     );
     let found = returned(tx, keys.map(|key| [key.into()]).collect(), &among).await?;
     found.iter().map(|row| row.text("key")).collect()

@@ -18,7 +18,7 @@ use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
 use crate::repositories::EndpointRepository;
 use crate::runners::delete_runners;
-use crate::sql::{Sql, SqlRow, locked, returned};
+use crate::sql::{Sql, SqlRow, locked};
 
 /// A registered endpoint. `secret` and `headers` are sealed under the master key.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,8 +208,10 @@ impl EndpointRepository<'_> {
         workspace: &WorkspaceId,
         id: EndpointId,
     ) -> Result<Option<EndpointAddress>, StoreError> {
-        let found = endpoint_addresses(&self.db.readers, workspace, [id.to_string()]).await?;
-        Ok(found.into_iter().next())
+        let select = format!("{ADDRESSES} WHERE e.id = $1 AND e.workspace_id = $2");
+        let key = vec![id.to_string().into(), workspace.as_str().into()];
+        let found = self.db.readers.query_sql(select, key).await?;
+        found.first().map(read_address).transpose()
     }
 
     /// Workspace and name of an endpoint, for metrics only, never for clients.
@@ -281,20 +283,20 @@ impl EndpointRepository<'_> {
     }
 }
 
-/// Addresses of these endpoints of a workspace.
-pub(crate) async fn endpoint_addresses(
+const ADDRESSES: &str =
+    "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers FROM runner_endpoints e";
+
+/// Addresses of the endpoints that serve runners of the workspace's agents.
+pub(crate) async fn bound_endpoints(
     conn: &impl Sql,
     workspace: &WorkspaceId,
-    ids: impl IntoIterator<Item = String>,
 ) -> Result<Vec<EndpointAddress>, StoreError> {
-    let ids = ids.into_iter();
-    let rows = ids
-        .map(|id| [id.into(), workspace.as_str().into()])
-        .collect();
-    let select = "SELECT e.id, e.base_url, e.mode, e.delta_mode, e.secret, e.headers \
-                 FROM rows, runner_endpoints e WHERE e.id = ?1 AND e.workspace_id = ?2";
-    let found = returned(conn, rows, select).await?;
-    found.iter().map(read_address).collect()
+    let select = format!(
+        "{ADDRESSES} WHERE e.workspace_id = $1 AND EXISTS (SELECT 1 FROM runners r, agents a \
+         WHERE r.workspace_id = $1 AND r.endpoint_id = e.id AND a.workspace_id = $1 AND a.runner_id = r.runner_id)"
+    );
+    let found = conn.query_sql(select, vec![workspace.as_str().into()]);
+    found.await?.iter().map(read_address).collect()
 }
 
 fn read_address(row: &SqlRow) -> Result<EndpointAddress, StoreError> {

@@ -150,7 +150,7 @@ pub use model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord,
 pub use model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
-pub use part_text::SharedParts;
+pub use part_text::{SharedParts, StoredText};
 pub use probe::DatabaseCondition;
 pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{

@@ -1,6 +1,6 @@
 //! New runs: candidate agents, and the initial rows of a run.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use protocol::id::{AgentId, WorkspaceId};
@@ -12,15 +12,15 @@ use crate::agent_skills::skills_of_workspace;
 use crate::agents::read_agent;
 use crate::attempts::{DispatchIntent, insert_intents};
 use crate::database_clock::{lease_end_sql, millis};
-use crate::endpoints::endpoint_addresses;
+use crate::endpoints::bound_endpoints;
 use crate::entity::{agents, runners};
 use crate::error::StoreError;
 use crate::model::append::TranscriptWrite;
 use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
-use crate::model::registry::{AgentRecord, Candidate, EndpointAddress};
+use crate::model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord};
 use crate::runners::read_runner;
-use crate::shared_parts::NamedParts;
-use crate::sql::{Sql, columns, executed, inserted, returned};
+use crate::shared_parts::{NamedParts, StoredParts};
+use crate::sql::{Sql, columns, executed, inserted};
 use crate::transcript::terms_of;
 use crate::tx_cache::TxCache;
 
@@ -41,9 +41,12 @@ static ENABLED: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-static RUNNERS_BY_ID: LazyLock<String> = LazyLock::new(|| {
+static BOUND_RUNNERS: LazyLock<String> = LazyLock::new(|| {
     let runner = columns::<runners::Entity>("r");
-    format!("SELECT {runner} FROM rows, runners r WHERE r.workspace_id = ?2 AND r.runner_id = ?1")
+    format!(
+        "SELECT {runner} FROM runners r WHERE r.workspace_id = $1 AND EXISTS \
+         (SELECT 1 FROM agents a WHERE a.workspace_id = $1 AND a.runner_id = r.runner_id)"
+    )
 });
 
 /// The enabled agents of a workspace, with their runners.
@@ -52,7 +55,9 @@ pub(crate) async fn candidates(
     workspace: &WorkspaceId,
 ) -> Result<Vec<Candidate>, StoreError> {
     let enabled = conn.query_sql(ENABLED.clone(), vec![workspace.as_str().into()]);
-    let enabled = enabled.await?;
+    let (enabled, runners) = conn
+        .in_order(enabled, bound_runners(conn, workspace))
+        .await?;
     let agents = enabled.iter().map(read_agent).collect::<Result<_, _>>()?;
     let have_skills = enabled.iter().map(|row| row.flag("has_skills"));
     let have_skills: Vec<bool> = have_skills.collect::<Result<_, _>>()?;
@@ -62,7 +67,7 @@ pub(crate) async fn candidates(
     } else {
         Vec::new()
     };
-    with_runners(conn, workspace, agents, skills).await
+    Ok(with_runners(agents, skills, &runners))
 }
 
 /// The same, read once in a transaction.
@@ -74,57 +79,61 @@ pub(crate) async fn cached_candidates(
     if let Some(cached) = tx_cache.candidates.get(workspace) {
         return Ok(Arc::clone(cached));
     }
-    let read: Arc<[Candidate]> = candidates(tx, workspace).await?.into();
+    let read = candidates(tx, workspace).await?;
+    let earlier = tx_cache.earlier.remove(workspace);
+    let unchanged = earlier.filter(|earlier| **earlier == *read);
+    let read = unchanged.unwrap_or_else(|| read.into());
     let shared = Arc::clone(&read);
     tx_cache.candidates.insert(workspace.clone(), shared);
     Ok(read)
 }
 
-/// Agents with their runners, each with its own skills from `skills`.
-pub(crate) async fn with_runners(
+/// A runner that an agent is bound to, with the address of its endpoint.
+pub(crate) struct BoundRunner {
+    runner: RunnerRecord,
+    endpoint: Option<Arc<EndpointAddress>>,
+}
+
+/// Runners of the workspace's agents.
+pub(crate) async fn bound_runners(
     conn: &impl Sql,
     workspace: &WorkspaceId,
+) -> Result<Vec<BoundRunner>, StoreError> {
+    let runners = conn.query_sql(BOUND_RUNNERS.clone(), vec![workspace.as_str().into()]);
+    let (runners, endpoints) = conn
+        .in_order(runners, bound_endpoints(conn, workspace))
+        .await?;
+    let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
+    let bound = runners.iter().map(|row| {
+        let runner = read_runner(row)?;
+        let endpoint = endpoints.iter().find(|one| one.id == runner.endpoint_id);
+        let endpoint = endpoint.cloned();
+        Ok(BoundRunner { runner, endpoint })
+    });
+    bound.collect()
+}
+
+/// Agents with their runners, each with its own skills from `skills`.
+pub(crate) fn with_runners(
     agents: Vec<AgentRecord>,
     skills: Vec<(AgentId, SkillResource)>,
-) -> Result<Vec<Candidate>, StoreError> {
-    let names: BTreeSet<_> = agents
-        .iter()
-        .map(|agent| agent.spec.runner_id.to_string())
-        .collect();
-    let names = names
-        .into_iter()
-        .map(|name| [name.into(), workspace.as_str().into()]);
-    let registered = returned(conn, names.collect(), &RUNNERS_BY_ID).await?;
-    let registered = registered
-        .iter()
-        .map(read_runner)
-        .collect::<Result<Vec<_>, _>>()?;
-    let served_by = registered
-        .iter()
-        .map(|runner| runner.endpoint_id.to_string());
-    let served_by: BTreeSet<_> = served_by.collect();
-    let endpoints = endpoint_addresses(conn, workspace, served_by).await?;
-    let endpoints: Vec<_> = endpoints.into_iter().map(Arc::new).collect();
+    runners: &[BoundRunner],
+) -> Vec<Candidate> {
     let mut skills_of: HashMap<AgentId, Vec<SkillResource>> = HashMap::new();
     for (agent, skill) in skills {
         skills_of.entry(agent).or_default().push(skill);
     }
-    let mut candidates = Vec::with_capacity(agents.len());
-    for agent in agents {
-        let runner = registered
-            .iter()
-            .find(|runner| runner.id == agent.spec.runner_id);
-        let serves = |endpoint: &&Arc<EndpointAddress>| {
-            runner.is_some_and(|runner| runner.endpoint_id == endpoint.id)
-        };
-        candidates.push(Candidate {
-            endpoint: endpoints.iter().find(serves).cloned(),
-            runner: runner.cloned(),
+    let candidates = agents.into_iter().map(|agent| {
+        let mut bound = runners.iter();
+        let bound = bound.find(|one| one.runner.id == agent.spec.runner_id);
+        Candidate {
+            endpoint: bound.and_then(|one| one.endpoint.clone()),
+            runner: bound.map(|one| one.runner.clone()),
             skills: skills_of.remove(&agent.id).unwrap_or_default(),
             agent,
-        });
-    }
-    Ok(candidates)
+        }
+    });
+    candidates.collect()
 }
 
 /// A new run: dispatched now (`running`), waiting for dispatch (`created`), or waiting for another run to end
@@ -170,23 +179,25 @@ pub(crate) fn frozen_in(backend: DbBackend) -> (&'static str, &'static str) {
 }
 
 /// Inserts new runs with their frozen texts, and the intents of dispatched ones.
-pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<(), StoreError> {
+pub(crate) async fn insert_runs(
+    tx: &impl Sql,
+    rows: &[RunRow<'_>],
+    parts: &StoredParts,
+) -> Result<(), StoreError> {
     let mut named = NamedParts::default();
     let frozen: Vec<_> = rows
         .iter()
         .map(|RunRow { run, .. }| {
             let texts = [&run.agent_spec, &run.snapshot];
             texts.map(|text| {
-                let apart = run.shared.apart(text);
-                named.add_permanent(&apart);
-                Value::from(apart.text)
+                named.add_permanent(text);
+                Value::from(text.text.as_str())
             })
         })
         .collect();
     // Before the runs: a text with a mark must never be readable without its part.
-    named
-        .write(tx, rows.first().map_or(0, |row| row.event.at))
-        .await?;
+    let at = rows.first().map_or(0, |row| row.event.at);
+    named.write(tx, parts, at).await?;
     let rows_frozen = rows.iter().zip(frozen);
     if tx.backend() == DbBackend::Sqlite {
         let rows_alone = rows.iter().map(own_values).collect();
@@ -214,12 +225,11 @@ pub(crate) async fn insert_runs(tx: &impl Sql, rows: &[RunRow<'_>]) -> Result<()
         Some(DispatchIntent {
             run: row.run.id,
             attempt: FirstAttempt::NUMBER,
-            context: attempt.context.get(),
-            shared: &row.run.shared,
+            context: attempt.context.clone(),
             at: row.event.at,
         })
     });
-    insert_intents(tx, intents).await
+    insert_intents(tx, intents, parts).await
 }
 
 /// Inserts a run from its own values and the columns in `also`. The lease end uses the database clock.

@@ -14,8 +14,9 @@ const MIN_PART_BYTES: usize = 512;
 
 /// Candidate parts in the stored texts of a run. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct SharedParts(Arc<[SharedPart]>);
+pub struct SharedParts(Arc<[Arc<SharedPart>]>);
 
+/// A part of texts.
 #[derive(Debug)]
 pub(crate) struct SharedPart {
     pub(crate) sha256: String,
@@ -23,9 +24,30 @@ pub(crate) struct SharedPart {
 }
 
 /// A text with its parts replaced by marks.
-pub(crate) struct StoredText<'a> {
+#[derive(Clone, Debug)]
+pub struct StoredText {
     pub(crate) text: String,
-    pub(crate) named: Vec<&'a SharedPart>,
+    pub(crate) named: Vec<Arc<SharedPart>>,
+}
+
+impl From<String> for StoredText {
+    /// A text without parts.
+    fn from(text: String) -> Self {
+        let named = Vec::new();
+        Self { text, named }
+    }
+}
+
+impl StoredText {
+    /// Concatenates texts.
+    pub fn joined(pieces: [&Self; 3]) -> Self {
+        let texts = pieces.map(|piece| piece.text.as_str());
+        let named = pieces.into_iter().flat_map(|piece| &piece.named);
+        Self {
+            text: texts.concat(),
+            named: named.cloned().collect(),
+        }
+    }
 }
 
 impl Default for SharedParts {
@@ -41,9 +63,9 @@ impl SharedParts {
             .into_iter()
             .filter(|text| text.len() >= MIN_PART_BYTES);
         let mut parts: Vec<_> = worth
-            .map(|text| SharedPart {
-                sha256: sha256_hex(text.as_bytes()),
-                text,
+            .map(|text| {
+                let sha256 = sha256_hex(text.as_bytes());
+                Arc::new(SharedPart { sha256, text })
             })
             .collect();
         // Longest first, because a part may contain another.
@@ -51,8 +73,13 @@ impl SharedParts {
         Self(parts.into())
     }
 
+    /// Hashes of the parts.
+    pub(crate) fn hashes(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|part| part.sha256.as_str())
+    }
+
     /// Replaces the first occurrence of each part by a mark.
-    pub(crate) fn apart(&self, full_text: &str) -> StoredText<'_> {
+    pub fn apart(&self, full_text: &str) -> StoredText {
         let mut apart = StoredText {
             text: full_text.to_owned(),
             named: Vec::new(),
@@ -61,7 +88,7 @@ impl SharedParts {
             if let Some(at) = apart.text.find(&part.text) {
                 let mark = format!("{MARK}{}{MARK}", part.sha256);
                 apart.text.replace_range(at..at + part.text.len(), &mark);
-                apart.named.push(part);
+                apart.named.push(Arc::clone(part));
             }
         }
         apart

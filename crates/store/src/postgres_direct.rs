@@ -11,10 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, try_join};
 use futures_util::{FutureExt as _, TryStreamExt as _};
 use sea_orm::{DbBackend, Value};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Mutex as AsyncMutex;
 use tokio_postgres::tls::NoTlsStream;
 use tokio_postgres::types::{ToSql, Type};
 use tokio_postgres::{Client, Connection, Error, Row, Statement};
@@ -45,6 +46,8 @@ pub(crate) struct PostgresDirect {
     /// Answers of queued statements, oldest first.
     pending: Mutex<Vec<Answer>>,
     statements: Mutex<HashMap<String, Statement>>,
+    /// Held by a statement until it is sent. Fair, so statements are sent in the order of their calls.
+    sending: AsyncMutex<()>,
     /// True after a failed statement of the open transaction.
     has_failed: AtomicBool,
     answered_at: Mutex<Instant>,
@@ -67,6 +70,7 @@ impl PostgresDirect {
             io: Mutex::new(Some(io)),
             pending: Mutex::default(),
             statements: Mutex::default(),
+            sending: AsyncMutex::default(),
             has_failed: AtomicBool::default(),
             answered_at: Mutex::new(Instant::now()),
         };
@@ -148,6 +152,8 @@ impl PostgresDirect {
         types: &[Type],
         parameters: Vec<Parameter>,
     ) -> Result<Answer, StoreError> {
+        // A statement that must be prepared first would otherwise be overtaken by the next one.
+        let _sending = self.sending.lock().await;
         let statement = self.prepared(sql, types).await?;
         let client = Arc::clone(&self.client);
         Ok(started(async move {
@@ -160,8 +166,9 @@ impl PostgresDirect {
         if let Some(statement) = lock(&self.statements).get(sql) {
             return Ok(statement.clone());
         }
-        let preparing = self.client.prepare_typed(sql, types);
-        let statement = self.answers(preparing).await?;
+        // Boxed: it is rare, and would enlarge the future of each statement.
+        let preparing = Box::pin(self.client.prepare_typed(sql, types));
+        let statement = Box::pin(self.answers(preparing)).await?;
         let mut statements = lock(&self.statements);
         if statements.len() >= STATEMENTS {
             statements.clear();
@@ -255,6 +262,14 @@ impl Sql for PostgresDirect {
         self.rows(&sql, &types, parameters).await
     }
 
+    async fn in_order<A: Send, B: Send>(
+        &self,
+        first: impl Future<Output = Result<A, StoreError>> + Send,
+        second: impl Future<Output = Result<B, StoreError>> + Send,
+    ) -> Result<(A, B), StoreError> {
+        try_join(Box::pin(first), Box::pin(second)).await
+    }
+
     // One array for each column: a single prepared statement serves all row counts.
     async fn execute_rows<const N: usize>(
         &self,
@@ -291,7 +306,8 @@ impl PostgresDirect {
         parameters: Vec<Parameter>,
     ) -> Result<Vec<SqlRow>, StoreError> {
         let answer = self.send(sql, types, parameters).await?;
-        let rows = self.answers(answer).await?;
+        // Boxed: a transaction awaits many of these futures, some of them together.
+        let rows = Box::pin(self.answers(answer)).await?;
         Ok(rows.into_iter().map(SqlRow::PostgresDirect).collect())
     }
 }

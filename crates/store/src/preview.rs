@@ -12,7 +12,7 @@ use crate::entity::{agents, conversations};
 use crate::error::StoreError;
 use crate::generations::ConversationGenerations;
 use crate::model::ingest::DecisionFacts;
-use crate::new_run::with_runners;
+use crate::new_run::{bound_runners, with_runners};
 use crate::repositories::ConversationRepository;
 
 impl ConversationRepository<'_> {
@@ -37,11 +37,11 @@ impl ConversationRepository<'_> {
             Some(identity) => self.key_of(workspace, identity).await?,
         };
         let skills = skills_of_workspace(&self.db.readers, workspace).await?;
-        let candidates = with_runners(&self.db.readers, workspace, all, skills);
+        let runners = bound_runners(&self.db.readers, workspace).await?;
         Ok(DecisionFacts {
             unanswerable: None,
             child_refused: None,
-            candidates: candidates.await?.into(),
+            candidates: with_runners(all, skills, &runners).into(),
             position: None,
             generations: ConversationGenerations::default(),
             live: live_runs(&self.db.readers, key.as_deref()).await?,

@@ -8,6 +8,7 @@ use crate::failpoint;
 use crate::generations::generations_of;
 use crate::model::append::{Append, Promotion};
 use crate::new_run::{Begin, RunEvent, RunRow, candidates, insert_runs};
+use crate::shared_parts::StoredParts;
 use crate::sql::Sql;
 use crate::steering::drop_unpulled;
 
@@ -43,7 +44,8 @@ impl Promotion {
                     at: end.at,
                 };
                 let (run, begin) = (&run, &Begin::Queued);
-                insert_runs(tx, &[RunRow { event, run, begin }]).await?;
+                let parts = StoredParts::find(tx, [&run.shared].into_iter()).await?;
+                insert_runs(tx, &[RunRow { event, run, begin }], &parts).await?;
             }
         }
         failpoint::pass("succession.before_next").await?;

@@ -4,7 +4,7 @@ use protocol::id::{RunId, WorkspaceId};
 use sea_orm::DatabaseTransaction;
 use uuid::Uuid;
 
-use crate::capacity::lock_capacity;
+use crate::capacity::{count_live, lock_capacity};
 use crate::conversation::{InterruptedRun, cancel_all, live_runs, lock_all, lock_runs};
 use crate::error::{StoreError, parsed};
 use crate::generations::generations_of;
@@ -12,6 +12,7 @@ use crate::model::ingest::{DecideEvent, DecisionFacts, IngestPlan};
 use crate::mutation::Mutation;
 use crate::new_run::{Begin, RunEvent, RunRow, cached_candidates, insert_runs};
 use crate::repositories::RunRepository;
+use crate::shared_parts::StoredParts;
 use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
@@ -69,7 +70,8 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
         tx: &DatabaseTransaction,
         tx_cache: &mut TxCache,
     ) -> Result<Self::Output, StoreError> {
-        let capacities = lock_capacity(tx, &self.workspace, self.max_live_runs).await?;
+        let counted = count_live(tx, &self.workspace, self.max_live_runs).await?;
+        let capacities = lock_capacity(tx, &self.workspace, counted).await?;
         let conversation = self.conversation_key.as_deref();
         lock_all(tx, conversation.into_iter()).await?;
         // Concurrent retries of this run wait here, and then find its successor.
@@ -113,7 +115,8 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
             at: self.at,
         };
         let (run, begin) = (&*run, &begin);
-        insert_runs(tx, &[RunRow { event, run, begin }]).await?;
+        let parts = StoredParts::find(tx, [&run.shared].into_iter()).await?;
+        insert_runs(tx, &[RunRow { event, run, begin }], &parts).await?;
         let retried = Retried::Created(run.id);
         Ok(RetryOutcome { retried, effects })
     }

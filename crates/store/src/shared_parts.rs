@@ -1,6 +1,6 @@
 //! Deduplicated parts of texts: parts common to many runs are stored once, by hash.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::entity::shared_parts;
 use crate::error::StoreError;
 use crate::mutation::Mutation;
 use crate::page::ReadBudget;
-use crate::part_text::{MARK, SharedPart, StoredText};
+use crate::part_text::{MARK, SharedPart, SharedParts, StoredText};
 use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
 use secrets::digest::sha256_hex;
@@ -36,14 +36,14 @@ pub(crate) struct NamedParts<'a> {
 
 impl<'a> NamedParts<'a> {
     /// Adds the parts of a text kept with its run.
-    pub(crate) fn add_permanent(&mut self, apart: &StoredText<'a>) {
+    pub(crate) fn add_permanent(&mut self, apart: &'a StoredText) {
         for part in &apart.named {
             self.parts.insert(&part.sha256, (part, true));
         }
     }
 
     /// Adds the parts of a text pruned with the run's ledger.
-    pub(crate) fn add_pruned(&mut self, apart: &StoredText<'a>, run: RunId) {
+    pub(crate) fn add_pruned(&mut self, apart: &'a StoredText, run: RunId) {
         for part in &apart.named {
             self.parts.entry(&part.sha256).or_insert((part, false));
             self.uses.push((&part.sha256, run));
@@ -51,27 +51,16 @@ impl<'a> NamedParts<'a> {
     }
 
     /// Inserts missing parts, and the uses of prunable ones.
-    pub(crate) async fn write(self, tx: &impl Sql, at: i64) -> Result<(), StoreError> {
-        if self.parts.is_empty() {
-            return Ok(());
-        }
-        // The lock stops another replica's sweep from deleting a part in use. Kept parts need no lock.
-        let lock = match tx.backend() {
-            DbBackend::Postgres if !self.uses.is_empty() => " FOR KEY SHARE OF p",
-            _ => "",
-        };
-        let find = format!(
-            "SELECT p.sha256, p.is_kept FROM rows, shared_parts p WHERE p.sha256 = ?1{lock}"
-        );
-        let hashes = self.parts.keys().map(|sha256| [(*sha256).into()]);
-        let mut there = HashMap::new();
-        for row in returned(tx, hashes.collect(), &find).await? {
-            there.insert(row.text("sha256")?, row.flag("is_kept")?);
-        }
-        let absent = self.parts.iter().filter(|(sha256, (_, is_permanent))| {
-            there
-                .get(**sha256)
-                .is_none_or(|was_permanent| *is_permanent && !was_permanent)
+    pub(crate) async fn write(
+        self,
+        tx: &impl Sql,
+        stored: &StoredParts,
+        at: i64,
+    ) -> Result<(), StoreError> {
+        let parts = self.parts.iter();
+        let absent = parts.filter(|(sha256, (_, is_permanent))| {
+            let found = stored.0.get(**sha256);
+            found.is_none_or(|was_permanent| *is_permanent && !was_permanent)
         });
         let rows = absent.map(|(sha256, (part, is_permanent))| -> [Value; 4] {
             [
@@ -90,6 +79,32 @@ impl<'a> NamedParts<'a> {
         let insert = "INSERT INTO part_uses (run_id, sha256) VALUES rows \
             ON CONFLICT (run_id, sha256) DO NOTHING";
         executed(tx, uses.collect(), insert).await
+    }
+}
+
+/// Stored parts by hash, with true for those kept as long as their runs.
+pub(crate) struct StoredParts(HashMap<String, bool>);
+
+impl StoredParts {
+    /// Finds the stored ones among these parts. Until the commit, no sweep of another replica deletes them.
+    pub(crate) async fn find<'a>(
+        tx: &impl Sql,
+        parts: impl Iterator<Item = &'a SharedParts> + Send,
+    ) -> Result<Self, StoreError> {
+        let hashes: BTreeSet<_> = parts.flat_map(SharedParts::hashes).collect();
+        let lock = match tx.backend() {
+            DbBackend::Postgres => " FOR KEY SHARE OF p",
+            _ => "",
+        };
+        let find = format!(
+            "SELECT p.sha256, p.is_kept FROM rows, shared_parts p WHERE p.sha256 = ?1{lock}"
+        );
+        let hashes = hashes.into_iter().map(|sha256| [sha256.into()]).collect();
+        let found = returned(tx, hashes, &find).await?;
+        let found = found
+            .iter()
+            .map(|row| Ok((row.text("sha256")?, row.flag("is_kept")?)));
+        found.collect::<Result<_, _>>().map(Self)
     }
 }
 

@@ -34,6 +34,19 @@ pub(crate) trait Sql: Sync {
         values: Vec<Value>,
     ) -> impl Future<Output = Result<Vec<SqlRow>, StoreError>> + Send;
 
+    /// Awaits `first`, then `second`. The direct `PostgreSQL` connection sends the statements of both in this order,
+    /// and so in one round trip if each has one statement.
+    fn in_order<A: Send, B: Send>(
+        &self,
+        first: impl Future<Output = Result<A, StoreError>> + Send,
+        second: impl Future<Output = Result<B, StoreError>> + Send,
+    ) -> impl Future<Output = Result<(A, B), StoreError>> + Send {
+        async move {
+            let first = first.await?;
+            Ok((first, second.await?))
+        }
+    }
+
     /// Executes a statement for each row of values. A pool sends many rows in one statement, because each
     /// statement costs a round trip.
     fn execute_rows<const N: usize>(

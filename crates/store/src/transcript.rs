@@ -1,13 +1,12 @@
 //! Transcript writes: each item with its terms in the full-text index.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use domain::text_index::index_terms;
 use protocol::id::RunId;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ColumnTrait, DatabaseTransaction, DbBackend, EntityTrait, QueryFilter, QueryOrder, QuerySelect,
-    Value,
 };
 
 use crate::entity::transcript_items;
@@ -15,7 +14,7 @@ use crate::error::StoreError;
 use crate::model::append::TranscriptWrite;
 use crate::mutation::Mutation;
 use crate::repositories::ConversationRepository;
-use crate::sql::{Sql, executed, inserted, returned};
+use crate::sql::{Sql, executed, inserted};
 
 /// Version of the terms made by this binary.
 const TERMS_VERSION: i64 = 1;
@@ -32,12 +31,21 @@ pub(crate) struct TranscriptRow {
     pub(crate) at: i64,
 }
 
-/// Allocates sequences in each conversation under its row lock and inserts the items, in the order of `rows`.
+/// Allocates sequences in each conversation and inserts the items, in the order of `rows`. `last`: the newest
+/// sequence of each conversation, read under its lock.
 pub(crate) async fn write_transcripts(
     conn: &impl Sql,
     rows: Vec<TranscriptRow>,
+    mut last: HashMap<String, i64>,
 ) -> Result<(), StoreError> {
-    let placed = assign_sequences(conn, rows).await?;
+    let placed = assign_sequences(rows, &mut last)?;
+    let advanced = placed.iter().map(|(row, _)| &row.item.conversation_key);
+    let advanced: BTreeSet<_> = advanced.collect();
+    let advanced = advanced
+        .into_iter()
+        .map(|key| [key.as_str().into(), last.get(key).copied().into()]);
+    let advance = "UPDATE conversations SET last_transcript_seq = ?2 FROM rows WHERE key = ?1";
+    executed(conn, advanced.collect(), advance).await?;
     let items = placed.iter().map(|(row, seq)| {
         [
             row.item.conversation_key.as_str().into(),
@@ -69,58 +77,19 @@ pub(crate) async fn write_transcripts(
     insert_terms(conn, terms).await
 }
 
-/// Assigns each row its sequence in the conversation.
-async fn assign_sequences(
-    conn: &impl Sql,
+/// Assigns each row its sequence in the conversation, after `last`.
+fn assign_sequences(
     rows: Vec<TranscriptRow>,
+    last: &mut HashMap<String, i64>,
 ) -> Result<Vec<(TranscriptRow, i64)>, StoreError> {
-    // In the order of `rows`, which is the lock order.
-    let mut counts: Vec<(&str, i64)> = Vec::new();
-    let mut at: HashMap<&str, usize> = HashMap::new();
-    for row in &rows {
-        let key = row.item.conversation_key.as_str();
-        let index = *at.entry(key).or_insert_with(|| {
-            counts.push((key, 0));
-            counts.len() - 1
-        });
-        counts[index].1 += 1;
-    }
-    let adding: Vec<[Value; 2]> = counts
-        .iter()
-        .map(|(key, count)| [(*key).into(), (*count).into()])
-        .collect();
-    let next = "UPDATE conversations SET last_transcript_seq = last_transcript_seq + ?2 \
-                FROM rows WHERE key = ?1";
-    // On `SQLite` a query costs less than `RETURNING`.
-    let placed = if conn.backend() == DbBackend::Sqlite {
-        let keys: Vec<[Value; 1]> = counts.iter().map(|(key, _)| [(*key).into()]).collect();
-        executed(conn, adding, next).await?;
-        let select =
-            "SELECT c.key, c.last_transcript_seq FROM rows, conversations c WHERE c.key = ?1";
-        returned(conn, keys, select).await?
-    } else {
-        let next = format!("{next} RETURNING key, last_transcript_seq");
-        returned(conn, adding, &next).await?
-    };
-    let counts: HashMap<String, i64> = counts
-        .into_iter()
-        .map(|(key, count)| (key.to_owned(), count))
-        .collect();
-    let mut last_before = HashMap::new();
-    for row in placed {
-        let key = row.text("key")?;
-        let before = row.number("last_transcript_seq")? - counts.get(&key).copied().unwrap_or(0);
-        last_before.insert(key, before);
-    }
     let placed = rows.into_iter().map(|row| {
-        let last = last_before.get_mut(&row.item.conversation_key);
+        let last = last.get_mut(&row.item.conversation_key);
         let last = last.ok_or_else(|| StoreError::Corrupt {
             column: "runs.conversation_key",
             row: row.run.to_string(),
         })?;
         *last += 1;
-        let sequence = *last;
-        Ok((row, sequence))
+        Ok((row, *last))
     });
     placed.collect()
 }

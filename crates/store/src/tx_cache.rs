@@ -7,9 +7,30 @@ use protocol::id::WorkspaceId;
 
 use crate::model::registry::Candidate;
 
+/// Maximum workspaces with earlier candidates. Beyond it all are dropped.
+const MAX_EARLIER: usize = 256;
+
 /// Rows read by one item and reused by later ones. Items that may change these rows clear it.
 #[derive(Default)]
 pub struct TxCache {
     /// The enabled agents of a workspace, with their runners.
     pub(crate) candidates: HashMap<WorkspaceId, Arc<[Candidate]>>,
+    /// Candidates of earlier transactions. An equal read returns the earlier value: its address proves to the decision
+    /// that no agent has changed.
+    pub(crate) earlier: HashMap<WorkspaceId, Arc<[Candidate]>>,
+}
+
+impl TxCache {
+    /// The cache for a transaction that may follow changes.
+    pub(crate) fn outdated(self) -> Self {
+        let mut earlier = self.earlier;
+        if earlier.len() > MAX_EARLIER {
+            earlier.clear();
+        }
+        earlier.extend(self.candidates);
+        Self {
+            candidates: HashMap::new(),
+            earlier,
+        }
+    }
 }

@@ -4,10 +4,9 @@ use std::time::Duration;
 use crate::support::{StoreFixture, TestEvent, dispatch, new_run, on_both, plan_by};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use serde_json::value::RawValue;
 use store::{
     Appended, Dispatch, Dispatched, FirstAttempt, Ingest, IngestPlan, Ingested, LeaseFilter,
-    ReadBudget,
+    ReadBudget, SharedParts,
 };
 use uuid::Uuid;
 
@@ -26,9 +25,7 @@ fn beginning(bench: &StoreFixture, id: &str, lease: Duration) -> TestEvent {
             attempt: Some(Box::new(FirstAttempt {
                 owner: "me".to_owned(),
                 lease,
-                context: RawValue::from_string(r#"{"told":1}"#.to_owned())
-                    .unwrap()
-                    .into(),
+                context: SharedParts::default().apart(r#"{"told":1}"#),
             })),
             message: None,
             answer: answer.clone(),

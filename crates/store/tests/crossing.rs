@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use crate::support::{
     LockHolder, StoreFixture, TestDatabase, TestEvent, busy, dispatch, new_run, plan_by,
+    user_message,
 };
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunId};
 use protocol::principal::PrincipalKind;
+use protocol::resources::StateScope;
 use store::{
     Append, Appended, DatabaseCondition, Dispatched, Ingest, IngestPlan, Ingested, LeaseFilter,
-    Promotion, RunnerStatus, SaveAgent, SavedAgent, StateWritten, Store, StoreError,
+    Promotion, RunnerStatus, SaveAgent, SavedAgent, StateAccess, StateWritten, Store, StoreError,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -53,6 +55,7 @@ on_postgres!(
     lock_timeout_is_no_outage,
     detects_takeover_after_lost_reply,
     appends_in_two_round_trips,
+    stores_short_run_in_nine_round_trips,
     waits_for_free_server_connection,
 );
 
@@ -617,6 +620,51 @@ async fn appends_in_two_round_trips(bench: StoreFixture, database: TestDatabase)
     let round_trips = between.round_trips.load(Ordering::SeqCst) - before;
     // The update of the run, then segment and commit. A slow machine may add the check of an idle session.
     assert!(round_trips <= 3, "{round_trips}");
+    store.close().await;
+}
+
+/// An event of a conversation that dispatches its run, one append and the end.
+async fn short_run(bench: &StoreFixture, store: &Store, event_id: &str) {
+    let id = RunId(Uuid::now_v7());
+    let mut event = bench.event(event_id, "body");
+    event.decide = plan_by(move |_| IngestPlan::Start {
+        run: Box::new(new_run(id)),
+        attempt: None,
+        message: Some(user_message(Uuid::now_v7())),
+        answer: String::new(),
+    });
+    event.decide.context_scopes = Some(vec![StateAccess {
+        scope: StateScope::Runner,
+        identity: "r".to_owned(),
+    }]);
+    store.events().ingest(event).await.ingested.unwrap();
+    let run = bench.runs().find_run(&bench.workspace, id).await;
+    let run = run.unwrap().unwrap();
+    store.write(bench.append(&run, 0, &["one"])).await.unwrap();
+    let promotion = Promotion {
+        conversation_key: run.conversation_key.clone().unwrap(),
+        promote_next: Arc::new(|_, _, _| None),
+    };
+    let end = Append {
+        terminal: Some(bench.terminal(Some(promotion))),
+        ..bench.append(&run, 1, &["two"])
+    };
+    store.write(end).await.unwrap();
+}
+
+async fn stores_short_run_in_nine_round_trips(bench: StoreFixture, database: TestDatabase) {
+    let between = LossyProxy::before(&database).await;
+    let (store, writer) = Store::open(&between.url).await.unwrap();
+    let mut tasks = JoinSet::new();
+    tasks.spawn(writer);
+    // The first run prepares the statements.
+    short_run(&bench, &store, "e-1").await;
+    let before = between.round_trips.load(Ordering::SeqCst);
+    short_run(&bench, &store, "e-2").await;
+    let round_trips = between.round_trips.load(Ordering::SeqCst) - before;
+    // Event: reads without locks, reads under locks, state, writes. Append: update, writes. End: reads under locks,
+    // update, writes. A slow machine may add checks of an idle session.
+    assert!(round_trips <= 11, "{round_trips}");
     store.close().await;
 }
 

@@ -1,5 +1,4 @@
 //! Shared parts of runs are stored once and restored completely.
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -144,10 +143,10 @@ impl TestAgent {
             limits: serde_json::Map::new(),
             model_limits: ModelLimits::default(),
         });
-        let context: Arc<_> = context_json(&context).into();
+        let context = context_json(&context);
         let run = NewRun {
-            agent_spec: self.spec_json.as_str().into(),
-            snapshot: text.into(),
+            agent_spec: shared.apart(&self.spec_json),
+            snapshot: shared.apart(&text),
             snapshot_sha256: hash,
             shared: shared.clone(),
             ..new_run(run_id)
@@ -155,7 +154,7 @@ impl TestAgent {
         let attempt = FirstAttempt {
             owner: "me".to_owned(),
             lease: Duration::from_mins(1),
-            context: Arc::clone(&context),
+            context: shared.apart(context.get()),
         };
         let (begun, sent_context) = (run.clone(), context.get().to_owned());
         let decide = move |_: &_| IngestPlan::Start {

@@ -57,19 +57,26 @@ pub(crate) struct StoreFixture {
 
 /// A decision by a closure.
 #[derive(Clone)]
-pub(crate) struct PlanBy(Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>);
+pub(crate) struct PlanBy {
+    plan: Arc<dyn Fn(&DecisionFacts) -> IngestPlan + Send + Sync>,
+    /// Set: the commit of the event dispatches its run.
+    pub(crate) context_scopes: Option<Vec<StateAccess>>,
+}
 
 pub(crate) type TestEvent = Ingest<PlanBy>;
 
 pub(crate) fn plan_by(
     plan: impl Fn(&DecisionFacts) -> IngestPlan + Send + Sync + 'static,
 ) -> PlanBy {
-    PlanBy(Arc::new(plan))
+    PlanBy {
+        plan: Arc::new(plan),
+        context_scopes: None,
+    }
 }
 
 impl PlanBy {
     pub(crate) fn plan(&self, facts: &DecisionFacts) -> IngestPlan {
-        (self.0)(facts)
+        (self.plan)(facts)
     }
 }
 
@@ -80,12 +87,16 @@ impl DecideEvent for PlanBy {
         EventDecision {
             plan: self.plan(facts),
             effects: (),
-            context_scopes: None,
+            context_scopes: self.context_scopes.clone(),
         }
     }
 
     fn dispatch(&self, (): &mut (), _: &[ScopeState]) -> Option<FirstAttempt> {
-        None
+        Some(FirstAttempt {
+            owner: "me".to_owned(),
+            lease: Duration::from_mins(1),
+            context: SharedParts::default().apart("null"),
+        })
     }
 }
 
@@ -594,7 +605,7 @@ fn newest_first(limit: u64) -> RunWindow<'static> {
     }
 }
 
-fn user_message(id: Uuid) -> UserMessage {
+pub(crate) fn user_message(id: Uuid) -> UserMessage {
     UserMessage {
         id,
         content: Some("hello".to_owned()),
@@ -617,8 +628,8 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         runner_id: "plugin:a/b/c".parse().unwrap(),
         endpoint_id: EndpointId(Uuid::nil()),
         deadline_at: 9_000,
-        agent_spec: "{}".into(),
-        snapshot: "{}".into(),
+        agent_spec: SharedParts::default().apart("{}"),
+        snapshot: SharedParts::default().apart("{}"),
         snapshot_sha256: "0".to_owned(),
         shared: SharedParts::default(),
     }

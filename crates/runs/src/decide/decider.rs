@@ -10,14 +10,16 @@ use domain::event::conversation_of;
 use domain::generation::GenerationStep;
 use domain::run::deadline;
 use domain::state::StateOwner;
+use domain::trace::RunTrace;
 use protocol::event::MESSAGE_RECEIVED;
 use store::{Candidate, NewRun, RunnerRecord, SharedParts, sha256_hex};
 
 use super::callable::{callable, peers_among, unavailable};
 use super::draft::RunDraft;
+use super::early_draft::RecentCandidates;
 use super::input::{DecisionInput, ParentContext};
 use crate::agent_cache::{AgentCache, CachedAgent};
-use crate::context::ContextWriter;
+use crate::context::{ContextInputs, ContextWriter};
 use crate::deps::RunDeps;
 use crate::intake::IntakeError;
 
@@ -26,6 +28,7 @@ pub(crate) struct Decider {
     pub(crate) deps: Arc<RunDeps>,
     pub(crate) context: ContextWriter,
     pub(crate) agents: AgentCache,
+    pub(crate) recent: RecentCandidates,
 }
 
 impl Decider {
@@ -99,17 +102,29 @@ impl Decider {
             endpoint_id: runner.endpoint_id,
             // A child run never outlives its parent.
             deadline_at: parent.map_or(deadline_at, |parent| deadline_at.min(parent.deadline_at)),
-            agent_spec: Arc::clone(&agent.frozen_json),
+            agent_spec: shared.apart(&agent.frozen_json),
             snapshot_sha256: sha256_hex(snapshot_text.as_bytes()),
-            snapshot: snapshot_text.into(),
+            snapshot: shared.apart(&snapshot_text),
             shared,
         };
+        let context_inputs = ContextInputs {
+            snapshot: &snapshot,
+            snapshot_sha256: &row.snapshot_sha256,
+            spec: &agent.frozen,
+            event: &input.event,
+            arrived_at: input.arrived_at,
+            deadline_at: row.deadline_at,
+            trace: RunTrace::of(row.id, row.trace_parent),
+            wants_static_refs: agent.manifest.context.wants_static_context_refs,
+        };
+        let context = self.context.prepare(&context_inputs, &row.shared);
         // A retry gets a run of its own.
         let is_steerable = agent.manifest.capabilities.steering
             && input.retry_of.is_none()
             && input.event.event_type == MESSAGE_RECEIVED;
         let policy = winner.agent.spec.concurrency;
         Ok(RunDraft {
+            context: context.map(Arc::new),
             row,
             snapshot: Arc::new(snapshot),
             agent,

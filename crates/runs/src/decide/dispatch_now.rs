@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use domain::normalize::ExpectedOutput;
-use domain::trace::RunTrace;
 use protocol::run::RunStatus;
 use store::{DecideEvent, DecisionFacts, EventDecision, FirstAttempt, ScopeState, StateAccess};
 use tokio::time::Instant;
@@ -11,7 +10,7 @@ use tokio::time::Instant;
 use super::decider::Decider;
 use super::effects::DecisionEffects;
 use super::input::DecisionInput;
-use crate::context::{ContextInputs, is_large, scopes_of};
+use crate::context::scopes_of;
 use crate::inputs::{PreparedDispatch, RunInputs};
 use crate::live::LiveEntry;
 
@@ -25,6 +24,9 @@ impl DecideEvent for PendingDecision {
     type Effects = DecisionEffects;
 
     fn decide(&self, facts: &DecisionFacts) -> EventDecision<DecisionEffects> {
+        self.decider
+            .recent
+            .note(&self.input.workspace, &facts.candidates);
         self.decider.decide(&self.input, facts)
     }
 
@@ -40,38 +42,27 @@ impl DecideEvent for PendingDecision {
 /// Scopes for the context of a run that its event dispatches. `None`: a task of its own prepares the dispatch,
 /// because a large context takes long, or because the address of the runner must be read.
 pub(super) fn context_scopes(inputs: &RunInputs) -> Option<Vec<StateAccess>> {
-    let is_ready = inputs.endpoint.is_some() && !is_large(&inputs.snapshot.resources.tools);
+    let is_ready = inputs.endpoint.is_some() && inputs.context.is_some();
     is_ready.then(|| scopes_of(&inputs.snapshot).collect())
 }
 
 impl Decider {
+    /// `None`: a task of its own dispatches the run, and reports an address that cannot be opened.
     fn dispatch_now(&self, inputs: &mut RunInputs, state: &[ScopeState]) -> Option<FirstAttempt> {
         let address = inputs.endpoint.as_ref()?;
-        // A task of its own reports an address that cannot be opened.
         let endpoint = self.deps.endpoint_cache.open(address).ok()?;
+        let prepared = inputs.context.take()?;
+        let context = self
+            .context
+            .fill(&prepared, &inputs.snapshot, inputs.position, state)?;
         let run = &mut inputs.run;
-        let context = self.context.build(
-            &ContextInputs {
-                workspace: &run.workspace,
-                snapshot: &inputs.snapshot,
-                snapshot_sha256: &run.snapshot_sha256,
-                spec: &inputs.spec,
-                event: &inputs.event,
-                position: inputs.position,
-                arrived_at: self.deps.clock.now_ms(),
-                deadline_at: run.deadline_at,
-                trace: RunTrace::of(run.id, run.trace_parent),
-                wants_static_refs: inputs.wants_static_refs,
-            },
-            state,
-        );
         run.status = RunStatus::Running;
         run.attempt = FirstAttempt::NUMBER;
         run.fencing_token = i64::from(FirstAttempt::NUMBER);
         run.started_at = Some(inputs.arrived_at);
         inputs.live_entry = Some(LiveEntry::enter(&self.deps.live, run.id));
         inputs.dispatch = Some(PreparedDispatch {
-            context: Arc::clone(&context),
+            context: context.sent,
             shared: inputs.shared.clone(),
             snapshot: Arc::clone(&inputs.snapshot),
             agent_name: inputs.spec.name.clone(),
@@ -87,7 +78,7 @@ impl Decider {
         Some(FirstAttempt {
             owner: self.deps.owner.clone(),
             lease: self.deps.limits.lease,
-            context,
+            context: context.stored,
         })
     }
 }

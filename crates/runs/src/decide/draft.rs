@@ -12,9 +12,11 @@ use store::{DecisionFacts, EndpointAddress, NewRun};
 
 use super::input::DecisionInput;
 use crate::agent_cache::CachedAgent;
+use crate::context::PreparedContext;
 use crate::inputs::{ExpectedPosition, RunInputs};
 
 /// A run that is not stored yet.
+#[derive(Clone)]
 pub(crate) struct RunDraft {
     pub(crate) row: NewRun,
     pub(crate) snapshot: Arc<AuthorizationSnapshot>,
@@ -23,6 +25,8 @@ pub(crate) struct RunDraft {
     pub(crate) policy: Concurrency,
     /// Address of the runner.
     pub(super) endpoint: Option<Arc<EndpointAddress>>,
+    /// `None`: it is large.
+    pub(super) context: Option<Arc<PreparedContext>>,
 }
 
 impl RunDraft {
@@ -78,6 +82,7 @@ impl RunDraft {
             wants_static_refs: self.agent.manifest.context.wants_static_context_refs,
             endpoint: self.endpoint,
             shared: row.shared.clone(),
+            context: self.context,
             dispatch: None,
             live_entry: None,
         };

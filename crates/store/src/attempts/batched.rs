@@ -8,8 +8,8 @@ use sea_orm::Value;
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::StoreError;
 use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
-use crate::part_text::SharedParts;
-use crate::shared_parts::NamedParts;
+use crate::part_text::StoredText;
+use crate::shared_parts::{NamedParts, StoredParts};
 use crate::sql::{Sql, executed, inserted, returned, text};
 
 /// Moves runs into their first or next attempt.
@@ -41,8 +41,11 @@ pub(crate) async fn dispatch_all(
              AND runs.status = ?3 \
              RETURNING runs.id, runs.cancel_requested_at, runs.status_reason"
     );
+    let moving = returned(tx, rows.collect(), &update);
+    let parts = StoredParts::find(tx, dispatches.iter().map(|dispatch| &dispatch.shared));
+    let (rows, parts) = tx.in_order(moving, parts).await?;
     let mut moved = HashMap::new();
-    for row in returned(tx, rows.collect(), &update).await? {
+    for row in rows {
         let cancel_request: (Option<i64>, Option<String>) = (
             row.number_if_any("cancel_requested_at")?,
             row.text_if_any("status_reason")?,
@@ -57,11 +60,10 @@ pub(crate) async fn dispatch_all(
         .map(|dispatch| DispatchIntent {
             run: dispatch.run.id,
             attempt: dispatch.attempt,
-            context: dispatch.context.get(),
-            shared: &dispatch.shared,
+            context: dispatch.shared.apart(dispatch.context.get()),
             at: dispatch.at,
         });
-    insert_intents(tx, intents).await?;
+    insert_intents(tx, intents, &parts).await?;
     let mut outcomes = Vec::with_capacity(dispatches.len());
     for dispatch in dispatches {
         outcomes.push(match moved.remove(&dispatch.run.id.to_string()) {
@@ -76,35 +78,37 @@ pub(crate) async fn dispatch_all(
 }
 
 /// The intent row of one dispatch attempt, written before the POST.
-pub(crate) struct DispatchIntent<'a> {
+pub(crate) struct DispatchIntent {
     pub(crate) run: RunId,
     pub(crate) attempt: u32,
     /// The context as sent.
-    pub(crate) context: &'a str,
-    pub(crate) shared: &'a SharedParts,
+    pub(crate) context: StoredText,
     pub(crate) at: i64,
 }
 
 pub(crate) async fn insert_intents(
     tx: &impl Sql,
-    intents: impl Iterator<Item = DispatchIntent<'_>>,
+    intents: impl Iterator<Item = DispatchIntent>,
+    parts: &StoredParts,
 ) -> Result<(), StoreError> {
-    let (mut named, mut at) = (NamedParts::default(), 0);
-    let mut rows: Vec<[Value; 4]> = Vec::new();
-    for intent in intents {
-        let context = intent.shared.apart(intent.context);
-        named.add_pruned(&context, intent.run);
-        at = intent.at;
-        rows.push([
+    let intents: Vec<_> = intents.collect();
+    let mut named = NamedParts::default();
+    for intent in &intents {
+        named.add_pruned(&intent.context, intent.run);
+    }
+    named
+        .write(tx, parts, intents.first().map_or(0, |intent| intent.at))
+        .await?;
+    let rows = intents.into_iter().map(|intent| -> [Value; 4] {
+        [
             text(intent.run),
             i64::from(intent.attempt).into(),
             intent.at.into(),
-            context.text.into(),
-        ]);
-    }
-    named.write(tx, at).await?;
+            intent.context.text.into(),
+        ]
+    });
     let into = "run_attempts (run_id, attempt, intent_at, context)";
-    inserted(tx, into, rows).await
+    inserted(tx, into, rows.collect()).await
 }
 
 /// Records the outcomes of attempts.

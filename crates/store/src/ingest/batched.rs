@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, HashMap};
 use protocol::id::WorkspaceId;
 
 use super::duplicates::{Duplicate, duplicates_among};
-use super::rows::{Rows, lock_conversations, uncount_events};
-use crate::capacity::{Capacities, lock_capacity};
-use crate::conversation::{busy_among, live_runs, lock_runs};
+use super::rows::{Rows, busy_events, lock_conversations, uncount_events};
+use crate::capacity::{Capacities, count_live, lock_capacity};
+use crate::conversation::{live_runs, lock_runs};
 use crate::error::StoreError;
 use crate::failpoint;
 use crate::generations::generations_of;
@@ -15,6 +15,7 @@ use crate::model::ingest::{
     AnyEffects, AnyIngest, DecisionFacts, EventDecision, IngestPlan, Ingested,
 };
 use crate::new_run::cached_candidates;
+use crate::shared_parts::StoredParts;
 use crate::sql::Sql;
 use crate::state::context_states;
 use crate::tx_cache::TxCache;
@@ -22,16 +23,26 @@ use crate::tx_cache::TxCache;
 /// Result of one event, with the effects of its decision, if one was made.
 type DecidedEvent = (Ingested, Option<AnyEffects>);
 
+/// Reads that need no lock.
+struct UnlockedFacts {
+    duplicates: Vec<(usize, Duplicate)>,
+    /// Counted live runs of each workspace.
+    capacities: HashMap<WorkspaceId, Capacities>,
+}
+
 /// Ingests events that share no row, see [`crate::batch_op::BatchOp::keys`].
 pub(crate) async fn ingest_batch(
     tx: &impl Sql,
     ingests: &[&AnyIngest],
     tx_cache: &mut TxCache,
 ) -> Result<Vec<DecidedEvent>, StoreError> {
+    if ingests.is_empty() {
+        return Ok(Vec::new());
+    }
     // Before any lock: a replayed event does not wait for its conversation.
-    let duplicates = duplicates_among(tx, ingests).await?;
+    let unlocked = read_unlocked(tx, ingests, tx_cache).await?;
     let (mut ingested, mut rows) = (BTreeMap::new(), Rows::default());
-    for (index, duplicate) in duplicates {
+    for (index, duplicate) in unlocked.duplicates {
         match duplicate {
             Duplicate::Stored(answer) => drop(ingested.insert(index, (answer, None))),
             Duplicate::Expired(event_id) => rows.free_key(ingests[index], event_id),
@@ -41,24 +52,51 @@ pub(crate) async fn ingest_batch(
     let new = new.filter(|(index, _)| !ingested.contains_key(index));
     let (indexes, events): (Vec<_>, Vec<_>) = new.map(|(index, event)| (index, *event)).unzip();
     if !events.is_empty() {
-        let stored = decide_and_store(tx, &events, rows, tx_cache).await?;
+        // Before every other lock of the transaction, as in all replicas.
+        let capacities = lock_capacities(tx, &events, unlocked.capacities).await?;
+        let facts = facts_of(tx, &events, tx_cache).await?;
+        let stored = decide_and_store(tx, &events, facts, capacities, rows).await?;
         ingested.extend(indexes.into_iter().zip(stored));
     }
     Ok(ingested.into_values().collect())
 }
 
-async fn decide_and_store(
+/// Reads duplicates, counts of live runs, and into the cache the candidates of each workspace.
+async fn read_unlocked(
     tx: &impl Sql,
-    events: &[&AnyIngest],
-    freed_keys: Rows<'_>,
+    ingests: &[&AnyIngest],
     tx_cache: &mut TxCache,
+) -> Result<UnlockedFacts, StoreError> {
+    let of_workspaces = async {
+        let mut capacities = HashMap::new();
+        for ingest in ingests {
+            let (workspace, max_runs) = (&ingest.workspace, ingest.max_live_runs);
+            if !capacities.contains_key(workspace) {
+                let counting = count_live(tx, workspace, max_runs);
+                let candidates = cached_candidates(tx, workspace, tx_cache);
+                let (counted, _) = tx.in_order(counting, candidates).await?;
+                capacities.insert(workspace.clone(), counted);
+            }
+        }
+        Ok(capacities)
+    };
+    let reading = tx.in_order(duplicates_among(tx, ingests), of_workspaces);
+    let (duplicates, capacities) = reading.await?;
+    Ok(UnlockedFacts {
+        duplicates,
+        capacities,
+    })
+}
+
+async fn decide_and_store<'a>(
+    tx: &impl Sql,
+    events: &[&'a AnyIngest],
+    mut all_facts: Vec<DecisionFacts>,
+    capacities: HashMap<WorkspaceId, Capacities>,
+    mut rows: Rows<'a>,
 ) -> Result<Vec<DecidedEvent>, StoreError> {
-    // Before every other lock of the transaction, as in all replicas.
-    let capacities = lock_capacities(tx, events).await?;
-    let mut all_facts = facts_of(tx, events, tx_cache).await?;
     let mut decisions = decide_all(events, &mut all_facts, capacities);
-    dispatch_started(tx, events, &mut decisions).await?;
-    let mut rows = freed_keys;
+    let parts = dispatch_started(tx, events, &mut decisions).await?;
     let (mut stored, mut uncounted) = (Vec::with_capacity(events.len()), Vec::new());
     for ((event, facts), decision) in events.iter().zip(&all_facts).zip(decisions) {
         let position = facts.position.as_ref();
@@ -74,7 +112,7 @@ async fn decide_and_store(
         stored.push((ingested, Some(decision.effects)));
     }
     uncount_events(tx, &uncounted).await?;
-    rows.write(tx).await?;
+    rows.write(tx, &parts).await?;
     failpoint::pass("ingest.before_commit").await?;
     Ok(stored)
 }
@@ -98,19 +136,27 @@ fn decide_all(
     decisions
 }
 
-/// Adds the first attempts of runs that this commit dispatches. Their contexts have the state as it is now.
+/// Adds the first attempts of runs that this commit dispatches. Their contexts have the state as it is now. Returns
+/// the stored parts among those of all new runs.
 async fn dispatch_started(
     tx: &impl Sql,
     events: &[&AnyIngest],
     decisions: &mut [EventDecision<AnyEffects>],
-) -> Result<(), StoreError> {
+) -> Result<StoredParts, StoreError> {
     let scopes = decisions.iter_mut();
     let scopes = scopes.map(|decision| decision.context_scopes.take());
     let (started, scopes): (Vec<_>, Vec<_>) = scopes
         .enumerate()
         .filter_map(|(index, scopes)| Some((index, scopes?)))
         .unzip();
-    let states = context_states(tx, &scopes).await?;
+    let parts = decisions
+        .iter()
+        .filter_map(|decision| match &decision.plan {
+            IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } => Some(&run.shared),
+            IngestPlan::Refuse | IngestPlan::Keep { .. } | IngestPlan::Absorb { .. } => None,
+        });
+    let parts = StoredParts::find(tx, parts);
+    let (states, parts) = tx.in_order(context_states(tx, &scopes), parts).await?;
     for (index, state) in started.into_iter().zip(states) {
         let decision = &mut decisions[index];
         if let IngestPlan::Start { attempt, .. } = &mut decision.plan {
@@ -120,19 +166,20 @@ async fn dispatch_started(
                 .map(Box::new);
         }
     }
-    Ok(())
+    Ok(parts)
 }
 
 async fn lock_capacities(
     tx: &impl Sql,
     events: &[&AnyIngest],
+    mut counted: HashMap<WorkspaceId, Capacities>,
 ) -> Result<HashMap<WorkspaceId, Capacities>, StoreError> {
     let mut capacities = HashMap::new();
+    // In the order of the events, as in all replicas.
     for event in events {
-        let (workspace, max_runs) = (&event.workspace, event.max_live_runs);
-        if !capacities.contains_key(workspace) {
-            let held = lock_capacity(tx, workspace, max_runs).await?;
-            capacities.insert(workspace.clone(), held);
+        if let Some(counted) = counted.remove(&event.workspace) {
+            let held = lock_capacity(tx, &event.workspace, counted).await?;
+            capacities.insert(event.workspace.clone(), held);
         }
     }
     Ok(capacities)
@@ -144,18 +191,18 @@ async fn facts_of(
     events: &[&AnyIngest],
     tx_cache: &mut TxCache,
 ) -> Result<Vec<DecisionFacts>, StoreError> {
-    let locked = lock_conversations(tx, events).await?;
     let parents = events
         .iter()
         .filter_map(|event| Some(event.parent?.run_id.0));
-    lock_runs(tx, &parents.collect(), std::iter::empty()).await?;
-    // A new conversation has no runs.
-    let lived = locked.iter().filter(|locked| locked.version > 1);
-    let keys = lived.map(|locked| locked.position.conversation_key.as_str());
-    let busy = busy_among(tx, keys).await?;
-    let mut positions = locked.into_iter().map(|locked| locked.position);
+    let parents = parents.collect();
+    let live = async {
+        lock_runs(tx, &parents, std::iter::empty()).await?;
+        busy_events(tx, events).await
+    };
+    let (positions, busy) = tx.in_order(lock_conversations(tx, events), live).await?;
+    let mut positions = positions.into_iter();
     let mut all_facts = Vec::with_capacity(events.len());
-    for event in events {
+    for (index, event) in events.iter().enumerate() {
         let position = event.conversation.as_ref().and_then(|_| positions.next());
         let key = position
             .as_ref()
@@ -169,7 +216,7 @@ async fn facts_of(
             child_refused: event.child_refused(tx).await?,
             generations: generations_of(tx, &candidates, key, newest).await?,
             candidates,
-            live: live_runs(tx, key.filter(|key| busy.contains(*key))).await?,
+            live: live_runs(tx, key.filter(|_| busy.contains(&index))).await?,
             position,
             capacities: Capacities::default(),
         });

@@ -1,6 +1,6 @@
 //! Rows of ingested events: gathered first, written together.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
@@ -12,23 +12,17 @@ use crate::generations::{BegunGeneration, begin_generations};
 use crate::model::ingest::{AnyIngest, ConversationPosition, IngestPlan, Ingested};
 use crate::model::new_run::NewRun;
 use crate::new_run::{Begin, RunEvent, RunRow, insert_runs, user_item};
-use crate::sql::{Sql, SqlRow, executed, inserted, returned};
+use crate::shared_parts::StoredParts;
+use crate::sql::{PLAN_FENCE, Sql, SqlRow, executed, inserted, returned};
 use crate::steering::absorb;
 use crate::transcript::{TranscriptRow, write_transcripts};
-
-/// A conversation with a locked row and a counted event.
-pub(super) struct Locked {
-    pub(super) position: ConversationPosition,
-    /// 1: the event starts the conversation.
-    pub(super) version: i64,
-}
 
 /// Locks the conversations of events, each once. Returns the locks in the order of the events with a
 /// conversation.
 pub(super) async fn lock_conversations(
     tx: &impl Sql,
     ingests: &[&AnyIngest],
-) -> Result<Vec<Locked>, StoreError> {
+) -> Result<Vec<ConversationPosition>, StoreError> {
     let mut rows: Vec<_> = ingests
         .iter()
         .filter_map(|ingest| {
@@ -47,7 +41,7 @@ pub(super) async fn lock_conversations(
             row.text("conversation_id")?,
             row.text("thread_id")?,
         ];
-        locked.insert(identity, read_locked(&row)?);
+        locked.insert(identity, read_position(&row)?);
     }
     let found = wanted.iter().map(|identity| {
         locked.remove(identity).ok_or_else(|| StoreError::Corrupt {
@@ -56,6 +50,27 @@ pub(super) async fn lock_conversations(
         })
     });
     found.collect()
+}
+
+/// Indexes of the events whose conversations have live runs.
+pub(super) async fn busy_events(
+    tx: &impl Sql,
+    ingests: &[&AnyIngest],
+) -> Result<HashSet<usize>, StoreError> {
+    let rows = ingests.iter().zip(0_i64..).filter_map(|(ingest, index)| {
+        let identity = ingest.conversation_identity()?.map(Value::from);
+        let [workspace, bot, conversation, thread] = identity;
+        Some([workspace, bot, conversation, thread, index.into()])
+    });
+    let busy = format!(
+        "SELECT ?5 AS place FROM rows WHERE EXISTS (SELECT 1 FROM runs r WHERE r.finished_at IS NULL \
+         AND r.conversation_key = (SELECT c.key FROM conversations c WHERE c.workspace_id = ?1 \
+         AND c.bot_id = ?2 AND c.conversation_id = ?3 AND c.thread_id = ?4) {PLAN_FENCE})"
+    );
+    let found = returned(tx, rows.collect(), &busy).await?;
+    let indexes = found.iter().map(|row| row.number("place"));
+    let indexes = indexes.map(|index| Ok(usize::try_from(index?).unwrap_or(usize::MAX)));
+    indexes.collect()
 }
 
 const CONVERSATION_COLUMNS: &str = "key, workspace_id, bot_id, conversation_id, thread_id, last_event_seq, \
@@ -151,14 +166,11 @@ impl AnyIngest {
     }
 }
 
-fn read_locked(row: &SqlRow) -> Result<Locked, StoreError> {
-    Ok(Locked {
-        position: ConversationPosition {
-            conversation_key: row.text("key")?,
-            event_seq: row.number("last_event_seq")?,
-            transcript_before: row.number("last_transcript_seq")?,
-        },
-        version: row.number("version")?,
+fn read_position(row: &SqlRow) -> Result<ConversationPosition, StoreError> {
+    Ok(ConversationPosition {
+        conversation_key: row.text("key")?,
+        event_seq: row.number("last_event_seq")?,
+        transcript_before: row.number("last_transcript_seq")?,
     })
 }
 
@@ -171,6 +183,8 @@ pub(super) struct Rows<'a> {
     events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
     messages: Vec<TranscriptRow>,
+    /// Newest transcript sequence of each conversation with a message.
+    last_sequences: HashMap<String, i64>,
     /// Expired dedupe keys of earlier events, by the event that uses each again.
     freed_keys: HashMap<(&'a str, &'a str), [Value; 3]>,
     /// Those that an accepted event uses.
@@ -248,6 +262,9 @@ impl<'a> Rows<'a> {
         let item = message.and_then(|message| user_item(&event, message));
         if let Some((run, item)) = receiver.zip(item) {
             let at = ingest.at;
+            let last = position.map(|position| position.transcript_before);
+            let key = item.conversation_key.clone();
+            self.last_sequences.insert(key, last.unwrap_or_default());
             self.messages.push(TranscriptRow { run, item, at });
         }
         Ok(Ingested::Stored { answer })
@@ -291,7 +308,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Writes all rows. Messages belong to distinct conversations.
-    pub(super) async fn write(self, tx: &impl Sql) -> Result<(), StoreError> {
+    pub(super) async fn write(self, tx: &impl Sql, parts: &StoredParts) -> Result<(), StoreError> {
         let runs: Vec<_> = self
             .runs
             .iter()
@@ -302,7 +319,7 @@ impl<'a> Rows<'a> {
             })
             .collect();
         cancel_all(tx, self.cancels).await?;
-        insert_runs(tx, &runs).await?;
+        insert_runs(tx, &runs, parts).await?;
         begin_generations(tx, runs.iter().filter_map(begun_by)).await?;
         let free =
             "UPDATE events SET dedupe_key = ?3 FROM rows WHERE workspace_id = ?1 AND event_id = ?2";
@@ -312,6 +329,6 @@ impl<'a> Rows<'a> {
         inserted(tx, into, self.events.into_values().collect()).await?;
         let into = "raw_payloads (workspace_id, event_id, payload, created_at)";
         inserted(tx, into, self.raw).await?;
-        write_transcripts(tx, self.messages).await
+        write_transcripts(tx, self.messages, self.last_sequences).await
     }
 }

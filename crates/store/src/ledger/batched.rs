@@ -8,7 +8,7 @@ use protocol::run::RunStatus;
 use sea_orm::Value;
 
 use crate::async_runs::{accept_calls, refuse_overtaken};
-use crate::conversation::{lock_all, lock_runs, waiting_among};
+use crate::conversation::{lock_runs, lock_transcripts, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
 use crate::interactions::insert_interactions;
@@ -54,9 +54,12 @@ pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appen
     }
     // As in ingest: the conversation before its runs.
     let keys = || ends.iter().filter_map(|end| end.conversation());
-    lock_all(tx, keys()).await?;
-    let waiting = waiting_among(tx, keys()).await?;
-    let left = with_unpulled_among(tx, ends.iter().map(|end| end.run_id)).await?;
+    let waiting = tx.in_order(
+        waiting_among(tx, keys()),
+        with_unpulled_among(tx, ends.iter().map(|end| end.run_id)),
+    );
+    let locking = lock_transcripts(tx, keys().chain(transcript_keys(ends)).collect());
+    let (last_sequences, (waiting, left)) = tx.in_order(locking, waiting).await?;
     let is_awaited = |end: &Append| {
         end.conversation().is_some_and(|key| waiting.contains(key))
             || left.contains(&end.run_id.to_string())
@@ -73,7 +76,7 @@ pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appen
     if !items.is_empty() {
         failpoint::pass("project.transcript").await?;
     }
-    write_transcripts(tx, items).await?;
+    write_transcripts(tx, items, last_sequences).await?;
     failpoint::pass("succession.before_next").await?;
     let mut next_runs = HashMap::new();
     for end in written.iter().filter(|end| is_awaited(end)) {
@@ -103,6 +106,13 @@ async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreErr
     let audits = appends.iter().flat_map(|append| &append.audits);
     crate::audit::insert(tx, audits.chain(&refusals)).await?;
     crate::artifacts::bind(tx, appends).await
+}
+
+/// Conversations of the messages of these runs.
+fn transcript_keys<'a>(ends: &[&'a Append]) -> impl Iterator<Item = &'a str> {
+    let ends = ends.iter().filter_map(|end| end.terminal.as_ref());
+    let items = ends.flat_map(|end| &end.transcript);
+    items.map(|item| item.conversation_key.as_str())
 }
 
 /// Transcript items added by the end of a run.

@@ -1,15 +1,13 @@
 //! A new run and its first attempt.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::generation::ConversationGeneration;
 use domain::trace::TraceParent;
 use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId};
-use serde_json::value::RawValue;
 use uuid::Uuid;
 
-use crate::part_text::SharedParts;
+use crate::part_text::{SharedParts, StoredText};
 
 /// The row of a new run.
 #[derive(Clone, Debug)]
@@ -31,9 +29,10 @@ pub struct NewRun {
     pub endpoint_id: EndpointId,
     pub deadline_at: i64,
     /// The frozen agent specification, as JSON.
-    pub agent_spec: Arc<str>,
-    /// The complete authorization snapshot; its hash covers all of it.
-    pub snapshot: Arc<str>,
+    pub agent_spec: StoredText,
+    /// The authorization snapshot.
+    pub snapshot: StoredText,
+    /// Hash of the complete snapshot.
     pub snapshot_sha256: String,
     /// Parts of these texts and of the run's contexts that are shared with other runs.
     pub shared: SharedParts,
@@ -57,7 +56,7 @@ pub struct FirstAttempt {
     /// Duration of the owner's lease, from the commit on.
     pub lease: Duration,
     /// The context as sent.
-    pub context: Arc<RawValue>,
+    pub context: StoredText,
 }
 
 impl FirstAttempt {

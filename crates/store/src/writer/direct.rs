@@ -102,8 +102,8 @@ impl OpenTransaction for PostgresDirect {
 /// The direct connection, and the reads kept between its transactions.
 pub(super) struct DirectCommits {
     connection: DirectConnection,
-    /// Reads of the last direct transaction, with their database version.
-    cached_reads: Mutex<(i64, TxCache)>,
+    /// Reads of the last direct transaction, with their database version, if it is known.
+    cached_reads: Mutex<(Option<i64>, TxCache)>,
 }
 
 impl DirectCommits {
@@ -177,7 +177,8 @@ impl DirectCommits {
                 let Some(session) = slot.begin().await else {
                     return Ok((0..batch.len()).collect());
                 };
-                let applied = self.apply(&session, batch, &batch_plan).await;
+                // Boxed, as are the steps of a batch: the transaction is as large as its largest step.
+                let applied = Box::pin(self.apply(&session, batch, &batch_plan)).await;
                 let is_usable = match &applied {
                     Ok(_) => true,
                     Err(error) => session.roll_back(error).await,
@@ -207,8 +208,7 @@ impl DirectCommits {
     ) -> Result<HashSet<usize>, StoreError> {
         // Read inside the transaction, so no other connection can write between the check and the reads.
         let version = tx.version()?;
-        let cached_reads = version.map(|version| self.take_cached_reads(version));
-        let mut tx_cache = cached_reads.unwrap_or_default();
+        let mut tx_cache = self.take_cached_reads(version);
         let (events, others) = (&batch_plan.events, &batch_plan.others);
         let items = events.iter().chain(others).map(|index| &*batch[*index]);
         LockSet::of(items).hold(tx).await?;
@@ -217,29 +217,27 @@ impl DirectCommits {
         }
         failpoint::pass("writer.before_commit").await?;
         tx.commit().await?;
-        if let Some(version) = version {
-            // Cached only after the commit: a rolled-back read may have seen rows that never existed.
-            *self.cached_reads() = (version, tx_cache);
-        }
+        // Cached only after the commit: a rolled-back read may have seen rows that never existed.
+        *self.cached_reads() = (version, tx_cache);
         let left = batch_plan.alone.iter();
         let left = left.chain(&batch_plan.further_events);
         Ok(left.chain(&batch_plan.after).copied().collect())
     }
 
     // Valid after a panic: each change replaces the full value.
-    fn cached_reads(&self) -> MutexGuard<'_, (i64, TxCache)> {
+    fn cached_reads(&self) -> MutexGuard<'_, (Option<i64>, TxCache)> {
         self.cached_reads
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The cached reads, unless another connection has written since. Direct work changes no agents.
-    fn take_cached_reads(&self, version: i64) -> TxCache {
+    /// The cached reads, outdated if another connection may have written since. Direct work changes no agents.
+    fn take_cached_reads(&self, version: Option<i64>) -> TxCache {
         let (at, cached_reads) = std::mem::take(&mut *self.cached_reads());
-        if at == version {
+        if version.is_some() && at == version {
             cached_reads
         } else {
-            TxCache::default()
+            cached_reads.outdated()
         }
     }
 }
