@@ -11,7 +11,8 @@ use protocol::JsonObject;
 use protocol::admin::AgentSpec;
 use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
-use protocol::resources::{StateScope, ToolResource};
+use protocol::message::Message;
+use protocol::resources::{AgentResources, StateScope, ToolResource};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use store::{ScopeState, SharedParts, StateAccess, StoreError, StoredText, sha256_hex};
@@ -38,7 +39,8 @@ pub(super) struct ContextInputs<'a> {
     pub(super) arrived_at: i64,
     pub(super) deadline_at: i64,
     pub(super) trace: RunTrace,
-    pub(super) wants_static_refs: bool,
+    /// Empty, unless the runner wants them.
+    pub(super) static_refs: JsonObject,
 }
 
 /// A context without position and state, with its stored form.
@@ -46,6 +48,7 @@ pub(super) struct PreparedContext {
     frame: ContextFrame,
     before: StoredText,
     after: StoredText,
+    shared: SharedParts,
 }
 
 /// A complete context.
@@ -97,6 +100,7 @@ impl ContextWriter {
         Some(PreparedContext {
             before: shared.apart(frame.before()),
             after: shared.apart(frame.after()),
+            shared: shared.clone(),
             frame,
         })
     }
@@ -114,12 +118,13 @@ impl ContextWriter {
             frame,
             before,
             after,
+            shared,
         } = prepared;
         incomplete.is_empty().then(|| {
             let members = self.members(frame, snapshot, position, state);
             FilledContext {
                 sent: frame.with(&members).into(),
-                stored: StoredText::joined([before, &StoredText::from(members), after]),
+                stored: StoredText::joined([before, &shared.apart(&members), after]),
             }
         })
     }
@@ -146,14 +151,9 @@ impl ContextWriter {
 
     fn frame(&self, inputs: &ContextInputs<'_>, state_incomplete: Vec<StateScope>) -> ContextFrame {
         let snapshot = inputs.snapshot;
-        let static_refs = if inputs.wants_static_refs {
-            static_refs(inputs.spec, snapshot, inputs.event)
-        } else {
-            JsonObject::new()
-        };
         ContextFrame::of(ContextParts {
             snapshot_sha256: inputs.snapshot_sha256,
-            static_refs,
+            static_refs: inputs.static_refs.clone(),
             locale: RunLocale::of(inputs.event, inputs.spec),
             event: inputs.event,
             event_seq: None,
@@ -205,20 +205,19 @@ fn run_state(scopes: &[ScopeState]) -> (AgentRunState, Vec<StateScope>) {
     (state, incomplete)
 }
 
-/// Hashes of the parts of a context that runs share while the agent and its grants are unchanged.
-fn static_refs(
+/// Hashes of the parts of a context that runs share while the agent and its grants are unchanged. `prompt`: the
+/// event's own prompt, if the run may read it.
+pub(super) fn static_refs(
     spec: &AgentSpec,
-    snapshot: &AuthorizationSnapshot,
-    event: &EventEnvelope,
+    resources: &AgentResources,
+    prompt: Option<&[Message]>,
 ) -> JsonObject {
-    let adapter = event.adapter.as_ref();
-    let prompt = adapter.filter(|_| snapshot.available_apis.prompt_get);
-    let policy = json!({"config": spec.config, "prompt": prompt.map(|adapter| &adapter.prompt)});
-    let tools = canonical_json(&snapshot.resources.tools);
+    let policy = json!({"config": spec.config, "prompt": prompt});
+    let tools = canonical_json(&resources.tools);
     [
         ("prompt_policy", canonical_json(&policy)),
         ("tool_schemas", tools),
-        ("resource_manifest", canonical_json(&*snapshot.resources)),
+        ("resource_manifest", canonical_json(resources)),
     ]
     .into_iter()
     .map(|(name, text)| {
@@ -226,6 +225,16 @@ fn static_refs(
         (name.to_owned(), format!("sha256:{hash}").into())
     })
     .collect()
+}
+
+/// The prompt of an event, if the run may read it.
+pub(super) fn readable_prompt<'a>(
+    snapshot: &AuthorizationSnapshot,
+    event: &'a EventEnvelope,
+) -> Option<&'a [Message]> {
+    let adapter = event.adapter.as_ref();
+    let adapter = adapter.filter(|_| snapshot.available_apis.prompt_get);
+    adapter.map(|adapter| adapter.prompt.as_slice())
 }
 
 /// True when the descriptions and schemas of these tools exceed `LARGE_BYTES`.

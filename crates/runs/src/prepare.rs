@@ -5,6 +5,7 @@ use std::sync::Arc;
 use domain::manifest::resume_window;
 use domain::normalize::ExpectedOutput;
 use domain::run::{Failure, FailureCode, Run};
+use protocol::JsonObject;
 use protocol::admin::{AgentSpec, DeltaMode};
 use protocol::event::EventEnvelope;
 use protocol::id::{RunId, WorkspaceId};
@@ -13,7 +14,7 @@ use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{EndpointAddress, SharedParts, StoreError};
 
-use crate::context::{ContextInputs, ContextWriter};
+use crate::context::{ContextInputs, ContextWriter, readable_prompt, static_refs};
 use crate::deps::RunDeps;
 use crate::grant::read_snapshot;
 use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
@@ -82,7 +83,15 @@ impl Preparer {
             arrived_at,
             deadline_at: run.deadline_at,
             trace: trace_of(&run),
-            wants_static_refs,
+            static_refs: if wants_static_refs {
+                static_refs(
+                    &spec,
+                    &snapshot.resources,
+                    readable_prompt(&snapshot, &event),
+                )
+            } else {
+                JsonObject::new()
+            },
         };
         let context = self.context.write(context_inputs, position);
         let dispatch = PreparedDispatch {

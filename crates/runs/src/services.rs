@@ -71,7 +71,7 @@ impl Services {
         let decider = Arc::new(Decider {
             deps: shared(),
             context: context.clone(),
-            agents: AgentCache::default(),
+            agents: AgentCache::new(&deps.limits),
             recent: RecentCandidates::default(),
         });
         let interrupts = Interrupts { deps: shared() };

@@ -42,7 +42,9 @@ pub(crate) async fn apply(
     let ingested = Box::pin(ingest_batch(tx, &ingests, tx_cache)).await?;
     let mut ingested = ingested.into_iter();
     let mut ended = Box::pin(end_all(tx, &ends)).await?.into_iter();
-    let mut dispatched = Box::pin(dispatch_all(tx, &dispatches)).await?.into_iter();
+    let mut dispatched = Box::pin(dispatch_all(tx, &dispatches, tx_cache))
+        .await?
+        .into_iter();
     note_all(tx, &outcomes).await?;
     audit::insert(tx, audits).await?;
     audit::end_all(tx, &audited).await?;

@@ -9,8 +9,10 @@ use secrets::digest::sha256_hex;
 
 /// Encloses the hash of a part.
 pub(crate) const MARK: char = '\u{1}';
-/// Minimum size of a part: marks and rows of a shared part cost about 200 bytes.
-const MIN_PART_BYTES: usize = 512;
+/// Minimum size of a part. A mark takes 66 bytes.
+const MIN_PART_BYTES: usize = 192;
+/// Minimum size of a part that is deleted with the contexts that use it. Each use has a row of about 200 bytes.
+pub(crate) const MIN_DELETED_BYTES: usize = 512;
 
 /// Candidate parts in the stored texts of a run. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -28,14 +30,6 @@ pub(crate) struct SharedPart {
 pub struct StoredText {
     pub(crate) text: String,
     pub(crate) named: Vec<Arc<SharedPart>>,
-}
-
-impl From<String> for StoredText {
-    /// A text without parts.
-    fn from(text: String) -> Self {
-        let named = Vec::new();
-        Self { text, named }
-    }
 }
 
 impl StoredText {
@@ -57,7 +51,7 @@ impl Default for SharedParts {
 }
 
 impl SharedParts {
-    /// Keeps the texts of at least 512 bytes.
+    /// Keeps the texts of at least 192 bytes.
     pub fn of(texts: impl IntoIterator<Item = String>) -> Self {
         let worth = texts
             .into_iter()

@@ -11,6 +11,7 @@ use crate::new_run::{Begin, RunEvent, RunRow, candidates, insert_runs};
 use crate::shared_parts::StoredParts;
 use crate::sql::Sql;
 use crate::steering::drop_unpulled;
+use crate::tx_cache::TxCache;
 
 impl std::fmt::Debug for Promotion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,7 +45,9 @@ impl Promotion {
                     at: end.at,
                 };
                 let (run, begin) = (&run, &Begin::Queued);
-                let parts = StoredParts::find(tx, [&run.shared].into_iter()).await?;
+                let parts =
+                    StoredParts::find(tx, [&run.shared].into_iter(), &mut TxCache::default())
+                        .await?;
                 insert_runs(tx, &[RunRow { event, run, begin }], &parts).await?;
             }
         }

@@ -115,7 +115,7 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
             at: self.at,
         };
         let (run, begin) = (&*run, &begin);
-        let parts = StoredParts::find(tx, [&run.shared].into_iter()).await?;
+        let parts = StoredParts::find(tx, [&run.shared].into_iter(), tx_cache).await?;
         insert_runs(tx, &[RunRow { event, run, begin }], &parts).await?;
         let retried = Retried::Created(run.id);
         Ok(RetryOutcome { retried, effects })

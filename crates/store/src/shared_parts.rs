@@ -15,9 +15,10 @@ use crate::entity::shared_parts;
 use crate::error::StoreError;
 use crate::mutation::Mutation;
 use crate::page::ReadBudget;
-use crate::part_text::{MARK, SharedPart, SharedParts, StoredText};
+use crate::part_text::{MARK, MIN_DELETED_BYTES, SharedPart, SharedParts, StoredText};
 use crate::repositories::RetentionRepository;
 use crate::sql::{Sql, executed, padded, returned};
+use crate::tx_cache::TxCache;
 use secrets::digest::sha256_hex;
 
 /// An unused part is deleted after this time.
@@ -42,11 +43,15 @@ impl<'a> NamedParts<'a> {
         }
     }
 
-    /// Adds the parts of a text pruned with the run's ledger.
+    /// Adds the parts of a text pruned with the run's ledger. Small parts stay.
     pub(crate) fn add_pruned(&mut self, apart: &'a StoredText, run: RunId) {
         for part in &apart.named {
-            self.parts.entry(&part.sha256).or_insert((part, false));
-            self.uses.push((&part.sha256, run));
+            let is_deleted = part.text.len() >= MIN_DELETED_BYTES;
+            let unknown = self.parts.entry(&part.sha256);
+            unknown.or_insert((part, !is_deleted));
+            if is_deleted {
+                self.uses.push((&part.sha256, run));
+            }
         }
     }
 
@@ -90,8 +95,12 @@ impl StoredParts {
     pub(crate) async fn find<'a>(
         tx: &impl Sql,
         parts: impl Iterator<Item = &'a SharedParts> + Send,
+        tx_cache: &mut TxCache,
     ) -> Result<Self, StoreError> {
         let hashes: BTreeSet<_> = parts.flat_map(SharedParts::hashes).collect();
+        let (kept, unknown): (Vec<_>, Vec<_>) = hashes
+            .into_iter()
+            .partition(|sha256| tx_cache.kept_parts.contains(*sha256));
         let lock = match tx.backend() {
             DbBackend::Postgres => " FOR KEY SHARE OF p",
             _ => "",
@@ -99,12 +108,18 @@ impl StoredParts {
         let find = format!(
             "SELECT p.sha256, p.is_kept FROM rows, shared_parts p WHERE p.sha256 = ?1{lock}"
         );
-        let hashes = hashes.into_iter().map(|sha256| [sha256.into()]).collect();
-        let found = returned(tx, hashes, &find).await?;
-        let found = found
-            .iter()
-            .map(|row| Ok((row.text("sha256")?, row.flag("is_kept")?)));
-        found.collect::<Result<_, _>>().map(Self)
+        let unknown = unknown.into_iter().map(|sha256| [sha256.into()]);
+        let found = returned(tx, unknown.collect(), &find).await?;
+        let mut stored: HashMap<_, _> =
+            kept.into_iter().map(|one| (one.to_owned(), true)).collect();
+        for row in found {
+            let (sha256, is_kept) = (row.text("sha256")?, row.flag("is_kept")?);
+            if is_kept {
+                tx_cache.note_kept_part(&sha256);
+            }
+            stored.insert(sha256, is_kept);
+        }
+        Ok(Self(stored))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Read cache of one transaction, shared by its items.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use protocol::id::WorkspaceId;
@@ -9,6 +9,8 @@ use crate::model::registry::Candidate;
 
 /// Maximum workspaces with earlier candidates. Beyond it all are dropped.
 const MAX_EARLIER: usize = 256;
+/// Maximum hashes of kept parts. Beyond it all are dropped, and found again.
+const MAX_KEPT_PARTS: usize = 4096;
 
 /// Rows read by one item and reused by later ones. Items that may change these rows clear it.
 #[derive(Default)]
@@ -18,6 +20,8 @@ pub struct TxCache {
     /// Candidates of earlier transactions. An equal read returns the earlier value: its address proves to the decision
     /// that no agent has changed.
     pub(crate) earlier: HashMap<WorkspaceId, Arc<[Candidate]>>,
+    /// Hashes of stored parts that no sweep deletes.
+    pub(crate) kept_parts: HashSet<String>,
 }
 
 impl TxCache {
@@ -31,6 +35,14 @@ impl TxCache {
         Self {
             candidates: HashMap::new(),
             earlier,
+            kept_parts: self.kept_parts,
         }
+    }
+
+    pub(crate) fn note_kept_part(&mut self, sha256: &str) {
+        if self.kept_parts.len() >= MAX_KEPT_PARTS {
+            self.kept_parts.clear();
+        }
+        self.kept_parts.insert(sha256.to_owned());
     }
 }

@@ -247,7 +247,7 @@ async fn restores_texts_with_shared_parts(bench: StoreFixture) {
         assert_eq!(inputs.unwrap().agent_spec, agent.spec_json);
     }
     let parts = count(&bench, "SELECT COUNT(*) FROM shared_parts").await;
-    assert!((2..=4).contains(&parts), "{parts}");
+    assert!((2..=6).contains(&parts), "{parts}");
 
     bench
         .tamper("UPDATE shared_parts SET text = text || ' '")

@@ -205,8 +205,13 @@ impl SharedGrants {
         }
     }
 
+    /// Returns the granted resources.
+    pub fn resources(&self) -> &AgentResources {
+        &self.resources
+    }
+
     /// Returns the texts that snapshots and contexts of all runs share.
-    pub fn shared_texts(&self) -> [String; 3] {
+    pub fn shared_texts(&self) -> [String; 5] {
         let texts = &self.texts;
         let mut granted = String::from("{");
         member(&mut granted, "operations", &texts.operations);
@@ -214,7 +219,14 @@ impl SharedGrants {
         // Adjacent, as in a snapshot. The piece begins after the brace.
         let granted = granted.split_off(1);
         let resources = canonical(&*self.resources);
-        [granted, texts.decisions.clone(), resources]
+        let available_apis = canonical(&self.available_apis);
+        [
+            granted,
+            texts.decisions.clone(),
+            texts.available_apis.clone(),
+            resources,
+            available_apis,
+        ]
     }
 
     /// Returns the canonical JSON of a snapshot built from these grants.

@@ -11,15 +11,16 @@ use domain::generation::GenerationStep;
 use domain::run::deadline;
 use domain::state::StateOwner;
 use domain::trace::RunTrace;
+use protocol::JsonObject;
 use protocol::event::MESSAGE_RECEIVED;
-use store::{Candidate, NewRun, RunnerRecord, SharedParts, sha256_hex};
+use store::{Candidate, NewRun, RunnerRecord, sha256_hex};
 
 use super::callable::{callable, peers_among, unavailable};
 use super::draft::RunDraft;
 use super::early_draft::RecentCandidates;
 use super::input::{DecisionInput, ParentContext};
-use crate::agent_cache::{AgentCache, CachedAgent};
-use crate::context::{ContextInputs, ContextWriter};
+use crate::agent_cache::{AgentCache, AgentGrants, CachedAgent};
+use crate::context::{ContextInputs, ContextWriter, readable_prompt, static_refs};
 use crate::deps::RunDeps;
 use crate::intake::IntakeError;
 
@@ -83,12 +84,13 @@ impl Decider {
         let agent = self.agents.get(winner, runner).ok_or_else(|| {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;
-        let (snapshot, snapshot_text, shared) =
+        let (snapshot, snapshot_text, grants) =
             self.authorize(input, winner, runner, &agent, candidates, step);
         let max_ms = i64::try_from(self.deps.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
         let timeout = agent.frozen.config.get(domain::form::TIMEOUT);
         let deadline_at = deadline(timeout, self.deps.clock.now_ms(), max_ms);
         let parent = input.parent.as_ref();
+        let shared = &grants.shared;
         let row = NewRun {
             id: input.run_id,
             trace_parent: input.trace_parent,
@@ -105,7 +107,13 @@ impl Decider {
             agent_spec: shared.apart(&agent.frozen_json),
             snapshot_sha256: sha256_hex(snapshot_text.as_bytes()),
             snapshot: shared.apart(&snapshot_text),
-            shared,
+            shared: shared.clone(),
+        };
+        let wants_static_refs = agent.manifest.context.wants_static_context_refs;
+        let static_refs = match readable_prompt(&snapshot, &input.event) {
+            _ if !wants_static_refs => JsonObject::new(),
+            None => grants.static_refs.clone(),
+            prompt => static_refs(&agent.frozen, &snapshot.resources, prompt),
         };
         let context_inputs = ContextInputs {
             snapshot: &snapshot,
@@ -115,9 +123,9 @@ impl Decider {
             arrived_at: input.arrived_at,
             deadline_at: row.deadline_at,
             trace: RunTrace::of(row.id, row.trace_parent),
-            wants_static_refs: agent.manifest.context.wants_static_context_refs,
+            static_refs,
         };
-        let context = self.context.prepare(&context_inputs, &row.shared);
+        let context = self.context.prepare(&context_inputs, shared);
         // A retry gets a run of its own.
         let is_steerable = agent.manifest.capabilities.steering
             && input.retry_of.is_none()
@@ -137,7 +145,7 @@ impl Decider {
         })
     }
 
-    /// The frozen rights of the run, as a value and as text, and the texts that it shares with other runs.
+    /// The frozen rights of the run, as a value and as text, and the grants that it shares with other runs.
     fn authorize(
         &self,
         input: &DecisionInput,
@@ -146,7 +154,7 @@ impl Decider {
         agent: &CachedAgent,
         candidates: &[Candidate],
         step: GenerationStep,
-    ) -> (AuthorizationSnapshot, String, SharedParts) {
+    ) -> (AuthorizationSnapshot, String, Arc<AgentGrants>) {
         let event = &input.event;
         let conversation = conversation_of(event);
         let peers = peers_among(winner, candidates);
@@ -174,9 +182,9 @@ impl Decider {
                 subject: event.subject.as_ref(),
             },
         };
-        let (granted, shared) = agent.grant(&self.deps.catalog.load_full(), &subject);
-        let snapshot = granted.snapshot(&subject);
-        let text = granted.text_of(&snapshot);
-        (snapshot, text, shared)
+        let grants = agent.grant(&self.deps.catalog.load_full(), &subject);
+        let snapshot = grants.granted.snapshot(&subject);
+        let text = grants.granted.text_of(&snapshot);
+        (snapshot, text, grants)
     }
 }

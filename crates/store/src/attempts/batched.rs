@@ -11,11 +11,13 @@ use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
 use crate::part_text::StoredText;
 use crate::shared_parts::{NamedParts, StoredParts};
 use crate::sql::{Sql, executed, inserted, returned, text};
+use crate::tx_cache::TxCache;
 
 /// Moves runs into their first or next attempt.
 pub(crate) async fn dispatch_all(
     tx: &impl Sql,
     dispatches: &[&Dispatch],
+    tx_cache: &mut TxCache,
 ) -> Result<Vec<Dispatched>, StoreError> {
     let rows = dispatches.iter().map(|dispatch| {
         let begins = dispatch.begins();
@@ -42,7 +44,8 @@ pub(crate) async fn dispatch_all(
              RETURNING runs.id, runs.cancel_requested_at, runs.status_reason"
     );
     let moving = returned(tx, rows.collect(), &update);
-    let parts = StoredParts::find(tx, dispatches.iter().map(|dispatch| &dispatch.shared));
+    let parts = dispatches.iter().map(|dispatch| &dispatch.shared);
+    let parts = StoredParts::find(tx, parts, tx_cache);
     let (rows, parts) = tx.in_order(moving, parts).await?;
     let mut moved = HashMap::new();
     for row in rows {

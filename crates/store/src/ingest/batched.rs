@@ -54,8 +54,9 @@ pub(crate) async fn ingest_batch(
     if !events.is_empty() {
         // Before every other lock of the transaction, as in all replicas.
         let capacities = lock_capacities(tx, &events, unlocked.capacities).await?;
-        let facts = facts_of(tx, &events, tx_cache).await?;
-        let stored = decide_and_store(tx, &events, facts, capacities, rows).await?;
+        let mut facts = facts_of(tx, &events, tx_cache).await?;
+        let decisions = decide_all(&events, &mut facts, capacities);
+        let stored = store_decided(tx, &events, &facts, decisions, rows, tx_cache).await?;
         ingested.extend(indexes.into_iter().zip(stored));
     }
     Ok(ingested.into_values().collect())
@@ -88,17 +89,17 @@ async fn read_unlocked(
     })
 }
 
-async fn decide_and_store<'a>(
+async fn store_decided<'a>(
     tx: &impl Sql,
     events: &[&'a AnyIngest],
-    mut all_facts: Vec<DecisionFacts>,
-    capacities: HashMap<WorkspaceId, Capacities>,
+    all_facts: &'a [DecisionFacts],
+    mut decisions: Vec<EventDecision<AnyEffects>>,
     mut rows: Rows<'a>,
+    tx_cache: &mut TxCache,
 ) -> Result<Vec<DecidedEvent>, StoreError> {
-    let mut decisions = decide_all(events, &mut all_facts, capacities);
-    let parts = dispatch_started(tx, events, &mut decisions).await?;
+    let parts = dispatch_started(tx, events, &mut decisions, tx_cache).await?;
     let (mut stored, mut uncounted) = (Vec::with_capacity(events.len()), Vec::new());
-    for ((event, facts), decision) in events.iter().zip(&all_facts).zip(decisions) {
+    for ((event, facts), decision) in events.iter().zip(all_facts).zip(decisions) {
         let position = facts.position.as_ref();
         let mut ingested = rows.gather(tx, event, decision.plan, position).await?;
         if ingested == Ingested::Refused {
@@ -142,6 +143,7 @@ async fn dispatch_started(
     tx: &impl Sql,
     events: &[&AnyIngest],
     decisions: &mut [EventDecision<AnyEffects>],
+    tx_cache: &mut TxCache,
 ) -> Result<StoredParts, StoreError> {
     let scopes = decisions.iter_mut();
     let scopes = scopes.map(|decision| decision.context_scopes.take());
@@ -155,7 +157,7 @@ async fn dispatch_started(
             IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } => Some(&run.shared),
             IngestPlan::Refuse | IngestPlan::Keep { .. } | IngestPlan::Absorb { .. } => None,
         });
-    let parts = StoredParts::find(tx, parts);
+    let parts = StoredParts::find(tx, parts, tx_cache);
     let (states, parts) = tx.in_order(context_states(tx, &scopes), parts).await?;
     for (index, state) in started.into_iter().zip(states) {
         let decision = &mut decisions[index];
