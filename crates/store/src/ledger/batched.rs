@@ -7,6 +7,7 @@ use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::Value;
 
+use super::lines::stored_lines;
 use crate::async_runs::{accept_calls, refuse_overtaken};
 use crate::conversation::{lock_runs, lock_transcripts, waiting_among};
 use crate::error::{StoreError, signed};
@@ -208,7 +209,7 @@ async fn insert_segments(tx: &impl Sql, appends: &[&Append]) -> Result<(), Store
             text(append.run_id),
             signed(append.from + 1).into(),
             signed(append.to).into(),
-            append.lines.as_str().into(),
+            stored_lines(append.run_id, &append.lines).into(),
             append.at.into(),
         ]
     });

@@ -1,11 +1,14 @@
 //! Ledger reads: bounded lists of events and rejections.
 
+use std::borrow::Cow;
+
 use protocol::id::RunId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use crate::entity::{run_rejections, run_segments};
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
+use crate::part_text::MARK;
 use crate::repositories::RunRepository;
 use crate::sql::Sql;
 
@@ -53,7 +56,7 @@ impl LineBuffer {
         self.is_full
     }
 
-    fn extend<'a>(&mut self, lines: impl Iterator<Item = (u64, &'a str)>) {
+    fn extend<'a>(&mut self, lines: impl Iterator<Item = (u64, Cow<'a, str>)>) {
         for (sequence, text) in lines {
             // The first line always fits, or a reader of a large event would never advance.
             let fits = self.lines.is_empty() || text.len() <= self.remaining_bytes;
@@ -62,7 +65,7 @@ impl LineBuffer {
                 return;
             }
             self.remaining_bytes = self.remaining_bytes.saturating_sub(text.len());
-            let text = text.to_owned();
+            let text = text.into_owned();
             self.lines.push(LedgerRow { sequence, text });
             self.is_full = self.lines.len() == self.limit;
         }
@@ -71,10 +74,44 @@ impl LineBuffer {
 
 fn numbered(
     segment: &run_segments::Model,
-) -> Result<impl Iterator<Item = (u64, &str)>, StoreError> {
+) -> Result<impl Iterator<Item = (u64, Cow<'_, str>)>, StoreError> {
     let column = "run_segments.first_sequence";
     let first = unsigned(column, &segment.run_id, segment.first_sequence)?;
-    Ok((first..).zip(segment.payload.lines()))
+    let head = head_of(&segment.run_id);
+    let lines = segment.payload.lines();
+    Ok((first..).zip(lines.map(move |line| restored(&head, line))))
+}
+
+/// First member of each event as JSON. Its row names the run, so stored lines have a mark instead.
+fn head_of(run: &str) -> String {
+    format!("{{\"run_id\":\"{run}\",")
+}
+
+/// Bytes of a head without the mark that replaces it.
+const HEAD_BYTES: usize = 48;
+
+/// Events of a run as they are stored.
+pub(super) fn stored_lines(run: RunId, lines: &str) -> String {
+    let head = head_of(&run.to_string());
+    let mut stored = String::with_capacity(lines.len());
+    for line in lines.split_inclusive('\n') {
+        match line.strip_prefix(&head) {
+            Some(rest) => {
+                stored.push(MARK);
+                stored.push_str(rest);
+            }
+            None => stored.push_str(line),
+        }
+    }
+    stored
+}
+
+fn restored<'a>(head: &str, line: &'a str) -> Cow<'a, str> {
+    match line.strip_prefix(MARK) {
+        Some(rest) => [head, rest].concat().into(),
+        // Of an older gateway.
+        None => line.into(),
+    }
 }
 
 impl RunRepository<'_> {
@@ -191,15 +228,34 @@ impl RunRepository<'_> {
         bytes: usize,
         budget: ReadBudget<'_>,
     ) -> Result<(), StoreError> {
-        let sql = "SELECT CAST(coalesce(sum(octet_length(payload)), 0) AS BIGINT) AS bytes FROM run_segments \
-                   WHERE run_id = $1 AND last_sequence > $2 AND first_sequence < $3";
+        let sql = format!(
+            "SELECT CAST(coalesce(sum(octet_length(payload) \
+             + {HEAD_BYTES} * (last_sequence - first_sequence + 1)), 0) AS BIGINT) AS bytes FROM run_segments \
+             WHERE run_id = $1 AND last_sequence > $2 AND first_sequence < $3"
+        );
         let values = vec![
             run.to_string().into(),
             signed(after).into(),
             signed(before).into(),
         ];
-        let found = self.db.readers.query_sql(sql.to_owned(), values).await?;
+        let found = self.db.readers.query_sql(sql, values).await?;
         let all = found.first().map_or(Ok(0), |row| row.number("bytes"))?;
         budget.take(usize::try_from(all).unwrap_or(0).min(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn restores_lines_without_their_run() {
+        let id: uuid::Uuid = uuid::Uuid::from_u128(7);
+        let line = format!("{{\"run_id\":\"{id}\",\"sequence\":1}}");
+        let stored = stored_lines(RunId(id), &format!("{line}\nolder\n"));
+        assert_eq!(stored.len(), line.len() - HEAD_BYTES + "\nolder\n".len());
+        let head = head_of(&id.to_string());
+        let lines: Vec<_> = stored.lines().map(|line| restored(&head, line)).collect();
+        assert_eq!(lines, [line.as_str(), "older"]);
     }
 }
