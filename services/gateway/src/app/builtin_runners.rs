@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use http::HeaderMap;
 use protocol::admin::{DeltaMode, EndpointMode, EndpointSpec};
+use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{EffectSource, ToolEffect};
-use runner_kit::Runner;
+use runner_kit::{ResultStream, RunHandle, Runner};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -81,6 +82,21 @@ pub(crate) struct BuiltinServers {
     addresses: Vec<SocketAddr>,
 }
 
+/// A runner in the process of the gateway. It ends with the gateway, so no run of it can be resumed.
+struct InProcess(Arc<dyn Runner>);
+
+impl Runner for InProcess {
+    fn manifest(&self) -> AgentRunnerManifest {
+        let mut manifest = self.0.manifest();
+        manifest.capabilities.resumable = false;
+        manifest
+    }
+
+    fn run(&self, run: RunHandle) -> ResultStream {
+        self.0.run(run)
+    }
+}
+
 impl BuiltinServers {
     /// Starts the servers and declares them as endpoints and tool servers.
     pub(crate) async fn start(
@@ -124,7 +140,8 @@ impl BuiltinServers {
     ) -> anyhow::Result<SocketAddr> {
         // A new secret for each start: both sides are in this process.
         let secret = SigningSecret::generate();
-        let served = self.servers.serve_runners(name, vec![runner], &secret);
+        let runners: Vec<Arc<dyn Runner>> = vec![Arc::new(InProcess(runner))];
+        let served = self.servers.serve_runners(name, runners, &secret);
         let address = served.await?;
         declared.endpoints.push(EndpointSpec {
             name: name.to_owned(),
