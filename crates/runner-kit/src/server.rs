@@ -186,8 +186,6 @@ async fn call_single_url(
                 .await
                 .map(IntoResponse::into_response)
         }
-        // No manifest of the kit is resumable.
-        EndpointAction::Resume => Ok(StatusCode::NOT_FOUND.into_response()),
     }
 }
 

@@ -23,7 +23,7 @@ use crate::stream::is_terminal;
 /// Ended runs that a gateway may resume. Full: the oldest are dropped.
 const ENDED_RUNS: usize = 1024;
 /// Bytes of their results.
-const ENDED_BYTES: usize = 32 * 1024 * 1024;
+const ENDED_BYTES: usize = 8 * 1024 * 1024;
 
 /// Run whose results outlive a connection.
 #[derive(Debug)]
