@@ -450,7 +450,7 @@ mod tests {
             of("capabilities", true),
             ["event_context", "self_managed_context"]
         );
-        assert_eq!(of("capabilities", false).len(), 10);
+        assert_eq!(of("capabilities", false).len(), 11);
         assert_eq!(of("context", false), ["supports_history_search"]);
         assert_eq!(of("context", true).len(), 4);
         let nothing = stored["permissions"].as_object().unwrap().values();

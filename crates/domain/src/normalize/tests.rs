@@ -1129,6 +1129,7 @@ fn stored_results_restore_text_and_numbers() {
         usage: None,
         is_changed: false,
     });
-    let verdict = other.validate(delta("two ", 1).as_bytes(), NOW);
+    let changed = delta("two ", 1);
+    let verdict = other.validate(changed.as_bytes(), NOW);
     assert_eq!(name(verdict), "fail runner.protocol_violation");
 }

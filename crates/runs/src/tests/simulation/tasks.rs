@@ -97,7 +97,9 @@ impl Gateway {
             live.request_cancel(at);
         }
         let task = new_task(net, live, run);
-        self.drive(net, task, Driver::restore);
+        self.drive(net, task, |driver| {
+            driver.restore();
+        });
     }
 
     /// Ends a run whose lease this gateway has taken.
