@@ -101,6 +101,11 @@ impl EgressError {
         }
     }
 
+    /// True when no process listens at the address.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Connect(cause) if cause.kind == Some(ErrorKind::ConnectionRefused))
+    }
+
     /// True when no connection was established, so that nothing was sent.
     pub fn is_connect(&self) -> bool {
         matches!(self, Self::Connect(_))

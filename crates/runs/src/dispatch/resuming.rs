@@ -12,11 +12,14 @@ use super::{DispatchOutcome, Dispatcher, RunnerCall, outcome_of};
 use crate::grant::Grant;
 use crate::inputs::PreparedDispatch;
 use crate::live::LiveRun;
-use runner_client::Answer;
+use runner_client::{Answer, StartError};
 use telemetry::metrics;
 
 /// Pause before a repeated resume.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+
+/// Consecutive refused connections that prove the loss of the runner's process, and of its runs.
+const REFUSALS: u32 = 5;
 
 /// A lost connection to a resumable runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +65,7 @@ impl Dispatcher {
         let until = lost.at + prepared.resume_window.unwrap_or_default();
         let mut pauses = lost.is_repeated;
         let mut last_error = None;
+        let mut refusals = 0;
         loop {
             if std::mem::replace(&mut pauses, true) {
                 tokio::select! {
@@ -128,7 +132,14 @@ impl Dispatcher {
             metrics::dispatch_attempted(failure.code.as_str());
             self.record(run.id, attempt, failure.code.as_str(), status)
                 .await?;
+            // A proxy may answer for the runner between two refusals; an open circuit sends nothing.
+            refusals = match &error {
+                StartError::Unreachable(error) if error.is_refused() => refusals + 1,
+                StartError::CircuitOpen { .. } => refusals,
+                _ => 0,
+            };
             let failure = match after_failed_resume(&error) {
+                ResumeDecision::Repeat if refusals >= REFUSALS => runner_without_run(),
                 ResumeDecision::Repeat => {
                     tracing::info!(
                         run.id = %run.id, runner.id = %run.runner_id, attempt,
