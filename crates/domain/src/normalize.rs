@@ -38,7 +38,7 @@ pub use bounds::TruncatedPart;
 pub use ending::ExpectedOutput;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{ERROR_RESPONSE, Reason, Rejection, is_extension, unknown_type_advice};
-pub use replay::{EarlierVerdict, StoredResult};
+pub use replay::{EarlierVerdict, ResultReplay, StoredResult};
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 

@@ -26,7 +26,7 @@ use runner_client::Answer;
 use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, silence_at};
 use source::{AppendedSource, ResultInput};
 
-pub(crate) use machine::RelayMachine;
+pub(crate) use machine::{RelayMachine, after_stored, resumable};
 pub(crate) use restored::RestoredRun;
 pub(crate) use steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
 
@@ -116,10 +116,10 @@ impl Relayer {
             _trailing_body: trailing_body,
         };
         let silence = limits.silence;
-        let mut machine =
-            RelayMachine::new(run, validator, source, silence, Instant::now()).after(&stored);
+        let mut machine = RelayMachine::new(run, validator, source, silence, Instant::now());
+        machine = after_stored(machine, &stored);
         if prepared.resume_window.is_some() {
-            machine = machine.resumable();
+            machine = resumable(machine);
         }
         // By reference: a future would hold these values twice, as arguments and while it is awaited.
         let cause = shell.drive(&mut machine, &mut input).await?;

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use axum::body::{BodyDataStream, Bytes};
 use axum::extract::{FromRequest, Request};
 use futures_util::StreamExt as _;
+use http::StatusCode;
 use http::request::Parts;
 use protocol::api_key::KeyRole;
 use protocol::id::{ApiKeyId, WorkspaceId};
@@ -130,7 +131,7 @@ impl RunAccess {
                 let current = grants.find_grant(self.grant.run.id).await?;
                 Err(match current {
                     Some(current) if grants.has_moved(self.grant.attempt, &current).await? => {
-                        ApiError::run_moved()
+                        run_moved()
                     }
                     Some(_) | None => AbortReason::Ended.into(),
                 })
@@ -193,4 +194,11 @@ impl StreamedBody {
     pub async fn discard_body(&mut self) {
         discard_body(&mut self.frames).await;
     }
+}
+
+/// The token belongs to an earlier attempt of a live run.
+pub(crate) fn run_moved() -> ApiError {
+    let message = "another gateway has taken the run over, and this token is of the attempt before; wait for \
+                   the resume, and repeat the call with its token";
+    ApiError::new(StatusCode::UNAUTHORIZED, "run_moved", message)
 }

@@ -37,36 +37,41 @@ pub struct StoredResult<'r> {
     pub is_changed: bool,
 }
 
-impl ResultValidator<'_> {
+/// Restores the state of a validator from the earlier results of its run.
+pub struct ResultReplay<'v, 'a>(pub &'v mut ResultValidator<'a>);
+
+impl ResultReplay<'_, '_> {
     /// Replays one result to restore the state of the run. An accepted result counts regardless of time, limits and
     /// artifacts. A rejected result is counted without a strike. Returns the usage of the result.
-    pub fn replay(&mut self, number: u64, raw: &[u8], verdict: EarlierVerdict) -> Option<String> {
+    pub fn sent(self, number: u64, raw: &[u8], verdict: EarlierVerdict) -> Option<String> {
+        let validator = self.0;
         if verdict == EarlierVerdict::Rejected {
-            self.events += 1;
-            self.bytes = self.bytes.saturating_add(raw.len());
+            validator.events += 1;
+            validator.bytes = validator.bytes.saturating_add(raw.len());
             // The number stays taken, so that a repetition is a duplicate as before.
-            self.taken.accept(Some(number), raw, || 0);
-            self.tally.rejected += 1;
+            validator.taken.accept(Some(number), raw, || 0);
+            validator.tally.rejected += 1;
             return None;
         }
-        self.unbounded(|validator| validator.validate_event(raw, None))
+        unbounded(validator, |validator| validator.validate_event(raw, None))
     }
 
     /// Replays a result from the ledger, whose bytes as sent are not stored. The halves of a character that was split
     /// across two deltas are not restored. Returns the usage of the result.
-    pub fn replay_stored(&mut self, result: StoredResult<'_>) -> Option<String> {
+    pub fn stored(self, result: StoredResult<'_>) -> Option<String> {
+        let validator = self.0;
         let StoredResult {
             number, kind, data, ..
         } = result;
-        self.events += 1;
+        validator.events += 1;
         let usage_bytes = result.usage.map_or(0, |usage| usage.get().len());
         let bytes = data.get().len() + usage_bytes;
-        self.bytes = self.bytes.saturating_add(bytes);
-        let is_snapshot = self.messages.delta_mode() == DeltaMode::Snapshot
+        validator.bytes = validator.bytes.saturating_add(bytes);
+        let is_snapshot = validator.messages.delta_mode() == DeltaMode::Snapshot
             && kind == ResultType::MessageDelta.as_str();
         let content =
             (!result.is_changed && !is_snapshot).then(|| content_digest(kind, Some(data)));
-        let gap = self.taken.restore(number, content);
+        let gap = validator.taken.restore(number, content);
         let envelope = ResultEnvelope {
             run_id: Cow::Borrowed(""),
             kind: Cow::Borrowed(kind),
@@ -75,38 +80,45 @@ impl ResultValidator<'_> {
             sequence: None,
         };
         let raw = data.get().as_bytes();
-        self.unbounded(|validator| {
+        unbounded(validator, |validator| {
             validator.validate_payload(envelope, Some(number), gap, raw, None)
         })
     }
 
     /// Replays a rejected result. Its number stays taken, so that a repetition is a duplicate as before.
-    pub fn replay_rejected(&mut self, number: Option<u64>) {
-        self.events += 1;
-        self.tally.rejected += 1;
+    pub fn rejected(self, number: Option<u64>) {
+        let validator = self.0;
+        validator.events += 1;
+        validator.tally.rejected += 1;
         if let Some(number) = number {
-            self.taken.restore(number, None);
+            validator.taken.restore(number, None);
         }
     }
+}
 
-    /// Validates a result that was accepted before. Returns its usage.
-    fn unbounded<'r>(&mut self, validate: impl FnOnce(&mut Self) -> Verdict<'r>) -> Option<String> {
-        let limits = std::mem::replace(&mut self.limits, UNBOUNDED);
-        // The first validation checked the limits and uploads; both may have changed since.
-        let artifacts = self.artifacts.take();
-        let (strikes, is_numbered) = (self.strikes, std::mem::take(&mut self.is_numbered));
-        let verdict = validate(self);
-        (self.limits, self.artifacts) = (limits, artifacts);
-        (self.strikes, self.is_numbered) = (strikes, is_numbered);
-        self.count(&verdict);
-        match verdict {
-            Verdict::Accept(accepted) => {
-                // The run is still live, so this result has not ended it.
-                self.ended &= !matches!(accepted.effect, ResultEffect::End(_));
-                accepted.usage.map(|usage| usage.get().to_owned())
-            }
-            Verdict::Duplicate | Verdict::Reject(_) | Verdict::Fail(..) => None,
+/// Validates a result that was accepted before. Returns its usage.
+fn unbounded<'a, 'r>(
+    validator: &mut ResultValidator<'a>,
+    validate: impl FnOnce(&mut ResultValidator<'a>) -> Verdict<'r>,
+) -> Option<String> {
+    let limits = std::mem::replace(&mut validator.limits, UNBOUNDED);
+    // The first validation checked the limits and uploads; both may have changed since.
+    let artifacts = validator.artifacts.take();
+    let (strikes, is_numbered) = (
+        validator.strikes,
+        std::mem::take(&mut validator.is_numbered),
+    );
+    let verdict = validate(validator);
+    (validator.limits, validator.artifacts) = (limits, artifacts);
+    (validator.strikes, validator.is_numbered) = (strikes, is_numbered);
+    validator.count(&verdict);
+    match verdict {
+        Verdict::Accept(accepted) => {
+            // The run is still live, so this result has not ended it.
+            validator.ended &= !matches!(accepted.effect, ResultEffect::End(_));
+            accepted.usage.map(|usage| usage.get().to_owned())
         }
+        Verdict::Duplicate | Verdict::Reject(_) | Verdict::Fail(..) => None,
     }
 }
 

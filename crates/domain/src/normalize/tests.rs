@@ -742,7 +742,7 @@ fn replay_ignores_time_and_limits() {
                 4 => EarlierVerdict::Rejected,
                 _ => EarlierVerdict::Accepted,
             };
-            validator.replay(number, line.as_bytes(), verdict);
+            ResultReplay(&mut validator).sent(number, line.as_bytes(), verdict);
         }
         validator
     };
@@ -1093,7 +1093,7 @@ fn stored_results_restore_text_and_numbers() {
     let raw = |value: Value| RawValue::from_string(value.to_string()).unwrap();
     let chunk = |text: &str| raw(json!({"chunk": {"role": "assistant", "content": text}}));
     let mut store = |number, text, is_changed| {
-        validator.replay_stored(StoredResult {
+        ResultReplay(&mut validator).stored(StoredResult {
             number,
             kind: "message.delta",
             data: &chunk(text),
@@ -1103,7 +1103,7 @@ fn stored_results_restore_text_and_numbers() {
     };
     store(1, "one ", false);
     store(3, "three ", true);
-    validator.replay_rejected(Some(4));
+    ResultReplay(&mut validator).rejected(Some(4));
     let mut judge = |line: String| name(validator.validate(line.as_bytes(), NOW));
     assert_eq!(judge(delta("one ", 1)), "duplicate");
     // The ledger has other bytes, or none, so only the number counts.
@@ -1122,7 +1122,7 @@ fn stored_results_restore_text_and_numbers() {
     assert_eq!(validator.tally().gaps, 1);
     assert_eq!(validator.tally().rejected, 1);
     let mut other = numbered(&snapshot);
-    other.replay_stored(StoredResult {
+    ResultReplay(&mut other).stored(StoredResult {
         number: 1,
         kind: "message.delta",
         data: &chunk("one "),

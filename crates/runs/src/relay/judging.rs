@@ -3,8 +3,8 @@
 use std::collections::HashSet;
 
 use domain::normalize::{
-    EarlierVerdict, Reason, Rejection, ResultEffect, Verdict, announced_artifact, is_extension,
-    reports_failure, unknown_type_advice,
+    EarlierVerdict, Reason, Rejection, ResultEffect, ResultReplay, Verdict, announced_artifact,
+    is_extension, reports_failure, unknown_type_advice,
 };
 use domain::run::{Failure, FailureCode};
 use protocol::id::{RunId, WorkspaceId};
@@ -12,7 +12,7 @@ use protocol::result::ResultType;
 use store::{AuditEntry, ResumePoint};
 use uuid::Uuid;
 
-use super::machine::RelayMachine;
+use super::machine::{RelayMachine, disconnect};
 use super::reader::{Deviation, ResultReader, TooLarge};
 use super::steps::{RelayFacts, RelayOutput};
 use crate::ending::EndCause;
@@ -127,7 +127,7 @@ impl RelayMachine<'_> {
             let is_cut = failure.code == FailureCode::RunnerStreamTruncated;
             // A silent runner is attached already; a second connection would be as silent.
             if is_cut && self.is_resumable {
-                return self.disconnect();
+                return disconnect(self);
             }
             let failure = self.validator.explain(failure);
             self.conclude_with(failure);
@@ -231,7 +231,7 @@ impl RelayMachine<'_> {
         if announced_artifact(raw).is_some() {
             self.buffer.note_announced();
         }
-        let usage = self.validator.replay(number, raw, verdict);
+        let usage = ResultReplay(&mut self.validator).sent(number, raw, verdict);
         self.buffer.note_usage(usage);
         true
     }

@@ -147,29 +147,6 @@ impl<'a> RelayMachine<'a> {
         }
     }
 
-    /// The same relay of a runner that works on after a lost connection.
-    #[must_use]
-    pub(crate) fn resumable(mut self) -> Self {
-        self.is_resumable = true;
-        self.validator = self.validator.with_numbers();
-        // The next owner attaches to the runner; a wait for the end would only delay the stop.
-        if self.reader.is_some() {
-            self.outputs.push_back(RelayOutput::WatchRelease);
-        }
-        self
-    }
-
-    /// The same relay after results that are in the ledger.
-    #[must_use]
-    pub(crate) fn after(mut self, stored: &StoredResults) -> Self {
-        self.buffer = stored.continued(self.buffer);
-        if let Some(numbers) = &mut self.appended {
-            numbers.judged = stored.through;
-            numbers.stored_through = numbers.stored_through.max(stored.through);
-        }
-        self
-    }
-
     /// The next action. The shell executes it before the next step.
     pub(crate) fn step(&mut self, facts: RelayFacts) -> RelayOutput {
         if let Some(output) = self.outputs.pop_front() {
@@ -259,11 +236,6 @@ impl<'a> RelayMachine<'a> {
     pub(super) fn conclude_with(&mut self, failure: Failure) {
         let cause = self.ended_by_gateway(failure);
         self.conclude(cause);
-    }
-
-    /// Stops after the commit in flight. The runner repeats the results that are not committed.
-    pub(super) fn disconnect(&mut self) {
-        self.conclusion = Some(Conclusion::Stop(RelayStop::Disconnected));
     }
 
     /// Stops at once: the outcome of a commit in flight has no meaning any more.
@@ -384,4 +356,33 @@ impl<'a> RelayMachine<'a> {
         self.waiting.extend(results);
         self.items = items;
     }
+}
+
+/// Returns the same relay of a runner that works on after a lost connection.
+pub(crate) fn resumable(mut machine: RelayMachine<'_>) -> RelayMachine<'_> {
+    machine.is_resumable = true;
+    machine.validator = machine.validator.with_numbers();
+    // The next owner attaches to the runner; a wait for the end would only delay the stop.
+    if machine.reader.is_some() {
+        machine.outputs.push_back(RelayOutput::WatchRelease);
+    }
+    machine
+}
+
+/// Returns the same relay after results that are in the ledger.
+pub(crate) fn after_stored<'a>(
+    mut machine: RelayMachine<'a>,
+    stored: &StoredResults,
+) -> RelayMachine<'a> {
+    machine.buffer = stored.continued(machine.buffer);
+    if let Some(numbers) = &mut machine.appended {
+        numbers.judged = stored.through;
+        numbers.stored_through = numbers.stored_through.max(stored.through);
+    }
+    machine
+}
+
+/// Stops after the commit in flight. The runner repeats the results that are not committed.
+pub(super) fn disconnect(machine: &mut RelayMachine<'_>) {
+    machine.conclusion = Some(Conclusion::Stop(RelayStop::Disconnected));
 }

@@ -4,7 +4,7 @@
 //! the usage and the counts of the validator. Not restored: the bytes of rejected results, strikes, and one half of a
 //! character that was split across two deltas.
 
-use domain::normalize::{ResultCounts, ResultValidator, StoredResult};
+use domain::normalize::{ResultCounts, ResultReplay, ResultValidator, StoredResult};
 use domain::run::{Failure, Run};
 use protocol::result::ResultType;
 use serde::Deserialize;
@@ -98,7 +98,7 @@ impl<'a> RestoredRun<'a> {
             limit,
         };
         for _ in 0..unnumbered {
-            restored.validator.replay_rejected(None);
+            ResultReplay(&mut restored.validator).rejected(None);
         }
         restored
     }
@@ -116,7 +116,7 @@ impl<'a> RestoredRun<'a> {
             return true;
         }
         self.add_rejected_before(number);
-        let usage = self.validator.replay_stored(StoredResult {
+        let usage = ResultReplay(&mut self.validator).stored(StoredResult {
             number,
             kind: &line.kind,
             data: line.data,
@@ -136,7 +136,7 @@ impl<'a> RestoredRun<'a> {
 
     fn add_rejected_before(&mut self, number: u64) {
         while let Some(rejected) = self.rejected.pop_if(|rejected| *rejected < number) {
-            self.validator.replay_rejected(Some(rejected));
+            ResultReplay(&mut self.validator).rejected(Some(rejected));
             self.stored.through = self.stored.through.max(rejected);
         }
     }

@@ -17,7 +17,7 @@ use crate::ending::EndCause;
 use crate::relay::reader::ResultReader;
 use crate::relay::source::SourceRead;
 use crate::relay::{
-    RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait,
+    RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait, resumable,
 };
 
 const SILENCE: Duration = Duration::from_secs(10);
@@ -341,10 +341,10 @@ fn reported_failure_needs_lookup_of_cancel() {
     ));
 }
 
-fn resumable() -> Bench {
+fn resumable_bench() -> Bench {
     let reader = ResultReader::new(ResultFormat::JsonLines, 4_000, LIMITS);
     let mut bench = Bench::of(RelaySource::Stream(Box::new(reader)));
-    bench.machine = bench.machine.resumable();
+    bench.machine = resumable(bench.machine);
     for _ in 0..3 {
         bench.step();
     }
@@ -354,7 +354,7 @@ fn resumable() -> Bench {
 #[test]
 fn lost_connection_of_resumable_runner_keeps_commit_in_flight() {
     for lost in [SourceRead::End, SourceRead::Broken] {
-        let mut bench = resumable();
+        let mut bench = resumable_bench();
         bench.read(&[delta(1)]);
         bench.commit();
         bench.read(&[delta(2)]);
@@ -372,7 +372,7 @@ fn lost_connection_of_resumable_runner_keeps_commit_in_flight() {
 
 #[test]
 fn silent_resumable_runner_ends_its_run() {
-    let mut bench = resumable();
+    let mut bench = resumable_bench();
     bench.facts.now += SILENCE;
     bench.on(RelayInput::Silent);
     assert!(matches!(bench.step(), RelayOutput::FindCancel));
@@ -382,7 +382,7 @@ fn silent_resumable_runner_ends_its_run() {
 
 #[test]
 fn stop_releases_resumable_stream() {
-    let mut bench = resumable();
+    let mut bench = resumable_bench();
     bench.on(RelayInput::Released);
     assert!(matches!(
         bench.step(),

@@ -12,7 +12,7 @@ use crate::error::ApiError;
 use crate::error::limits::rate_limited;
 use crate::memory_budget::Sender;
 use crate::query::trace_header;
-use crate::recheck::{AcceptedCredential, AfterCancel, CallerCredential, RunAccess};
+use crate::recheck::{AcceptedCredential, AfterCancel, CallerCredential, RunAccess, run_moved};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
 use keys::token::TokenFault;
@@ -77,7 +77,7 @@ async fn run_of(
     let found = find_live_grant(&token?, state).await?;
     // The token was valid, so it does not count as a wrong one.
     if matches!(found, Err(TokenRejection::Moved)) {
-        return Err(ApiError::run_moved());
+        return Err(run_moved());
     }
     let grant = found.map_err(|refusal| {
         let log = || tracing::info!(?refusal, "a run token was refused");

@@ -77,13 +77,6 @@ impl ApiError {
         Self::new(StatusCode::UNAUTHORIZED, "unauthenticated", message)
     }
 
-    /// The token belongs to an earlier attempt of a live run.
-    pub fn run_moved() -> Self {
-        let message = "another gateway has taken the run over, and this token is of the attempt before; wait for \
-                       the resume, and repeat the call with its token";
-        Self::new(StatusCode::UNAUTHORIZED, "run_moved", message)
-    }
-
     pub fn unauthorized(message: impl Into<String>) -> Self {
         Self::new(StatusCode::FORBIDDEN, "unauthorized", message)
     }

@@ -48,7 +48,7 @@ impl Driver<'_> {
                 first_byte_until,
                 answer,
             } => self.pump_post(attempt, first_byte_until, answer),
-            Stage::Backoff { .. } if self.hands_over() => self.release(),
+            Stage::Backoff { .. } if hands_over(self) => self.release(),
             Stage::Backoff { attempt, until } => {
                 if let Some(failure) = self.interruption() {
                     self.finish_with(failure);
@@ -99,7 +99,7 @@ impl Driver<'_> {
             (Stage::Restore(_), Ok(Answer::Ledger(Some(ledger))))
                 if ledger.run.fencing_token == self.task.run.fencing_token =>
             {
-                self.restore_from(*ledger);
+                restore_from(self, *ledger);
             }
             (Stage::Restore(mut retry), Err(error)) => match retry.after(self, error) {
                 None => self.task.stage = Stage::Restore(retry),
@@ -215,7 +215,7 @@ impl Driver<'_> {
         if live.cancel.is_cancelled() {
             return self.finish_with(Failure::cancelled());
         }
-        if self.is_resume_over() {
+        if is_resume_over(self) {
             return self.finish_with(runner_unattached());
         }
         self.task.connection = self.net.number();
@@ -247,13 +247,13 @@ impl Driver<'_> {
                 return self.finish_with(failure);
             }
         }
-        if self.hands_over() {
+        if hands_over(self) {
             return self.release();
         }
         let (class, failure) = match answer {
-            Some(PostAnswer::Refused(status)) => return self.resume_refused(attempt, status),
+            Some(PostAnswer::Refused(status)) => return resume_refused(self, attempt, status),
             None if self.net.now >= first_byte_until && self.task.resumption.is_some() => {
-                return self.resume_failed(attempt, &StartError::Silent);
+                return resume_failed(self, attempt, &StartError::Silent);
             }
             Some(PostAnswer::Stream) => {
                 let reader = ResultReader::new(ResultFormat::JsonLines, 4_000, LIMITS);
@@ -299,72 +299,6 @@ impl Driver<'_> {
         self.request(op);
     }
 
-    // --- resume ---
-
-    /// Reads the ledger of a run whose connection was lost.
-    pub(super) fn restore(&mut self) {
-        self.task.stage = Stage::Restore(Retry::new());
-        self.request(Op::ReadLedger(self.task.run.id));
-    }
-
-    fn restore_from(&mut self, ledger: StoredLedger) {
-        let StoredLedger {
-            run,
-            lines,
-            rejected,
-        } = ledger;
-        let lost = LostConnection::after(self.task.lost, run.last_sequence, self.now());
-        let attempt = run.attempt;
-        self.task.run = run;
-        self.task.lost = Some(lost);
-        self.task.resumption = Some(Resumption {
-            lines,
-            rejected,
-            after: 0,
-        });
-        let after = restored(self).stored.through;
-        if let Some(resumption) = &mut self.task.resumption {
-            resumption.after = after;
-        }
-        if lost.is_repeated {
-            self.pause_resume(attempt);
-        } else {
-            self.claim(attempt + 1);
-        }
-    }
-
-    fn pause_resume(&mut self, attempt: u32) {
-        let until = self.wake_after(PAUSE);
-        self.task.stage = Stage::Backoff { attempt, until };
-    }
-
-    fn resume_refused(&mut self, attempt: u32, status: StatusCode) {
-        let error = StartError::Refused {
-            status,
-            retry_after: None,
-            excerpt: Vec::new(),
-        };
-        self.resume_failed(attempt, &error);
-    }
-
-    fn resume_failed(&mut self, attempt: u32, error: &StartError) {
-        match after_failed_resume(error) {
-            ResumeDecision::Repeat => self.pause_resume(attempt),
-            ResumeDecision::RunnerLost => self.finish_with(runner_without_run()),
-            ResumeDecision::Fail => unreachable!("no runner of the simulation answers so"),
-        }
-    }
-
-    fn is_resume_over(&self) -> bool {
-        let until = self.task.lost.map(|lost| lost.at + millis(RESUME_WITHIN));
-        self.task.resumption.is_some() && until.is_some_and(|until| self.now() >= until)
-    }
-
-    /// True when the gateway stops while it attaches.
-    fn hands_over(&self) -> bool {
-        self.task.resumption.is_some() && self.gateway.is_stopping
-    }
-
     // --- relay and end ---
 
     pub(super) fn begin_relay(&mut self, source: RelaySource) {
@@ -387,7 +321,7 @@ impl Driver<'_> {
             TaskStep::Finish(relayed) => self.finish(*relayed),
             TaskStep::Leave => {}
             TaskStep::Release => self.release(),
-            TaskStep::Resume => self.restore(),
+            TaskStep::Resume => restore(self),
             TaskStep::Stop(error) => self.stop_driving(&error),
         }
     }
@@ -460,4 +394,70 @@ impl Driver<'_> {
             Some(Err(error)) => self.stop_driving(&error),
         }
     }
+}
+
+// --- resume ---
+
+/// Reads the ledger of a run whose connection was lost.
+pub(super) fn restore(driver: &mut Driver<'_>) {
+    driver.task.stage = Stage::Restore(Retry::new());
+    driver.request(Op::ReadLedger(driver.task.run.id));
+}
+
+fn restore_from(driver: &mut Driver<'_>, ledger: StoredLedger) {
+    let StoredLedger {
+        run,
+        lines,
+        rejected,
+    } = ledger;
+    let lost = LostConnection::after(driver.task.lost, run.last_sequence, driver.now());
+    let attempt = run.attempt;
+    driver.task.run = run;
+    driver.task.lost = Some(lost);
+    driver.task.resumption = Some(Resumption {
+        lines,
+        rejected,
+        after: 0,
+    });
+    let after = restored(driver).stored.through;
+    if let Some(resumption) = &mut driver.task.resumption {
+        resumption.after = after;
+    }
+    if lost.is_repeated {
+        pause_resume(driver, attempt);
+    } else {
+        driver.claim(attempt + 1);
+    }
+}
+
+fn pause_resume(driver: &mut Driver<'_>, attempt: u32) {
+    let until = driver.wake_after(PAUSE);
+    driver.task.stage = Stage::Backoff { attempt, until };
+}
+
+fn resume_refused(driver: &mut Driver<'_>, attempt: u32, status: StatusCode) {
+    let error = StartError::Refused {
+        status,
+        retry_after: None,
+        excerpt: Vec::new(),
+    };
+    resume_failed(driver, attempt, &error);
+}
+
+fn resume_failed(driver: &mut Driver<'_>, attempt: u32, error: &StartError) {
+    match after_failed_resume(error) {
+        ResumeDecision::Repeat => pause_resume(driver, attempt),
+        ResumeDecision::RunnerLost => driver.finish_with(runner_without_run()),
+        ResumeDecision::Fail => unreachable!("no runner of the simulation answers so"),
+    }
+}
+
+fn is_resume_over(driver: &Driver<'_>) -> bool {
+    let until = driver.task.lost.map(|lost| lost.at + millis(RESUME_WITHIN));
+    driver.task.resumption.is_some() && until.is_some_and(|until| driver.now() >= until)
+}
+
+/// True when the gateway stops while it attaches.
+fn hands_over(driver: &Driver<'_>) -> bool {
+    driver.task.resumption.is_some() && driver.gateway.is_stopping
 }

@@ -13,7 +13,7 @@ use crate::ledger::commit::CommitMachine;
 use crate::relay::source::{AppendCursor, SourceRead};
 use crate::relay::{
     RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait,
-    RestoredRun,
+    RestoredRun, after_stored, resumable,
 };
 
 /// Kinds of signals that are ready.
@@ -80,9 +80,9 @@ impl RelayStage {
         let now = driver.now();
         let validator = restored.validator;
         let machine = RelayMachine::new(run, validator, source, millis(SILENCE), now);
-        let mut machine = machine.after(&restored.stored);
+        let mut machine = after_stored(machine, &restored.stored);
         if driver.net.is_resumable(run.id) {
-            machine = machine.resumable();
+            machine = resumable(machine);
         }
         Self {
             machine,

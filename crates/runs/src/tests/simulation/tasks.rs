@@ -8,6 +8,7 @@ use store::{LeaseFilter, ResumePoint, StoreError};
 use tokio::time::Instant;
 
 use super::database::{Answer, Op};
+use super::drive::restore;
 use super::driver::Driver;
 use super::faults::Plant;
 use super::gateway::Gateway;
@@ -97,9 +98,7 @@ impl Gateway {
             live.request_cancel(at);
         }
         let task = new_task(net, live, run);
-        self.drive(net, task, |driver| {
-            driver.restore();
-        });
+        self.drive(net, task, restore);
     }
 
     /// Ends a run whose lease this gateway has taken.
