@@ -73,7 +73,7 @@ impl EventBuffer {
 
     /// The same buffer, after this number of stored rejections.
     pub(super) fn after_rejections(mut self, before: u64) -> Self {
-        self.rejections_before = before;
+        self.rejections_before = self.rejections_before.max(before);
         self
     }
 

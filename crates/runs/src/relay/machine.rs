@@ -161,6 +161,14 @@ impl<'a> RelayMachine<'a> {
             // The terminal's append continues at this commit's sequence, and a released run at its last result.
             return RelayOutput::AwaitCommit;
         }
+        let is_cut = matches!(
+            self.conclusion,
+            Some(Conclusion::Stop(RelayStop::Disconnected))
+        );
+        if is_cut && !self.buffer.is_empty() {
+            // The runner may have lost the run, and these results with it.
+            return RelayOutput::Commit(self.start_commit(facts));
+        }
         match self.conclusion.take() {
             Some(Conclusion::End(cause)) => return RelayOutput::End(cause),
             Some(Conclusion::Stop(stop)) => return RelayOutput::Stop(stop),
@@ -382,7 +390,7 @@ pub(crate) fn after_stored<'a>(
     machine
 }
 
-/// Stops after the commit in flight. The runner repeats the results that are not committed.
+/// Stops after the commit of the received results.
 pub(super) fn disconnect(machine: &mut RelayMachine<'_>) {
     machine.conclusion = Some(Conclusion::Stop(RelayStop::Disconnected));
 }

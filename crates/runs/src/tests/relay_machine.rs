@@ -352,7 +352,7 @@ fn resumable_bench() -> Bench {
 }
 
 #[test]
-fn lost_connection_of_resumable_runner_keeps_commit_in_flight() {
+fn lost_connection_of_resumable_runner_commits_received_results() {
     for lost in [SourceRead::End, SourceRead::Broken] {
         let mut bench = resumable_bench();
         bench.read(&[delta(1)]);
@@ -361,6 +361,9 @@ fn lost_connection_of_resumable_runner_keeps_commit_in_flight() {
         bench.on(RelayInput::Read(lost));
         assert!(matches!(bench.step(), RelayOutput::FindCancel));
         bench.on(RelayInput::CancelFound(false));
+        assert!(matches!(bench.step(), RelayOutput::AwaitCommit));
+        bench.committed();
+        assert!(matches!(bench.step(), RelayOutput::Commit(_)));
         assert!(matches!(bench.step(), RelayOutput::AwaitCommit));
         bench.committed();
         assert!(matches!(
