@@ -89,20 +89,9 @@ impl Dispatcher {
                 metrics::run_started();
             }
             failpoint::pass("post.after_intent").await?;
-            let grant = Arc::new(Grant {
-                run: (*run).clone(),
-                snapshot: Arc::clone(&prepared.snapshot),
-                attempt,
-            });
-            live.set_grant(Arc::clone(&grant));
-            live.hold_until(held_until);
-            if let Some(at) = run.cancel_requested_at {
-                live.request_cancel(at);
-            }
-            // A process that took the run over has ended it, so it must not begin.
-            if !live.is_held(Instant::now()) {
+            let Some(grant) = begin_attempt(live, &run, prepared, attempt, held_until) else {
                 return Ok(DispatchOutcome::Lost);
-            }
+            };
             let posted = tokio::select! { biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
                 posted = self.post(live, prepared, &grant, RunnerCall::Run) => posted,
@@ -113,22 +102,10 @@ impl Dispatcher {
             };
             failpoint::pass("post.after_send").await?;
             let error = match posted {
-                Ok(answer) => {
-                    let (outcome, status) = outcome_of(&answer);
-                    metrics::dispatch_attempted(outcome);
-                    self.record(run.id, attempt, outcome, Some(status)).await?;
-                    let is_deferred = matches!(answer, Answer::Deferred(_));
-                    if is_deferred && !self.defer(live, &run, 0).await? {
-                        return Ok(DispatchOutcome::Lost);
-                    }
-                    return Ok(DispatchOutcome::Started(grant, answer));
-                }
+                Ok(answer) => return self.accept(live, &run, grant, answer, 0).await,
                 Err(error) => error,
             };
-            let (failure, status) = describe(&error);
-            metrics::dispatch_attempted(failure.code.as_str());
-            self.record(run.id, attempt, failure.code.as_str(), status)
-                .await?;
+            let failure = self.record_failure(run.id, attempt, &error).await?;
             let is_broken = matches!(error, StartError::Broken(_));
             if is_broken && prepared.resume_window.is_some() {
                 return Ok(DispatchOutcome::Disconnected(run));
@@ -167,6 +144,40 @@ impl Dispatcher {
             return Failure::cancelled();
         }
         failure
+    }
+
+    /// Records an attempt that the runner has answered, whose results follow `streamed_through`.
+    async fn accept(
+        &self,
+        live: &LiveRun,
+        run: &Run,
+        grant: Arc<Grant>,
+        answer: Answer,
+        streamed_through: u64,
+    ) -> Result<DispatchOutcome, StoreError> {
+        let (outcome, status) = outcome_of(&answer);
+        metrics::dispatch_attempted(outcome);
+        self.record(run.id, grant.attempt, outcome, Some(status))
+            .await?;
+        let is_deferred = matches!(answer, Answer::Deferred(_));
+        if is_deferred && !self.defer(live, run, streamed_through).await? {
+            return Ok(DispatchOutcome::Lost);
+        }
+        Ok(DispatchOutcome::Started(grant, answer))
+    }
+
+    /// Records a failed attempt. Returns the failure with which the run ends if no other attempt follows.
+    async fn record_failure(
+        &self,
+        run: RunId,
+        attempt: u32,
+        error: &StartError,
+    ) -> Result<Failure, StoreError> {
+        let (failure, status) = describe(error);
+        let outcome = failure.code.as_str();
+        metrics::dispatch_attempted(outcome);
+        self.record(run, attempt, outcome, status).await?;
+        Ok(failure)
     }
 
     /// Records the outcome of an attempt.
@@ -401,6 +412,27 @@ impl Dispatcher {
         };
         body.map_err(|_| "the request cannot be written")
     }
+}
+
+/// Gives a live run the rights of its next attempt. `None`: its lease has lapsed, so another process may have taken it.
+fn begin_attempt(
+    live: &LiveRun,
+    run: &Run,
+    prepared: &PreparedDispatch,
+    attempt: u32,
+    held_until: Instant,
+) -> Option<Arc<Grant>> {
+    let grant = Arc::new(Grant {
+        run: run.clone(),
+        snapshot: Arc::clone(&prepared.snapshot),
+        attempt,
+    });
+    live.set_grant(Arc::clone(&grant));
+    live.hold_until(held_until);
+    if let Some(at) = run.cancel_requested_at {
+        live.request_cancel(at);
+    }
+    live.is_held(Instant::now()).then_some(grant)
 }
 
 /// True when the lease of a claim needs no renewal before the POST.

@@ -1,19 +1,16 @@
 //! Resume of a run whose connection to its runner was lost: a new attempt, a new token, and the POST that attaches.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
 use store::{StoreError, failpoint};
 use tokio::time::Instant;
 
-use super::failure::{ResumeDecision, after_failed_resume, describe, rejection_of};
-use super::{DispatchOutcome, Dispatcher, RunnerCall, outcome_of};
-use crate::grant::Grant;
+use super::failure::{ResumeDecision, after_failed_resume, rejection_of};
+use super::{DispatchOutcome, Dispatcher, RunnerCall, begin_attempt};
 use crate::inputs::PreparedDispatch;
 use crate::live::LiveRun;
-use runner_client::{Answer, StartError};
-use telemetry::metrics;
+use runner_client::StartError;
 
 /// Pause before a repeated resume.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
@@ -91,16 +88,9 @@ impl Dispatcher {
             };
             run = owned;
             failpoint::pass("post.after_intent").await?;
-            let grant = Arc::new(Grant {
-                run: (*run).clone(),
-                snapshot: Arc::clone(&prepared.snapshot),
-                attempt,
-            });
-            live.set_grant(Arc::clone(&grant));
-            live.hold_until(held_until);
-            if let Some(at) = run.cancel_requested_at {
-                live.request_cancel(at);
-            }
+            let Some(grant) = begin_attempt(live, &run, prepared, attempt, held_until) else {
+                return Ok(DispatchOutcome::Lost);
+            };
             let call = RunnerCall::Resume { after, until };
             let posted = tokio::select! {
                 biased;
@@ -116,22 +106,10 @@ impl Dispatcher {
             };
             failpoint::pass("post.after_send").await?;
             let error = match posted {
-                Ok(answer) => {
-                    let (outcome, status) = outcome_of(&answer);
-                    metrics::dispatch_attempted(outcome);
-                    self.record(run.id, attempt, outcome, Some(status)).await?;
-                    let is_deferred = matches!(answer, Answer::Deferred(_));
-                    if is_deferred && !self.defer(live, &run, after).await? {
-                        return Ok(DispatchOutcome::Lost);
-                    }
-                    return Ok(DispatchOutcome::Started(grant, answer));
-                }
+                Ok(answer) => return self.accept(live, &run, grant, answer, after).await,
                 Err(error) => error,
             };
-            let (failure, status) = describe(&error);
-            metrics::dispatch_attempted(failure.code.as_str());
-            self.record(run.id, attempt, failure.code.as_str(), status)
-                .await?;
+            let failure = self.record_failure(run.id, attempt, &error).await?;
             // A proxy may answer for the runner between two refusals; an open circuit sends nothing.
             refusals = match &error {
                 StartError::Unreachable(error) if error.is_refused() => refusals + 1,
