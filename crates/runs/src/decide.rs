@@ -4,7 +4,6 @@ mod callable;
 mod decider;
 mod dispatch_now;
 mod draft;
-mod early_draft;
 mod effects;
 mod input;
 mod message;
@@ -26,7 +25,6 @@ use dispatch_now::context_scopes;
 pub(super) use decider::Decider;
 pub(super) use dispatch_now::PendingDecision;
 pub(super) use draft::RunDraft;
-pub(super) use early_draft::RecentCandidates;
 pub(super) use effects::DecisionEffects;
 pub(super) use input::{DecisionInput, ParentContext};
 pub(super) use message::{transcript_text, user_message};
@@ -64,7 +62,7 @@ impl Decider {
         };
         let occupancy = occupancy(&facts.live, winner.agent.id);
         let step = generation_of(input, facts, winner, &occupancy);
-        let draft = self.draft_now(input, winner, &facts.candidates, step)?;
+        let draft = self.draft(input, winner, &facts.candidates, step)?;
         let admission = admit(draft.policy, &occupancy);
         if admission.makes_run() {
             check_capacity(&facts.capacities, draft.row.endpoint_id)?;

@@ -192,7 +192,7 @@ impl Intake {
         let [event_type, source] = [&event.event_type, &event.source].map(Clone::clone);
         let bot_id = event.bot_id.clone();
         let parent_run = parent.as_ref().map(|parent| parent.parent);
-        let mut input = DecisionInput {
+        let input = DecisionInput {
             workspace: workspace.clone(),
             event_id: event_id.clone(),
             message: user_message(&event, Uuid::now_v7()),
@@ -206,9 +206,7 @@ impl Intake {
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
             was_accepted: false,
-            early_draft: None,
         };
-        input.early_draft = self.decider.draft_early(&input);
         let ingest = Ingest {
             workspace: workspace.clone(),
             event_id,

@@ -103,7 +103,6 @@ impl EventPreviews {
             run_id: RunId(Uuid::now_v7()),
             message: None,
             was_accepted: false,
-            early_draft: None,
         };
         let outcome = self.decider.try_decide(&input, &facts);
         let outcome = outcome.map(|decision| outcome_of(&decision.plan));

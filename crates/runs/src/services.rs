@@ -11,7 +11,7 @@ use crate::call_usage::CallUsage;
 use crate::cancel::Cancellation;
 use crate::children::Children;
 use crate::context::ContextWriter;
-use crate::decide::{Decider, RecentCandidates};
+use crate::decide::Decider;
 use crate::denials::Denials;
 use crate::deps::RunDeps;
 use crate::discovery::Endpoints;
@@ -72,7 +72,6 @@ impl Services {
             deps: shared(),
             context: context.clone(),
             agents: AgentCache::new(&deps.limits),
-            recent: RecentCandidates::default(),
         });
         let interrupts = Interrupts { deps: shared() };
         let executor = Arc::new(RunExecutor {

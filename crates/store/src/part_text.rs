@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use memchr::memmem::Finder;
 use secrets::digest::sha256_hex;
 
 /// Encloses the hash of a part.
@@ -23,6 +24,8 @@ pub struct SharedParts(Arc<[Arc<SharedPart>]>);
 pub(crate) struct SharedPart {
     pub(crate) sha256: String,
     pub(crate) text: String,
+    /// Search for the text, prepared once for all runs of an agent.
+    finder: Finder<'static>,
 }
 
 /// A text with its parts replaced by marks.
@@ -59,7 +62,12 @@ impl SharedParts {
         let mut parts: Vec<_> = worth
             .map(|text| {
                 let sha256 = sha256_hex(text.as_bytes());
-                Arc::new(SharedPart { sha256, text })
+                let finder = Finder::new(&text).into_owned();
+                Arc::new(SharedPart {
+                    sha256,
+                    text,
+                    finder,
+                })
             })
             .collect();
         // Longest first, because a part may contain another.
@@ -79,7 +87,7 @@ impl SharedParts {
             named: Vec::new(),
         };
         for part in self.0.iter() {
-            if let Some(at) = apart.text.find(&part.text) {
+            if let Some(at) = part.finder.find(apart.text.as_bytes()) {
                 let mark = format!("{MARK}{}{MARK}", part.sha256);
                 apart.text.replace_range(at..at + part.text.len(), &mark);
                 apart.named.push(Arc::clone(part));

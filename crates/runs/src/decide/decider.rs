@@ -17,7 +17,6 @@ use store::{Candidate, NewRun, RunnerRecord, sha256_hex};
 
 use super::callable::{callable, peers_among, unavailable};
 use super::draft::RunDraft;
-use super::early_draft::RecentCandidates;
 use super::input::{DecisionInput, ParentContext};
 use crate::agent_cache::{AgentCache, AgentGrants, CachedAgent};
 use crate::context::{ContextInputs, ContextWriter, readable_prompt, static_refs};
@@ -29,7 +28,6 @@ pub(crate) struct Decider {
     pub(crate) deps: Arc<RunDeps>,
     pub(crate) context: ContextWriter,
     pub(crate) agents: AgentCache,
-    pub(crate) recent: RecentCandidates,
 }
 
 impl Decider {

@@ -24,9 +24,6 @@ impl DecideEvent for PendingDecision {
     type Effects = DecisionEffects;
 
     fn decide(&self, facts: &DecisionFacts) -> EventDecision<DecisionEffects> {
-        self.decider
-            .recent
-            .note(&self.input.workspace, &facts.candidates);
         self.decider.decide(&self.input, facts)
     }
 

@@ -16,7 +16,6 @@ use crate::context::PreparedContext;
 use crate::inputs::{ExpectedPosition, RunInputs};
 
 /// A run that is not stored yet.
-#[derive(Clone)]
 pub(crate) struct RunDraft {
     pub(crate) row: NewRun,
     pub(crate) snapshot: Arc<AuthorizationSnapshot>,

@@ -10,8 +10,6 @@ use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use store::{ParentAttempt, UserMessage};
 
-use super::early_draft::EarlyDraft;
-
 /// Everything that the decision about one event needs, except the facts that the store reads.
 pub(crate) struct DecisionInput {
     pub(crate) workspace: WorkspaceId,
@@ -37,8 +35,6 @@ pub(crate) struct DecisionInput {
     pub(crate) message: Option<UserMessage>,
     /// The event was acknowledged earlier, so its runner is called even if no endpoint lists it now.
     pub(crate) was_accepted: bool,
-    /// Draft of the run, should the event get one.
-    pub(crate) early_draft: Option<Box<EarlyDraft>>,
 }
 
 /// Parent of a child run that is to be started.

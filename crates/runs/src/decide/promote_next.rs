@@ -58,7 +58,6 @@ pub(crate) fn promote_next(
             // The transcript has the message since the event was absorbed.
             message: None,
             was_accepted: true,
-            early_draft: None,
         };
         let current = generations.of(winner.agent.id);
         let step = GenerationStep::staying(&winner.agent.spec, current);

@@ -134,7 +134,6 @@ impl Intake {
             // The first run has added it to the conversation.
             message: None,
             was_accepted: false,
-            early_draft: None,
         })
     }
 
