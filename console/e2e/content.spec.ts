@@ -67,8 +67,8 @@ function views(planted: Planted, payloads: Payload[]): View[] {
       TABS.map((tab) => ({ path: `runs/${first}?tab=${tab}`, payloads: payloads.slice(0, 1) })),
       { path: `compare?a=${first}&b=${second}`, payloads: payloads.slice(0, 2) },
       { path: `try?text=${encodeURIComponent(all(payloads))}`, payloads: [] },
-      // The gateway escapes and cuts the names of refused tools.
-      { path: "catalogue?tab=mcp", payloads: payloads.slice(0, 1) },
+      // The gateway escapes the names of refused tools, and cuts them.
+      { path: "catalogue?tab=mcp", payloads: payloads.filter(({ text }) => /^[\w <>=:;/.()-]+$/.test(text)).slice(0, 1) },
       { path: "catalogue?tab=models", payloads: [] },
       { path: "agents/new", payloads: [] },
     );
