@@ -171,6 +171,8 @@ mod reading;
 mod real_harnesses;
 #[path = "e2e/response_limits.rs"]
 mod response_limits;
+#[path = "e2e/restarts.rs"]
+mod restarts;
 #[path = "e2e/restricted_keys.rs"]
 mod restricted_keys;
 #[path = "e2e/resumable.rs"]

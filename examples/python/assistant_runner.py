@@ -11,13 +11,15 @@ async def messages_of(ctx):  # the history, oldest first, and the question with 
     return [*await ctx.history.messages(), {"role": "user", "content": question}]
 
 async def answer(ctx, messages):  # yields text, and calls of tools; a model may call them in eight turns
-    async for one in ctx.agent_loop(messages, max_turns=8):
+    # A new attempt after a loss of this process repeats no call before its checkpoint.
+    async for one in ctx.agent_loop(messages, max_turns=8, checkpoints=True):
         yield one
 
 @endpoint.runner(
     "plugin:runnel/assistant-python/default",
     label={"en_US": "Assistant (Python)", "zh_Hans": "助手（Python）"},
-    permissions={"models": ["stream"], "tools": ["call"], "knowledge_bases": ["retrieve"], "history": ["page"]},
+    permissions={"models": ["stream"], "tools": ["call"], "knowledge_bases": ["retrieve"], "history": ["page"],
+                 "state": ["runner"]},
     capabilities={"resumable": True},  # works on while a gateway restarts
 )
 async def assist(ctx):

@@ -10,6 +10,7 @@ mod m20261129_000001_baseline;
 mod m20261129_000002_interactions_by_expiry;
 mod m20261129_000003_principals;
 mod m20261129_000004_usage_by_day;
+mod m20261129_000005_run_checkpoints;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -22,6 +23,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000002_interactions_by_expiry::Migration),
             Box::new(m20261129_000003_principals::Migration),
             Box::new(m20261129_000004_usage_by_day::Migration),
+            Box::new(m20261129_000005_run_checkpoints::Migration),
         ]
     }
 }

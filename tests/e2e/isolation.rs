@@ -128,6 +128,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("page_scope_run_events", ResourceKind::Run, 404),
     ("cancel_scope_run", ResourceKind::Run, 404),
     ("renew_token", ResourceKind::Own, 200),
+    ("get_checkpoint", ResourceKind::Own, 403),
+    ("put_checkpoint", ResourceKind::Own, 403),
     ("list_state", ResourceKind::Entry, 403),
     ("get_state", ResourceKind::Entry, 403),
     ("get_state_body", ResourceKind::Entry, 403),
@@ -313,6 +315,7 @@ pub fn request(
         "start_child_run" => {
             json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"})
         }
+        "put_checkpoint" => json!({"value": 1}),
         "put_state" => json!({"value": 1, "bodies": {"k": 1}}),
         "search_history" => json!({"query": "hello"}),
         "invoke_model" | "stream_model" | "count_model_tokens" => {

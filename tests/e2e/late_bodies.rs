@@ -63,7 +63,7 @@ fn body_of(operation: &Operation) -> Vec<u8> {
         "create_agent" => {
             json!({"name": "late", "event_types": ["test.late"], "runner_id": RUNNER_ID})
         }
-        "put_state" => json!({"value": "late"}),
+        "put_state" | "put_checkpoint" => json!({"value": "late"}),
         "cancel_own_run" | "cancel_scope_run" | "cancel_child_run" => json!({"reason": "late"}),
         "start_child_run" => {
             json!({"agent_id": "helper", "input": {"text": "late"}, "idempotency_key": "late"})

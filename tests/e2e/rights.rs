@@ -114,6 +114,8 @@ const ROWS: &[OperationRow] = &[
     same("page_child_run_events", NOT_FOUND, Some(NOT_FOUND)),
     same("cancel_child_run", NOT_FOUND, Some(NOT_FOUND)),
     same("renew_token", OK, None),
+    row("put_checkpoint", OK, [DENIED, DENIED, OK, DENIED], None),
+    row("get_checkpoint", OK, [DENIED, DENIED, OK, DENIED], None),
     row_open_after_cancel("put_state", OK, [DENIED, DENIED, OK, DENIED], None),
     row("list_state", OK, [DENIED, DENIED, OK, DENIED], None),
     row(

@@ -56,6 +56,8 @@ pub struct Agent {
     pub timeout_seconds: f64,
     pub concurrency: &'static str,
     pub retries: u32,
+    /// Further members of `retry`.
+    pub restarts: &'static str,
     pub runner_id: &'static str,
     pub resources: &'static str,
     pub interactions: bool,
@@ -70,6 +72,7 @@ impl Default for Agent {
             timeout_seconds: 50.0,
             concurrency: "concurrent",
             retries: 0,
+            restarts: "",
             runner_id: RUNNER_ID,
             resources: r#"history = ["page"]"#,
             interactions: false,
@@ -83,7 +86,7 @@ impl Agent {
         format!(
             "name = \"{}\"\nevent_types = [\"{}\"]\nconcurrency = \"{}\"\n\
              scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
-             config = {{ timeout = {:?} }}\nretry = {{ max = {} }}\n\
+             config = {{ timeout = {:?} }}\nretry = {{ max = {}{} }}\n\
              resource_policy = {{ {} }}\n\
              delivery_policy = {{ interactions = {} }}\n\
              state_policy = {{ enabled = true, scopes = [{}] }}\n",
@@ -93,6 +96,7 @@ impl Agent {
             self.runner_id,
             self.timeout_seconds,
             self.retries,
+            self.restarts,
             self.resources,
             self.interactions,
             self.state_scopes,

@@ -462,6 +462,64 @@ async def test_agent_loop_calls_tools_until_the_answer() -> None:
     assert [one["role"] for one in messages] == ["user", "assistant", "tool", "assistant"]
 
 
+async def test_checkpoint_includes_results_before_it() -> None:
+    stored = list[tuple[str, str, typing.Any]]()
+
+    def answer(call: httpx.Request) -> httpx.Response:
+        stored.append((call.method, call.url.path, json.loads(call.content)))
+        return httpx.Response(200, json={"version": len(stored), "after": 0})
+
+    async def steps(ctx: RunContext) -> typing.AsyncIterator[str]:
+        assert ctx.resume is None
+        await ctx.checkpoint({"step": 0})
+        yield "one"
+        yield "two"
+        await ctx.checkpoint({"step": 2})
+
+    await results_of(await started(endpoint(steps, transport=httpx.MockTransport(answer))))
+    path = "/host/v1/checkpoint"
+    assert stored == [
+        ("PUT", path, {"value": {"step": 0}}),
+        ("PUT", path, {"value": {"step": 2}, "sequence": 2}),
+    ]
+
+
+async def test_attempt_from_checkpoint_sends_no_joined_message() -> None:
+    async def rest(ctx: RunContext) -> typing.AsyncIterator[str]:
+        assert ctx.resume is not None
+        yield f"after {ctx.resume['checkpoint']}"
+
+    runtime = {"resume": {"checkpoint": 7, "after": 3}}
+    found = await results_of(await started(endpoint(rest), runtime=runtime))
+    assert [(one["type"], one["sequence"]) for one in found] == [("message.delta", 1), ("run.completed", 2)]
+    assert shown([(one["type"], one["data"]) for one in found]) == "after 7"
+
+
+async def test_agent_loop_continues_from_its_checkpoint() -> None:
+    checkpoints = list[typing.Any]()
+    model = looping_gateway(1)
+
+    async def answer(call: httpx.Request) -> httpx.Response:
+        if call.url.path.endswith("/checkpoint"):
+            checkpoints.append(json.loads(call.content)["value"])
+            return httpx.Response(200, json={"version": 1, "after": 0})
+        return await model.handle_async_request(call)
+
+    async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
+        async for one in ctx.agent_loop("What time is it?", checkpoints=True):
+            yield one
+
+    made = endpoint(ask, transport=httpx.MockTransport(answer))
+    access = {"available_apis": {"state": True}}
+    await results_of(await started(made, resources=RESOURCES, context=access))
+    assert [[one["role"] for one in turns] for turns in checkpoints] == [["user", "assistant", "tool"]]
+
+    again = endpoint(ask, transport=looping_gateway(0))
+    runtime = {"resume": {"checkpoint": checkpoints[0], "after": 3}}
+    found = await results_of(await started(again, resources=RESOURCES, context=access, runtime=runtime))
+    assert [one["type"] for one in found] == ["message.delta", "run.completed"]
+
+
 async def test_agent_loop_is_bounded() -> None:
     async def ask(ctx: RunContext) -> typing.AsyncIterator[typing.Any]:
         async for one in ctx.agent_loop("What time is it?", max_turns=2):

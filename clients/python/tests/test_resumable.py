@@ -397,10 +397,12 @@ async def test_calls_without_effect_wait_for_the_resume(
         (lambda ctx: ctx.host.json("POST", "anything"), "callback.unreachable"),
         (lambda ctx: ctx.host.json("GET", "run"), {"result": "done"}),
         (lambda ctx: ctx.host.json("POST", "x", headers={"Idempotency-Key": "k"}), {"result": "done"}),
+        (lambda ctx: ctx.host.json("PUT", "checkpoint", json={"value": 1}), {"result": "done"}),
+        (lambda ctx: ctx.host.json("PUT", "x", headers={"If-Match": "1"}), "callback.unreachable"),
         (lambda ctx: ctx.tools.call("clock", {}), "done"),
         (ask, "callback.unreachable"),
     ],
-    ids=["write", "read", "keyed", "tool", "stream"],
+    ids=["write", "read", "keyed", "put", "conditional put", "tool", "stream"],
 )
 async def test_broken_calls_are_repeated_if_harmless(call: typing.Any, expected: typing.Any) -> None:
     gateways, found = await outcome_after_resume(call, httpx.ReadError("broken"))

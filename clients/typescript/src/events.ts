@@ -68,6 +68,17 @@ export interface RunFailedPayload {
   retryable?: boolean;
 }
 
+/**
+ * Data of `run.restarted`: the runner was lost, and the attempt `attempt` begins. The events between `after` and this one
+ * are superseded; 0: all earlier ones. A delta with `all_content` follows, if the text of the open message changes by that.
+ */
+export interface RunRestartedPayload {
+  attempt: number;
+  code: string;
+  from: "start" | "checkpoint";
+  after: number;
+}
+
 /** Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds. */
 interface EventOf<Type extends string, Data> {
   type: Type;
@@ -80,7 +91,7 @@ interface EventOf<Type extends string, Data> {
   metadata?: Json;
 }
 
-/** Shape of `data` for each `type`. */
+/** Shape of `data` for each `type` of a result. */
 export interface EventData {
   "message.delta": MessageDeltaPayload;
   "message.completed": MessageCompletedPayload;
@@ -98,7 +109,9 @@ export interface EventData {
 export type EventType = keyof EventData;
 
 /** Event of a run. A comparison of `type` narrows `data`. Later versions may send further types: ignore them. */
-export type RunEvent = { [Type in EventType]: EventOf<Type, EventData[Type]> }[EventType];
+export type RunEvent =
+  | { [Type in EventType]: EventOf<Type, EventData[Type]> }[EventType]
+  | EventOf<"run.restarted", RunRestartedPayload>;
 
 /** True for the two types that end a run. */
 export function isTerminal(type: string): boolean {

@@ -403,6 +403,56 @@ test("agent loop calls tools until the answer", async () => {
   assert.deepEqual(messages.map((message) => message.role), ["user", "assistant", "tool", "assistant"]);
 });
 
+test("checkpoint includes results before it", async () => {
+  const stored: unknown[] = [];
+  const send: typeof fetch = async (url, init) => {
+    stored.push([init?.method, new URL(`${url}`).pathname, JSON.parse(`${init?.body}`)]);
+    return Response.json({ version: 1, after: 0 });
+  };
+  const steps: RunFunction = async function* (ctx) {
+    assert.equal(ctx.resume, undefined);
+    await ctx.checkpoint({ step: 0 });
+    yield "one";
+    yield "two";
+    await ctx.checkpoint({ step: 2 });
+  };
+  await resultsOf(await started(endpoint(steps, { fetch: send }), runRequest("r-1")));
+  assert.deepEqual(stored, [
+    ["PUT", "/host/v1/checkpoint", { value: { step: 0 } }],
+    ["PUT", "/host/v1/checkpoint", { value: { step: 2 }, sequence: 2 }],
+  ]);
+});
+
+test("attempt from checkpoint sends no joined message", async () => {
+  const rest: RunFunction = async function* (ctx) {
+    yield `after ${ctx.resume?.checkpoint}`;
+  };
+  const runtime = { resume: { checkpoint: 7, after: 3 } };
+  const found = await resultsOf(await started(endpoint(rest), runRequest("r-1", { runtime })));
+  assert.deepEqual(found.map((one) => [one.type, one.sequence]), [["message.delta", 1], ["run.completed", 2]]);
+  assert.equal(found[0]?.data.chunk.content, "after 7");
+});
+
+test("agent loop continues from its checkpoint", async () => {
+  const checkpoints: Message[][] = [];
+  const model = loopingGateway(1);
+  const send: typeof fetch = async (url, init) => {
+    if (!`${url}`.endsWith("/checkpoint")) return model(url, init);
+    checkpoints.push(JSON.parse(`${init?.body}`).value);
+    return Response.json({ version: 1, after: 0 });
+  };
+  const work: RunFunction = (ctx) => ctx.agentLoop("What time is it?", { checkpoints: true });
+  const shared = { resources: RESOURCES, context: { available_apis: { state: true } } };
+  await resultsOf(await started(endpoint(work, { fetch: send }), runRequest("r-1", shared)));
+  const roles = checkpoints.map((turns) => turns.map((message) => message.role));
+  assert.deepEqual(roles, [["user", "assistant", "tool"]]);
+
+  const again = endpoint(work, { fetch: loopingGateway(0) });
+  const runtime = { resume: { checkpoint: checkpoints[0], after: 3 } };
+  const found = await resultsOf(await started(again, runRequest("r-1", { ...shared, runtime })));
+  assert.deepEqual(found.map((one) => one.type), ["message.delta", "run.completed"]);
+});
+
 test("agent loop is bounded", async () => {
   const made = endpoint((ctx) => ctx.agentLoop("What time is it?", { maxTurns: 2 }), { fetch: loopingGateway(9) });
   const found = await resultsOf(await started(made, runRequest("r-1", { resources: RESOURCES })));

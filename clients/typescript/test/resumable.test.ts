@@ -373,10 +373,14 @@ test("calls without effect wait for the resume", async () => {
 test("broken calls are repeated if harmless", async () => {
   const keyed: Call = (ctx) => ctx.host.json("POST", ["x"], { headers: { "Idempotency-Key": "k" } });
   const tool: Call = (ctx) => ctx.tools.call("clock", {});
+  const put: Call = (ctx) => ctx.host.json("PUT", ["checkpoint"], { json: { value: 1 } });
+  const conditional: Call = (ctx) => ctx.host.json("PUT", ["x"], { headers: { "If-Match": "1" } });
   const cases: [Call, unknown][] = [
     [write, "callback.unreachable"],
     [readRun, { result: "done" }],
     [keyed, { result: "done" }],
+    [put, { result: "done" }],
+    [conditional, "callback.unreachable"],
     [tool, "done"],
     [ask, "callback.unreachable"],
   ];

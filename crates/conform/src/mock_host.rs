@@ -16,7 +16,7 @@ use domain::normalize::{ResultLimits, StateUpdate};
 use http::Method;
 use protocol::context::AvailableApis;
 use protocol::history::TranscriptItem;
-use protocol::host_api::StatePut;
+use protocol::host_api::{RunCheckpoint, StatePut};
 use protocol::id::RunId;
 use protocol::resources::StateScope;
 use secrecy::{ExposeSecret, SecretString};
@@ -91,6 +91,7 @@ struct MockRunProgress {
     cancel_requested_at: Option<i64>,
     /// Entries with their versions.
     state: BTreeMap<(StateScope, String), (StatePut, i64)>,
+    checkpoint: Option<RunCheckpoint>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

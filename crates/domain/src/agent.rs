@@ -1,6 +1,6 @@
 //! Validation of agent specifications.
 
-use protocol::admin::{AgentSpec, Fault, ScopeKind};
+use protocol::admin::{AgentSpec, Fault, RestartPoint, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::{TIMEOUT, check_config};
@@ -75,6 +75,12 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
     if spec.retry.max > 5 {
         fault("/retry/max", "must be 0 to 5");
     }
+    if spec.retry.from == RestartPoint::Checkpoint && spec.retry.on.is_empty() {
+        fault(
+            "/retry/from",
+            "has no effect without `on`; set on = [\"runner.lost\"], or leave `from` out",
+        );
+    }
     let idle = spec.conversation_idle_seconds;
     if idle.is_some_and(|seconds| !(1..=MAX_IDLE_SECONDS).contains(&seconds)) {
         let message =
@@ -137,6 +143,9 @@ mod tests {
             &[],
         );
         check(&json!({"concurrency": "steer"}), &[]);
+        check(&json!({"retry": {"from": "checkpoint"}}), &["/retry/from"]);
+        let lost = json!({"retry": {"on": ["runner.lost"], "max": 1, "from": "checkpoint"}});
+        check(&lost, &[]);
         check(
             &json!({"locale": "German!", "timezone": "+02:00"}),
             &["/locale", "/timezone"],

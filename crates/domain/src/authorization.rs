@@ -218,6 +218,13 @@ impl AuthorizationSnapshot {
             .ok_or(NotGranted { operation })
     }
 
+    /// Checks access to the checkpoint of the run, which any state scope grants.
+    pub fn checkpoint(&self) -> Result<(), NotGranted> {
+        let has_state = !self.state.is_empty();
+        let operation = "state";
+        has_state.then_some(()).ok_or(NotGranted { operation })
+    }
+
     /// Returns the conversation whose transcript the run may page or search. `None`: the operation is granted,
     /// but the event has no conversation.
     pub fn history(

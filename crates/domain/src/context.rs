@@ -1,9 +1,11 @@
 //! Builds the `AgentRunContext` of a run (`docs/protocol.md`, Run protocol), without history.
 
+use std::collections::BTreeMap;
+
 use protocol::context::{
     AdapterContext, AgentEventContext, AgentInput, AgentRunContext, AgentRunState,
     AgentRuntimeContext, AgentTrigger, ContextAccess, ConversationContext, InlineContextPolicy,
-    InlineMode, TriggerSource,
+    InlineMode, RunResume, TriggerSource,
 };
 use protocol::event::EventEnvelope;
 use protocol::resources::StateScope;
@@ -101,6 +103,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             locale: parts.locale.locale,
             timezone: parts.locale.timezone,
             static_refs: parts.static_refs,
+            resume: None,
             metadata,
         },
         variables: variables(event),
@@ -111,6 +114,19 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
         // The gateway's own metadata is in `runtime`.
         metadata: JsonObject::new(),
     }
+}
+
+/// Returns a context with `runtime.resume`. `None`: the text is no context.
+pub fn with_resume(context: &str, resume: &RunResume) -> Option<Box<RawValue>> {
+    // Parses only the path to the member: a context may be megabytes.
+    let mut members: BTreeMap<&str, &RawValue> = serde_json::from_str(context).ok()?;
+    let runtime = members.get("runtime")?;
+    let mut runtime: BTreeMap<&str, &RawValue> = serde_json::from_str(runtime.get()).ok()?;
+    let resume = to_raw_value(resume).ok()?;
+    runtime.insert("resume", &resume);
+    let runtime = to_raw_value(&runtime).ok()?;
+    members.insert("runtime", &runtime);
+    to_raw_value(&members).ok()
 }
 
 /// Returns the scalar public variables of an adapter and the id of its query.
@@ -358,6 +374,26 @@ mod tests {
                 state: state.clone(),
             });
             assert_eq!(frame.with(&members).get(), context_json(&full).get());
+        }
+    }
+
+    #[test]
+    fn adds_checkpoint_to_context() {
+        let resume = RunResume {
+            checkpoint: json!({"step": 2}),
+            after: 4,
+        };
+        let context =
+            json!({"run_id": "r", "runtime": {"host": "runnel"}, "config": {"runtime": 1}});
+        let written = with_resume(&context.to_string(), &resume).unwrap();
+        let mut expected = context;
+        expected["runtime"]["resume"] = json!({"checkpoint": {"step": 2}, "after": 4});
+        assert_eq!(
+            serde_json::from_str::<Value>(written.get()).unwrap(),
+            expected
+        );
+        for broken in ["null", "{}", r#"{"runtime": 1}"#] {
+            assert!(with_resume(broken, &resume).is_none(), "{broken}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Ledger format of an event: one JSON line, and the SSE frame for clients (`docs/protocol.md`, Ledger events).
 
 use protocol::id::RunId;
-use protocol::result::ResultType;
+use protocol::result::{RUN_RESTARTED, ResultType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -83,7 +83,11 @@ pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) 
 
 fn begin_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str) {
     // SSE parsers end a field at a line break, so only registered types enter this field.
-    let event = ResultType::parse(kind).map_or("unknown", ResultType::as_str);
+    let event = match ResultType::parse(kind) {
+        Some(result) => result.as_str(),
+        None if kind == RUN_RESTARTED => RUN_RESTARTED,
+        None => "unknown",
+    };
     frames.extend_from_slice(b"id: ");
     serde_json::to_writer(&mut *frames, &sequence).expect("numbers always serialise");
     frames.extend_from_slice(b"\nevent: ");

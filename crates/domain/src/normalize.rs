@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
-use protocol::result::{DEFAULT_FINISH_REASON, RUNNER_ERROR, ResultType};
+use protocol::result::{DEFAULT_FINISH_REASON, RUN_RESTARTED, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -64,6 +64,8 @@ pub struct ResultValidator<'a> {
     first_rejection: Option<rejection::FirstRejection>,
     unknown: Option<rejection::UnknownTypes>,
     question_ids: HashSet<String>,
+    /// Questions from before a new start of the run. They stay open, so a repeated one has no effect.
+    earlier_question_ids: HashSet<String>,
     /// Results must be numbered without gaps.
     is_numbered: bool,
     ended: bool,
@@ -98,6 +100,7 @@ impl<'a> ResultValidator<'a> {
             first_rejection: None,
             unknown: None,
             question_ids: HashSet::new(),
+            earlier_question_ids: HashSet::new(),
             is_numbered: false,
             ended: false,
             cancelled: false,
@@ -143,6 +146,11 @@ impl<'a> ResultValidator<'a> {
         self.messages.stored().clone()
     }
 
+    /// Returns the text of the message that is incomplete so far.
+    pub fn open_text(&self) -> &str {
+        self.messages.open_text()
+    }
+
     /// Validates one event: the bytes of one JSON document. `now`: epoch seconds.
     pub fn validate<'r>(&mut self, raw: &'r [u8], now: i64) -> Verdict<'r> {
         let verdict = self.validate_event(raw, Some(now));
@@ -178,6 +186,10 @@ impl<'a> ResultValidator<'a> {
                 raw,
                 "a result's type is malformed",
             );
+        }
+        if envelope.kind == RUN_RESTARTED {
+            let message = "only the gateway writes run.restarted";
+            return self.strike(Reason::InvalidEnvelope, None, raw, message);
         }
         let number = match envelope.sequence.map(|raw| raw.get().parse::<u64>()) {
             None => None,
@@ -257,8 +269,12 @@ impl<'a> ResultValidator<'a> {
         if let payload::CheckedPayload::RunQuestion(question) = &checked
             && !self.is_new(question)
         {
-            let message = "a run may request each interaction_id once, and at most 100 in total";
-            return self.strike(Reason::InvalidPayload, number, raw, message);
+            if !self.earlier_question_ids.contains(&question.interaction_id) {
+                let message =
+                    "a run may request each interaction_id once, and at most 100 in total";
+                return self.strike(Reason::InvalidPayload, number, raw, message);
+            }
+            checked = payload::CheckedPayload::Plain;
         }
         let mut shortened = Vec::new();
         bounds::cut_ending(&mut checked, &mut shortened);
@@ -396,7 +412,9 @@ impl<'a> ResultValidator<'a> {
     }
 
     fn is_new(&mut self, question: &RunQuestion) -> bool {
-        self.question_ids.len() < payload::QUESTIONS
+        let count = self.question_ids.len() + self.earlier_question_ids.len();
+        count < payload::QUESTIONS
+            && !self.earlier_question_ids.contains(&question.interaction_id)
             && self.question_ids.insert(question.interaction_id.clone())
     }
 }

@@ -1,6 +1,10 @@
-//! Retry policy for the POST to a runner (`docs/protocol.md`, `RUN_AGENT`).
+//! Retry policy: repeated POSTs to a runner, and new starts of a run (`docs/protocol.md`, `RUN_AGENT` and New starts).
 
 use std::time::Duration;
+
+use protocol::admin::{RestartPoint, RetryCause, RetryPolicy};
+
+use crate::run::FailureCode;
 
 /// Failure of an attempt before the first result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,22 @@ pub fn after_failure(
     }
 }
 
+/// Decides about a new start of a run after its failure. `starts`: new starts so far; `left`: time until the deadline.
+/// `None`: the run ends with the failure.
+pub fn after_loss(
+    code: FailureCode,
+    policy: &RetryPolicy,
+    starts: u32,
+    left: Duration,
+) -> Option<RestartPoint> {
+    let cause = match code {
+        FailureCode::RunnerLost => RetryCause::RunnerLost,
+        _ => return None,
+    };
+    let may_start = policy.on.contains(&cause) && starts < policy.max && !left.is_zero();
+    may_start.then_some(policy.from)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -84,5 +104,28 @@ mod tests {
             RetryDecision::RetryAfter(Duration::ZERO),
         );
         check(1, AttemptFailure::Throttled(LEFT), RetryDecision::Fail);
+    }
+
+    #[test]
+    fn starts_lost_runs_again_up_to_limit() {
+        let policy = |max, on: &[RetryCause]| RetryPolicy {
+            max,
+            on: on.to_vec(),
+            from: RestartPoint::Checkpoint,
+        };
+        let lost = policy(2, &[RetryCause::RunnerLost]);
+        let again = Some(RestartPoint::Checkpoint);
+        for (code, policy, starts, left, expected) in [
+            (FailureCode::RunnerLost, &lost, 0, LEFT, again),
+            (FailureCode::RunnerLost, &lost, 1, LEFT, again),
+            (FailureCode::RunnerLost, &lost, 2, LEFT, None),
+            (FailureCode::RunnerLost, &lost, 0, Duration::ZERO, None),
+            (FailureCode::RunnerLost, &policy(2, &[]), 0, LEFT, None),
+            (FailureCode::RunnerStreamTruncated, &lost, 0, LEFT, None),
+            (FailureCode::Cancelled, &lost, 0, LEFT, None),
+        ] {
+            let decided = after_loss(code, policy, starts, left);
+            assert_eq!(decided, expected, "{code:?} {starts}");
+        }
     }
 }

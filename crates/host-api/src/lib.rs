@@ -1,6 +1,7 @@
 //! The host API: the routes that a runner calls with its run token (`docs/runners/host-api.md`).
 
 mod artifacts;
+pub mod checkpoint;
 mod child_runs;
 mod events;
 pub mod history;
@@ -42,6 +43,10 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(runs::page_scope_run_events))
         .routes(routes!(runs::cancel_scope_run))
         .routes(routes!(run::renew_token))
+        .routes(routes!(
+            checkpoint::get_checkpoint,
+            checkpoint::put_checkpoint
+        ))
         .routes(routes!(state::list_state))
         .merge(entry_routes())
         .routes(routes!(state::document::get_state_body))

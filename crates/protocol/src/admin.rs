@@ -139,19 +139,63 @@ pub enum Concurrency {
     Steer,
 }
 
-/// Retries of a POST that certainly did not reach the runner.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Further attempts of a run: after a POST that certainly did not reach the runner, and after the failures of `on`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct RetryPolicy {
-    /// Maximum number of retries: 0–5, default 2.
+    /// Maximum number of repeated POSTs, and maximum number of new starts: 0–5, default 2.
     #[cfg_attr(feature = "openapi", schema(maximum = 5))]
     pub max: u32,
+    /// Failures after which the run starts again. Default: none.
+    #[serde(
+        skip_serializing_if = "Vec::is_empty",
+        deserialize_with = "lists::each_once"
+    )]
+    pub on: Vec<RetryCause>,
+    /// Point from which the run starts again.
+    #[serde(skip_serializing_if = "RestartPoint::is_start")]
+    pub from: RestartPoint,
 }
 
 impl Default for RetryPolicy {
     fn default() -> Self {
-        Self { max: 2 }
+        Self {
+            max: 2,
+            on: Vec::new(),
+            from: RestartPoint::Start,
+        }
+    }
+}
+
+/// Failure after which a run can start again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub enum RetryCause {
+    /// The process of a resumable runner was lost, and its live runs with it.
+    #[serde(rename = "runner.lost")]
+    RunnerLost,
+}
+
+/// Point from which a run starts again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum RestartPoint {
+    /// The event: all earlier results are superseded.
+    #[default]
+    Start,
+    /// The newest checkpoint of the run; the event if it has none. Results after it are superseded.
+    Checkpoint,
+}
+
+impl RestartPoint {
+    #[expect(
+        clippy::trivially_copy_pass_by_ref,
+        reason = "serde passes a reference"
+    )]
+    fn is_start(&self) -> bool {
+        *self == Self::Start
     }
 }
 

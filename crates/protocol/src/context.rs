@@ -374,12 +374,25 @@ pub struct AgentRuntimeContext {
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub static_refs: JsonObject,
+    /// Checkpoint that the run continues from. Absent in the first attempt, and in one that starts from the event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resume: Option<RunResume>,
     /// `limits`: the limits that the gateway enforces on this run, in bytes, events and seconds.
     /// `authorization_sha256`: hash of the run's own authorization, as `GET /v1/runs/{id}/authorization` shows it.
     /// `conversation_generation`: set after the conversation began anew, by the agent's `conversation_idle_seconds`.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
+}
+
+/// Checkpoint of a run whose earlier runner process was lost.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunResume {
+    /// Value of the last `PUT /host/v1/checkpoint`.
+    pub checkpoint: Value,
+    /// Sequence of the last ledger event that stays; 0 for none.
+    pub after: u64,
 }
 
 fn unknown_host() -> String {

@@ -87,6 +87,40 @@ pub struct StateVersion {
     pub version: i64,
 }
 
+/// Body of `PUT /host/v1/checkpoint`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct CheckpointPut {
+    /// State from which the runner can continue the run; at most 256 KiB of JSON.
+    pub value: Value,
+    /// `sequence` of the last result that the value includes. The call waits until the ledger has it. Default: the
+    /// last result in the ledger.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub sequence: Option<u64>,
+}
+
+/// Response of `PUT /host/v1/checkpoint`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CheckpointVersion {
+    /// From 1, one more with each write.
+    pub version: i64,
+    /// Sequence of the last ledger event that the checkpoint includes; 0 for none.
+    pub after: u64,
+}
+
+/// Response of `GET /host/v1/checkpoint`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunCheckpoint {
+    pub value: Value,
+    pub version: i64,
+    /// Sequence of the last ledger event that the checkpoint includes; 0 for none.
+    pub after: u64,
+}
+
 /// Response of `GET /host/v1/state/{scope}`: keys in byte order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -4,6 +4,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
 use crate::JsonObject;
+use crate::admin::RestartPoint;
 use crate::message::{LlmTokenUsage, Message, MessageChunk};
 use crate::resources::StateScope;
 
@@ -69,6 +70,22 @@ impl ResultType {
     pub fn is_terminal(self) -> bool {
         matches!(self, Self::RunCompleted | Self::RunFailed)
     }
+}
+
+/// Type of the gateway's event at a new start of a run. Runners cannot send it.
+pub const RUN_RESTARTED: &str = "run.restarted";
+
+/// Payload of `run.restarted`: the runner's process was lost, and another attempt begins.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunRestartedPayload {
+    /// Number of the attempt that begins.
+    pub attempt: u32,
+    /// Failure of the attempt before it.
+    pub code: String,
+    pub from: RestartPoint,
+    /// The results between this sequence and this event are superseded; 0: all earlier results.
+    pub after: u64,
 }
 
 /// Payload of `message.delta`.

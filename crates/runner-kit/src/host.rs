@@ -19,17 +19,20 @@ mod token;
 mod tools;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use protocol::context::AgentRunContext;
 use protocol::host_api::{
-    EffectivePrompt, SteeringInputItem, SteeringMode, SteeringPull, SteeringPullResult,
+    CheckpointPut, CheckpointVersion, EffectivePrompt, SteeringInputItem, SteeringMode,
+    SteeringPull, SteeringPullResult,
 };
 use protocol::knowledge::{RetrievalQuery, RetrievalResultEntry, RetrievalResults};
 use protocol::message::Message;
 use protocol::request::HostAccess;
 use protocol::run::AgentRun;
 use reqwest::Method;
+use serde_json::Value;
 use tokio::time::Instant;
 
 pub use artifacts::ArtifactsApi;
@@ -64,6 +67,7 @@ impl HostClient {
             times: Times::new(deadline_at, self.call_timeout),
             credentials: Credentials::new(access, 1),
             resume_within: None,
+            last_result: AtomicU64::new(0),
         }))
     }
 
@@ -76,6 +80,7 @@ impl HostClient {
             times: Times::new(terms.deadline_at, self.call_timeout),
             credentials: Credentials::new(access, terms.attempt),
             resume_within: Some(terms.within),
+            last_result: AtomicU64::new(0),
         }))
     }
 }
@@ -129,6 +134,29 @@ impl Host {
     /// Renews the token near its expiry while polled.
     pub(crate) async fn keep_token_fresh(&self) -> std::convert::Infallible {
         self.0.keep_token_fresh().await
+    }
+
+    /// Counts a result that the run has sent.
+    pub(crate) fn note_result(&self, sequence: u64) {
+        self.0.last_result.store(sequence, Ordering::Release);
+    }
+
+    /// Stores the state from which a new attempt continues the run if this process is lost; at most 256 KiB of JSON. It
+    /// includes the results sent so far, and the gateway answers once they are stored. The agent's `retry` decides about
+    /// a new attempt; its context has the value as `runtime.resume`.
+    pub async fn checkpoint(
+        &self,
+        value: impl Into<Value>,
+    ) -> Result<CheckpointVersion, HostError> {
+        // The kit numbers a sent result when the work yields.
+        tokio::task::yield_now().await;
+        let last = self.0.last_result.load(Ordering::Acquire);
+        let put = CheckpointPut {
+            value: value.into(),
+            sequence: (last > 0).then_some(last),
+        };
+        let call = self.0.request(Method::PUT, &["checkpoint"]).await?;
+        self.0.answer(call.json(&put)).await
     }
 
     /// Fetches the run's context again, as it was dispatched.

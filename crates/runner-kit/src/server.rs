@@ -238,7 +238,10 @@ async fn start_run(
     let results = stream::once(async move { runner.run(run) })
         .flatten()
         .boxed();
-    let results = finish(run_id.clone(), live.signal().clone(), results).boxed();
+    let counted = host.clone();
+    let results = finish(run_id.clone(), live.signal().clone(), results)
+        .inspect(move |result| counted.note_result(result.sequence.unwrap_or_default()))
+        .boxed();
     let heartbeat = server.options.heartbeat;
     let Some(within) = within else {
         let body = body::ResponseGuard::new(results, heartbeat, host, live);

@@ -112,7 +112,8 @@ impl Dispatcher {
             }
             let left = self.deps.time_until(run.deadline_at);
             let jitter = f64::from(run.id.0.as_bytes()[15]) / 255.0;
-            let decision = after_failure(attempt, prepared.retries, class_of(&error), left, jitter);
+            let decision =
+                after_failure(attempt, prepared.retry.max, class_of(&error), left, jitter);
             let RetryDecision::RetryAfter(wait) = decision else {
                 let failure = self.unless_cancelled(live, &run, &error, failure).await;
                 return Ok(DispatchOutcome::Failed(run, failure, rejection_of(&error)));

@@ -5,8 +5,8 @@ use domain::ledger::{LedgerEvent, LedgerSource};
 use domain::normalize::{AcceptedResult, Rejection, ResultEffect, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::id::{RunId, WorkspaceId};
-use protocol::result::ResultType;
-use serde_json::value::RawValue;
+use protocol::result::{RUN_RESTARTED, ResultType, RunRestartedPayload};
+use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use store::{AcceptedCall, Append, AppendResults, AuditEntry, NewInteraction, RunEnd};
 use tokio::time::Instant;
@@ -174,6 +174,27 @@ impl EventBuffer {
         let data = json!({"text": text, "level": "warning"}).to_string();
         let data = RawValue::from_string(data).expect("a value serialises to JSON on one line");
         let kind = ResultType::ProcessorLog.as_str();
+        self.enter(kind, &data, None, LedgerSource::Host, &Value::Null, now);
+    }
+
+    /// Adds the event of a new start.
+    pub(super) fn restart(&mut self, restart: &RunRestartedPayload, now: i64) {
+        let data = to_raw_value(restart).expect("numbers and texts always serialise");
+        self.enter(
+            RUN_RESTARTED,
+            &data,
+            None,
+            LedgerSource::Host,
+            &Value::Null,
+            now,
+        );
+    }
+
+    /// Adds a delta with the text that replaces the deltas so far.
+    pub(super) fn replace_text(&mut self, text: &str, now: i64) {
+        let chunk = json!({"role": "assistant", "content": "", "all_content": text});
+        let data = to_raw_value(&json!({"chunk": chunk})).expect("a value serialises to JSON");
+        let kind = ResultType::MessageDelta.as_str();
         self.enter(kind, &data, None, LedgerSource::Host, &Value::Null, now);
     }
 

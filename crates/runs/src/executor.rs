@@ -3,6 +3,7 @@
 mod drive;
 mod end;
 pub(crate) mod next_step;
+mod restart;
 mod resume;
 
 use std::sync::Arc;

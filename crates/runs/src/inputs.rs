@@ -6,7 +6,7 @@ use std::time::Duration;
 use domain::authorization::AuthorizationSnapshot;
 use domain::normalize::ExpectedOutput;
 use domain::run::Run;
-use protocol::admin::{AgentSpec, DeltaMode};
+use protocol::admin::{AgentSpec, DeltaMode, RetryPolicy};
 use protocol::event::EventEnvelope;
 use serde_json::value::RawValue;
 use store::{ConversationPosition, EndpointAddress, SharedParts};
@@ -17,6 +17,7 @@ use crate::live::LiveEntry;
 use runner_client::Endpoint;
 
 /// A run that can be dispatched.
+#[derive(Clone)]
 pub(super) struct PreparedDispatch {
     /// Context in the form in which it is sent.
     pub(super) context: Arc<RawValue>,
@@ -24,8 +25,7 @@ pub(super) struct PreparedDispatch {
     pub(super) shared: SharedParts,
     pub(super) snapshot: Arc<AuthorizationSnapshot>,
     pub(super) agent_name: String,
-    /// Maximum number of further attempts.
-    pub(super) retries: u32,
+    pub(super) retry: RetryPolicy,
     pub(super) expected_output: ExpectedOutput,
     /// `None`: the endpoint was removed after another process had called it.
     pub(super) endpoint: Option<Arc<Endpoint>>,

@@ -9,6 +9,7 @@ pub mod awaited;
 pub mod bus;
 pub mod call_abort;
 pub mod call_limits;
+pub mod checkpoints;
 pub mod children;
 pub mod denials;
 pub mod discovery;

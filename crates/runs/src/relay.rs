@@ -27,7 +27,9 @@ use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, si
 use source::{AppendedSource, ResultInput};
 
 pub(crate) use machine::{RelayMachine, after_stored, resumable};
-pub(crate) use restored::RestoredRun;
+#[cfg(test)]
+pub(crate) use restored::{ReplayedLine, Restart};
+pub(crate) use restored::{RestoredRun, StoredLine};
 pub(crate) use steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
 
 mod judging;

@@ -9,6 +9,7 @@ use crate::awaited::AwaitedInteractions;
 use crate::call_abort::CallAborts;
 use crate::call_usage::CallUsage;
 use crate::cancel::Cancellation;
+use crate::checkpoints::Checkpoints;
 use crate::children::Children;
 use crate::context::ContextWriter;
 use crate::decide::Decider;
@@ -48,6 +49,7 @@ pub struct Services {
     pub streams: RunStreams,
     pub feed: Feed,
     pub async_runs: AsyncRuns,
+    pub checkpoints: Checkpoints,
     pub aborts: CallAborts,
     pub usage: Arc<CallUsage>,
     pub denials: Denials,
@@ -143,6 +145,7 @@ impl Services {
             streams: RunStreams { deps: shared() },
             feed: Feed { deps: shared() },
             async_runs: AsyncRuns { deps: shared() },
+            checkpoints: Checkpoints { deps: shared() },
             endpoints: Endpoints { deps: shared() },
             leases: LeaseRenewal { deps: shared() },
             notifications: PeerNotifications { deps: shared() },

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 
 /// All failpoints. The crash tests cover each.
-pub const NAMES: [&str; 23] = [
+pub const NAMES: [&str; 24] = [
     // Event ingest.
     "ingest.before_commit",
     "ingest.after_commit",
@@ -45,6 +45,7 @@ pub const NAMES: [&str; 23] = [
     // Leases.
     "lease.before_renew",
     "orphan.after_takeover",
+    "restart.after_event",
     // Any commit of the writer.
     "writer.before_commit",
     "writer.after_commit",

@@ -143,6 +143,23 @@ pub(crate) async fn record_judged(tx: &impl Sql, appends: &[&Append]) -> Result<
     executed(tx, rows.collect(), update).await
 }
 
+/// Removes the numbers of the rejected results of a run whose runner numbers its results from 1 again.
+struct ClearRejectedNumbers(RunId);
+
+impl Mutation for ClearRejectedNumbers {
+    type Output = ();
+    const CHANGES_AGENTS: bool = false;
+
+    fn order(&self) -> Uuid {
+        self.0.0
+    }
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        let sql = "UPDATE run_rejections SET runner_sequence = NULL WHERE run_id = $1";
+        tx.execute_sql(sql.to_owned(), vec![text(self.0)]).await
+    }
+}
+
 /// Releases the lease of a run for the next owner.
 struct ReleaseRun {
     run_id: RunId,
@@ -210,6 +227,11 @@ impl LeaseRepository<'_> {
     /// The rejected results of a live run.
     pub async fn rejected_results(self, run: RunId) -> Result<RejectedResults, StoreError> {
         find_rejected(&self.db.readers, run).await
+    }
+
+    /// Removes the numbers of rejected results: a new start of the run numbers its results from 1 again.
+    pub async fn clear_rejected_numbers(self, run: RunId) -> Result<(), StoreError> {
+        self.db.write(ClearRejectedNumbers(run)).await
     }
 
     /// Releases a run for take-over, unless its epoch has changed.

@@ -197,7 +197,7 @@ impl StreamedBody {
 }
 
 /// The token belongs to an earlier attempt of a live run.
-pub(crate) fn run_moved() -> ApiError {
+pub fn run_moved() -> ApiError {
     let message = "another gateway has taken the run over, and this token is of the attempt before; wait for \
                    the resume, and repeat the call with its token";
     ApiError::new(StatusCode::UNAUTHORIZED, "run_moved", message)

@@ -16,11 +16,18 @@ async function messagesOf(ctx: RunContext): Promise<Message[]> {
 const runner = {
   id: "plugin:runnel/assistant-typescript/default",
   label: { en_US: "Assistant (TypeScript)", zh_Hans: "助手（TypeScript）" },
-  permissions: { models: ["stream"], tools: ["call"], knowledge_bases: ["retrieve"], history: ["page"] },
+  permissions: {
+    models: ["stream"],
+    tools: ["call"],
+    knowledge_bases: ["retrieve"],
+    history: ["page"],
+    state: ["runner"],
+  },
   capabilities: { resumable: true }, // works on while a gateway restarts
 } as const;
 endpoint.runner(runner, async function* (ctx) {
-  yield* ctx.agentLoop(await messagesOf(ctx)); // text, and calls of tools
+  // Text, and calls of tools. A new attempt after a loss of this process repeats no call before its checkpoint.
+  yield* ctx.agentLoop(await messagesOf(ctx), { checkpoints: true });
 });
 
 await serve(endpoint, { host: process.env.HOST, port: process.env.PORT });

@@ -92,6 +92,18 @@ class RunFailedPayload(TypedDict):
     retryable: NotRequired[bool]
 
 
+# Not a class: `from` is a keyword of Python.
+RunRestartedPayload = TypedDict(
+    "RunRestartedPayload",
+    {"attempt": int, "code": str, "from": Literal["start", "checkpoint"], "after": int},
+)
+RunRestartedPayload.__doc__ = """Data of `run.restarted`: the runner was lost, and another attempt begins.
+
+The events between `after` and this one are superseded; 0: all earlier ones. A delta with `all_content` follows, if the text
+of the open message changes by that.
+"""
+
+
 class _Event(TypedDict):
     """Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds."""
 
@@ -176,6 +188,13 @@ class RunFailed(_Event):
     data: RunFailedPayload
 
 
+class RunRestarted(_Event):
+    """Event of the gateway: the run starts again, and results before it are superseded."""
+
+    type: Literal["run.restarted"]
+    data: RunRestartedPayload
+
+
 # Event of a run. `type` selects the shape of `data`. Later versions may send further types: ignore them.
 RunEvent = Union[  # noqa: UP007 - a `|` of TypedDicts needs Python 3.11 at run time
     MessageDelta,
@@ -188,5 +207,6 @@ RunEvent = Union[  # noqa: UP007 - a `|` of TypedDicts needs Python 3.11 at run 
     ProcessorLog,
     RunCompleted,
     RunFailed,
+    RunRestarted,
 ]
 TERMINAL = ("run.completed", "run.failed")

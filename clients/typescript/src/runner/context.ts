@@ -134,6 +134,12 @@ export interface ContextAccess {
   available_apis?: AvailableApis;
 }
 
+/** Checkpoint of a run whose earlier runner process was lost. `after`: last ledger event that stays; 0 for none. */
+export interface RunResume {
+  checkpoint: unknown;
+  after: number;
+}
+
 /** Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run. */
 export interface AgentRuntimeContext {
   host?: string;
@@ -144,6 +150,7 @@ export interface AgentRuntimeContext {
   locale?: string | null;
   timezone?: string | null;
   static_refs?: Json;
+  resume?: RunResume | null;
   metadata?: Json;
 }
 

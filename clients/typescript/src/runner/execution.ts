@@ -35,6 +35,7 @@ export class Execution {
     private readonly runs: Runs,
   ) {
     stream.secondsLeft = secondsLeftOf(run.host);
+    run.host.lastResult = () => stream.buffer.last;
     stream.onLost = () => this.#lose();
     runs.live.set(run.runId, this);
   }
@@ -128,9 +129,11 @@ export class Execution {
 
   /**
    * Deltas without a complete message after them become one. A blank line separates the text after a tool call from
-   * the text before it.
+   * the text before it. An attempt from a checkpoint has only the end of the text, so the gateway joins its deltas with
+   * those before it.
    */
   async *#joined(): AsyncGenerator<Result, void, undefined> {
+    const joins = !this.run.resume;
     let pieces = "";
     let isAfterCall = false;
     for await (const item of this.#yielded()) {
@@ -144,13 +147,13 @@ export class Execution {
       } else if (result.type.startsWith("tool.call.")) isAfterCall = true;
       const isComplete = result.type === "message.completed" || (result.type === "run.completed" && result.data.message);
       if (isComplete) pieces = "";
-      if (result.type === "run.completed" && pieces) {
+      if (result.type === "run.completed" && pieces && joins) {
         yield results.message(pieces);
         pieces = "";
       }
       yield result;
     }
-    if (pieces) yield results.message(pieces);
+    if (pieces && joins) yield results.message(pieces);
   }
 
   async *#yielded(): AsyncGenerator<unknown, void, undefined> {

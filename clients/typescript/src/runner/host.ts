@@ -55,6 +55,8 @@ export interface HostOptions {
  */
 export class HostApi {
   readonly resumeWithin: number | undefined;
+  /** Sequence of the last result of the run; set by its execution. */
+  lastResult: () => number = () => 0;
   #baseUrl = "";
   #token = "";
   #expiresAt = 0;
@@ -116,8 +118,7 @@ export class HostApi {
 
   /** Body of a response, at most `maxBytes`. */
   async bytes(method: string, path: string[], call: HostCall = {}, maxBytes = MAX_RESPONSE_BYTES): Promise<Uint8Array> {
-    const isKeyed = Object.keys(call.headers ?? {}).some((name) => name.toLowerCase() === "idempotency-key");
-    return this.#repeated(isKeyed || method === "GET", async () => {
+    return this.#repeated(isRepeatable(method, call.headers), async () => {
       const response = await this.#call(method, path, call);
       const tooLarge = () => new ApiError(0, "callback.invalid_answer", `the answer is larger than ${maxBytes} bytes`);
       return collect(response.body, maxBytes, tooLarge);
@@ -240,4 +241,13 @@ export class HostApi {
 function isUnsent(error: unknown): boolean {
   const { code, cause } = (error ?? {}) as { code?: unknown; cause?: { code?: unknown } };
   return UNSENT.has(`${code}`) || UNSENT.has(`${cause?.code}`);
+}
+
+/** True if a second execution has no second effect. */
+function isRepeatable(method: string, headers: Record<string, string> = {}): boolean {
+  const names = Object.keys(headers).map((name) => name.toLowerCase());
+  // The second execution of a conditional write would report a conflict with the first one.
+  const isUnconditional = !names.includes("if-match") && !names.includes("if-none-match");
+  if (method === "PUT" || method === "DELETE") return isUnconditional || names.includes("idempotency-key");
+  return method === "GET" || names.includes("idempotency-key");
 }

@@ -12,7 +12,7 @@ import type {
   StateScope,
   TranscriptItem,
 } from "../types.js";
-import type { AgentRunContext, KnowledgeBaseResource, Permissions, RetrievalResultEntry } from "./context.js";
+import type { AgentRunContext, KnowledgeBaseResource, Permissions, RetrievalResultEntry, RunResume } from "./context.js";
 import { MissingPermissions } from "./grants.js";
 import { RunFailed } from "./failure.js";
 import type { HostApi } from "./host.js";
@@ -60,14 +60,16 @@ export class RunContext {
    *
    * Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
    * granted tools, unless `tools` names others. In a resumable run, a model that lost its gateway before its first text
-   * is called again. Throws `RunFailed` after `maxTurns` turns with calls.
+   * is called again. With `checkpoints`, the messages are the checkpoint after each turn with calls, if the run may write
+   * state; a new attempt begins with them. Throws `RunFailed` after `maxTurns` turns with calls.
    */
   async *agentLoop(
     messages: string | Message[],
-    { maxTurns = 8, ...options }: ModelOptions & { maxTurns?: number } = {},
+    { maxTurns = 8, checkpoints = false, ...options }: ModelOptions & { maxTurns?: number; checkpoints?: boolean } = {},
   ): AsyncGenerator<string | Result, void, undefined> {
     const turns = typeof messages === "string" ? [{ role: "user", content: messages }] : messages;
     const tools = options.tools ?? this.tools.offered();
+    if (checkpoints && this.resume) turns.splice(0, turns.length, ...(this.resume.checkpoint as Message[]));
     let lost = 0;
     for (let turn = 0; turn < maxTurns; turn++) {
       let answer = this.models.stream(turns, { ...options, tools });
@@ -86,8 +88,35 @@ export class RunContext {
         return;
       }
       yield* this.tools.callAll(answer.message, turns);
+      if (checkpoints && this.state.isGranted) await this.#checkpointTurns(turns);
     }
     throw new RunFailed("runner.no_answer", `the model called tools in ${maxTurns} turns without an answer`);
+  }
+
+  async #checkpointTurns(turns: Message[]): Promise<void> {
+    try {
+      await this.checkpoint(turns);
+    } catch (error) {
+      // The checkpoint before it stays.
+      if (!(error instanceof ApiError) || error.code !== "payload_too_large") throw error;
+      console.warn(`run ${this.runId} has more messages than a checkpoint holds`);
+    }
+  }
+
+  /**
+   * Stores the state from which a new attempt continues the run if this process is lost; 256 KiB of JSON at most.
+   *
+   * It includes the results yielded so far; the call waits until the gateway has stored them. The agent's `retry` decides
+   * about a new attempt, which finds the value in `resume`.
+   */
+  async checkpoint(value: unknown): Promise<void> {
+    const last = this.host.lastResult();
+    await this.host.json("PUT", ["checkpoint"], { json: { value, ...(last > 0 && { sequence: last }) } });
+  }
+
+  /** Checkpoint that this attempt continues from; undefined: it starts from the event. */
+  get resume(): RunResume | undefined {
+    return this.context.runtime.resume ?? undefined;
   }
 
   /** Text of the message; empty for events without one. */

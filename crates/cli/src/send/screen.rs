@@ -93,6 +93,7 @@ impl Screen {
             "tool.call.started" => self.begin_call(data),
             "tool.call.completed" => self.end_call(data),
             PROJECTION => self.show_graph(data),
+            "run.restarted" => self.show_restart(),
             _ => {}
         }
     }
@@ -187,6 +188,12 @@ impl Screen {
         let full = chunk["all_content"].as_str().map(str::to_owned);
         let text = full.unwrap_or_else(|| self.shown.clone() + &text_of(&chunk["content"]));
         self.show_text(text);
+    }
+
+    /// The calls of the lost runner have no end. A delta with the text that stays follows.
+    fn show_restart(&mut self) {
+        self.calls.clear();
+        self.remark("the runner was lost, the run starts again");
     }
 
     fn show_message(&mut self, message: &Value) {

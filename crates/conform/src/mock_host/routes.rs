@@ -26,7 +26,10 @@ use super::resources::{
     list_knowledge_bases, list_models, list_openai_models, list_tools, pull_steering,
     retrieve_knowledge, stream_model,
 };
-use super::state::{delete_state, get_state, get_state_body, is_of_event, list_state, put_state};
+use super::state::{
+    delete_state, get_checkpoint, get_state, get_state_body, is_of_event, list_state,
+    put_checkpoint, put_state,
+};
 use super::{
     CallOutcome, MAX_PATH, MAX_TOKENS, MockHost, MockRunPhase, MockRunState, RecordedCall,
 };
@@ -50,6 +53,7 @@ pub(super) fn router(mock_host: MockHost) -> Router {
         .route("/run/results", post(append_results))
         .route("/run/heartbeat", post(run_heartbeat))
         .route("/token", post(renew_token))
+        .route("/checkpoint", get(get_checkpoint).put(put_checkpoint))
         .route("/history", get(page_history))
         .route("/models", get(list_models))
         .route("/models/{model_id}/invoke", post(invoke_model))

@@ -6,14 +6,17 @@ use domain::authorization::{Decision, Layer, NotGranted};
 use domain::state::{StateKeyFault, check_key};
 use http::{HeaderMap, StatusCode};
 use protocol::host_api::{
-    StateDocument, StateKeys, StateLease, StatePut, StateValue, StateVersion,
+    CheckpointPut, CheckpointVersion, RunCheckpoint, StateDocument, StateKeys, StateLease,
+    StatePut, StateValue, StateVersion,
 };
 use protocol::resources::StateScope;
 use serde_json::Value;
 
 use super::routes::MockRunCaller;
 use super::{MAX_KEYS, MockHost, MockRunState};
+use host_api::checkpoint::CHECKPOINT_BYTES;
 use host_api::state::StateQuery;
+use web::error::routing::no_such;
 use web::error::version::version_conflict;
 use web::error::{ApiError, ApiResult};
 use web::json::JsonBody;
@@ -178,4 +181,42 @@ pub(super) async fn delete_state(
     let gone = part.progress().state.remove(&(scope, key.clone()));
     gone.map(|_| StatusCode::NO_CONTENT)
         .ok_or_else(|| ApiError::not_found("state key", &key))
+}
+
+pub(super) async fn get_checkpoint(caller: MockRunCaller) -> ApiResult<Json<RunCheckpoint>> {
+    let part = caller.not_cancelled()?;
+    part.run.snapshot.checkpoint()?;
+    let stored = part.progress().checkpoint.clone();
+    let stored = stored.ok_or_else(|| no_such("the run has no checkpoint"))?;
+    Ok(Json(stored))
+}
+
+/// Stores a checkpoint. A mock run has no ledger, so `after` is the sequence of the runner.
+pub(super) async fn put_checkpoint(
+    caller: MockRunCaller,
+    headers: HeaderMap,
+    JsonBody(body): JsonBody<CheckpointPut>,
+) -> ApiResult<Json<CheckpointVersion>> {
+    let part = caller.not_cancelled()?;
+    part.run.snapshot.checkpoint()?;
+    if body.sequence == Some(0) {
+        return Err(ApiError::invalid("/sequence", "must be 1 or more"));
+    }
+    if body.value.to_string().len() > CHECKPOINT_BYTES {
+        return Err(ApiError::too_large("the checkpoint is larger than 256 KiB"));
+    }
+    let expected = if_match(&headers)?;
+    let mut progress = part.progress();
+    let current = progress.checkpoint.as_ref();
+    let current = current.map_or(0, |current| current.version);
+    if expected.is_some_and(|expected| expected != current) {
+        return Err(version_conflict(current));
+    }
+    let (version, after) = (current + 1, body.sequence.unwrap_or(0));
+    progress.checkpoint = Some(RunCheckpoint {
+        value: body.value,
+        version,
+        after,
+    });
+    Ok(Json(CheckpointVersion { version, after }))
 }

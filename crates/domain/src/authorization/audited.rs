@@ -46,6 +46,7 @@ fn needed<'a>(action: &str, resource: &'a str, operation: &'a str) -> Option<Nee
         "prompt_get" => ("prompt", "effective", operation),
         "interaction_get" => ("interactions", "delivery", "request"),
         "artifact_metadata" | "artifact_read" | "artifact_create" => ("artifact", "run", operation),
+        "checkpoint_get" | "checkpoint_put" => ("state", resource, operation),
         _ if action.starts_with("storage_") => ("storage", resource, resource),
         _ if action.starts_with("state_") => {
             // Resources of state are a scope, or a scope and a key.

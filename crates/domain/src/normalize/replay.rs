@@ -6,10 +6,12 @@ use protocol::admin::DeltaMode;
 use protocol::result::ResultType;
 use serde_json::value::RawValue;
 
+use super::payload::{CheckedPayload, check};
 use super::reading::ResultEnvelope;
-use super::sequences::digest_of;
+use super::sequences::{AcceptedSequences, digest_of};
 use super::text::one_line;
 use super::{ResultEffect, ResultLimits, ResultValidator, Verdict};
+use crate::json_repair::SurrogateJoiner;
 
 const UNBOUNDED: ResultLimits = ResultLimits {
     event_bytes: usize::MAX,
@@ -83,6 +85,29 @@ impl ResultReplay<'_, '_> {
         unbounded(validator, |validator| {
             validator.validate_payload(envelope, Some(number), gap, raw, None)
         })
+    }
+
+    /// Replays a result that a later start has superseded: only its question stays.
+    pub fn superseded(self, kind: &str, data: &RawValue) {
+        let validator = self.0;
+        let Some(kind @ ResultType::ActionRequested) = ResultType::parse(kind) else {
+            return;
+        };
+        let checked = check(kind, data.get(), validator.snapshot, usize::MAX, None);
+        if let Ok(CheckedPayload::RunQuestion(question)) = checked {
+            let ids = &mut validator.earlier_question_ids;
+            ids.insert(question.interaction_id);
+        }
+    }
+
+    /// Replays a new start of the run: the runner numbers its results from 1 again.
+    pub fn restarted(self) {
+        let validator = self.0;
+        validator.taken = AcceptedSequences::default();
+        validator.halves = SurrogateJoiner::default();
+        validator.rejected_message = None;
+        let ids = std::mem::take(&mut validator.question_ids);
+        validator.earlier_question_ids.extend(ids);
     }
 
     /// Replays a rejected result. Its number stays taken, so that a repetition is a duplicate as before.

@@ -1133,3 +1133,74 @@ fn stored_results_restore_text_and_numbers() {
     let verdict = other.validate(changed.as_bytes(), NOW);
     assert_eq!(name(verdict), "fail runner.protocol_violation");
 }
+
+#[test]
+fn new_start_replaces_results_after_its_point() {
+    let snapshot = snapshot();
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    )
+    .with_numbers();
+    let stored = |validator: &mut ResultValidator<'_>, number, text: &str| {
+        let data = json!({"chunk": {"role": "assistant", "content": text}});
+        let data = RawValue::from_string(data.to_string()).unwrap();
+        ResultReplay(validator).stored(StoredResult {
+            number,
+            kind: "message.delta",
+            data: &data,
+            usage: None,
+            is_changed: false,
+        });
+    };
+    stored(&mut validator, 1, "first ");
+    assert_eq!(validator.open_text(), "first ");
+    ResultReplay(&mut validator).rejected(Some(2));
+    let question = json!({"action": "interaction.requested", "payload": {
+        "interaction_id": "q", "title": "t", "fallback_text": "f"}});
+    let data = RawValue::from_string(question.to_string()).unwrap();
+    ResultReplay(&mut validator).superseded("action.requested", &data);
+    ResultReplay(&mut validator).restarted();
+
+    let mut verdict = |line: String| name(validator.validate(line.as_bytes(), NOW));
+    // Its question is open already.
+    assert_eq!(
+        verdict(result("action.requested", &question, &json!(1))),
+        "ok"
+    );
+    assert_eq!(verdict(delta("new", 2)), "ok");
+    assert_eq!(verdict(delta("jump", 4)), "fail runner.protocol_violation");
+    let message = validator.final_messages(None).unwrap();
+    assert_eq!(message.last().unwrap().plain_text(), "first new");
+}
+
+#[test]
+fn runners_cannot_write_events_of_the_gateway() {
+    let forged = result("run.restarted", &json!({"after": 0}), &json!(2));
+    let verdicts = verdicts(&[delta("a", 1), forged, delta("b", 2)]);
+    assert_eq!(verdicts, ["ok", "invalid_envelope", "ok"]);
+}
+
+#[test]
+fn open_text_begins_after_the_last_complete_message() {
+    let snapshot = snapshot();
+    let mut validator = ResultValidator::new(
+        &snapshot,
+        LIMITS,
+        DeltaMode::Increment,
+        ExpectedOutput::Message,
+    );
+    let message = json!({"message": {"role": "assistant", "content": "one"}});
+    let full = json!({"chunk": {"role": "assistant", "content": "", "all_content": "all"}});
+    for (line, expected) in [
+        (delta("one", 1), "one"),
+        (result("message.completed", &message, &json!(2)), ""),
+        (delta("two", 3), "two"),
+        (result("message.delta", &full, &json!(4)), "all"),
+    ] {
+        validator.validate(line.as_bytes(), NOW);
+        assert_eq!(validator.open_text(), expected, "{line}");
+    }
+}

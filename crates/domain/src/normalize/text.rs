@@ -127,6 +127,8 @@ pub(super) struct Messages {
     bytes: Vec<usize>,
     /// `None`: the text exceeded its limit.
     text: Option<String>,
+    /// Begin of the text after the last complete message.
+    open_from: usize,
     max_bytes: usize,
 }
 
@@ -140,6 +142,7 @@ impl Messages {
             stored: RunMessages::default(),
             bytes: Vec::new(),
             text: Some(String::new()),
+            open_from: 0,
             max_bytes: GATHERED_BYTES.max(event_bytes),
         }
     }
@@ -157,6 +160,7 @@ impl Messages {
                 return None;
             }
         };
+        self.open_from = 0;
         if !is_snapshot {
             // `all_content` replaces the gathered text; later increments continue it.
             self.text = Some(full_text);
@@ -185,6 +189,7 @@ impl Messages {
 
     /// `bytes`: size of the message as JSON.
     pub(super) fn complete(&mut self, message: Message, bytes: usize) {
+        self.open_from = self.text.as_ref().map_or(0, String::len);
         let is_full = |stored: &[usize]| {
             let all = stored.iter().sum::<usize>().saturating_add(bytes);
             !stored.is_empty() && (stored.len() == MAX_STORED_MESSAGES || all > self.max_bytes)
@@ -203,6 +208,12 @@ impl Messages {
     /// Returns the messages of `message.completed`.
     pub(super) fn stored(&self) -> &RunMessages {
         &self.stored
+    }
+
+    /// Returns the text of the deltas after the last complete message.
+    pub(super) fn open_text(&self) -> &str {
+        let text = self.text.as_deref().unwrap_or_default();
+        text.get(self.open_from..).unwrap_or_default()
     }
 
     pub(super) fn delta_mode(&self) -> DeltaMode {

@@ -104,7 +104,7 @@ pub(super) fn parts_of(put: &mut StatePut) -> ApiResult<DocumentParts> {
 }
 
 /// Parses stored JSON text.
-pub(super) fn stored_json(column: &'static str, key: &str, text: &str) -> ApiResult<Value> {
+pub(crate) fn stored_json(column: &'static str, key: &str, text: &str) -> ApiResult<Value> {
     let corrupt = |_| StoreError::Corrupt {
         column,
         row: key.to_owned(),

@@ -1,5 +1,6 @@
 //! Authorized calls to the host API of one run.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use protocol::host_api::RenewedToken;
@@ -29,6 +30,8 @@ pub(super) struct HostConnection {
     pub(super) credentials: Credentials,
     /// Time that a call waits for a resume. Absent: the run is not resumable.
     pub(super) resume_within: Option<Duration>,
+    /// Sequence of the last result that the run has sent.
+    pub(super) last_result: AtomicU64,
 }
 
 /// Time limit of a call.

@@ -63,7 +63,7 @@ impl Decider {
             shared: inputs.shared.clone(),
             snapshot: Arc::clone(&inputs.snapshot),
             agent_name: inputs.spec.name.clone(),
-            retries: inputs.spec.retry.max,
+            retry: inputs.spec.retry.clone(),
             expected_output: ExpectedOutput::of(&inputs.event),
             endpoint: Some(endpoint),
             delta_mode: address.delta_mode,

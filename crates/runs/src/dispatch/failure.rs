@@ -46,10 +46,12 @@ pub(super) fn class_of(error: &StartError) -> AttemptFailure {
     }
 }
 
-/// Decision after a failed resume.
+/// Decision after a failed resume, or a failed new start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ResumeDecision {
     Repeat,
+    /// The runner may have started: attach to it.
+    Attach,
     /// The runner does not have the run.
     RunnerLost,
     /// The run ends as after a failed start.
@@ -76,6 +78,23 @@ pub(crate) fn after_failed_resume(error: &StartError) -> ResumeDecision {
         StartError::Refused { .. }
         | StartError::BadContentType { .. }
         | StartError::Unprepared(_) => ResumeDecision::Fail,
+    }
+}
+
+/// Decides about the failed POST of a new start. Only a POST that certainly started nothing is repeated.
+pub(crate) fn after_failed_restart(error: &StartError) -> ResumeDecision {
+    match error {
+        StartError::Broken(_) => ResumeDecision::Attach,
+        // The runner still has the run; it gives it up when its time is over.
+        StartError::Refused {
+            status: StatusCode::CONFLICT,
+            ..
+        }
+        | StartError::CircuitOpen { .. } => ResumeDecision::Repeat,
+        _ => match class_of(error) {
+            AttemptFailure::NotConnected | AttemptFailure::Throttled(_) => ResumeDecision::Repeat,
+            AttemptFailure::Uncertain => ResumeDecision::Fail,
+        },
     }
 }
 

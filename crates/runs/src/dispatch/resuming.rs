@@ -1,12 +1,14 @@
-//! Resume of a run whose connection to its runner was lost: a new attempt, a new token, and the POST that attaches.
+//! Resume of a run whose connection to its runner was lost, and new start of a run that its runner has lost: a new
+//! attempt, a new token, and the POST, repeated until it succeeds.
 
 use std::time::Duration;
 
 use domain::run::{Failure, FailureCode, Run};
+use serde_json::value::RawValue;
 use store::{StoreError, failpoint};
 use tokio::time::Instant;
 
-use super::failure::{ResumeDecision, after_failed_resume, rejection_of};
+use super::failure::{ResumeDecision, after_failed_restart, after_failed_resume, rejection_of};
 use super::{DispatchOutcome, Dispatcher, RunnerCall, begin_attempt};
 use crate::inputs::PreparedDispatch;
 use crate::live::LiveRun;
@@ -17,6 +19,47 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 
 /// Consecutive refused connections that prove the loss of the runner's process, and of its runs.
 const REFUSALS: u32 = 5;
+
+/// Aim of the calls to a resumable runner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reattach {
+    /// Attach after the result with this number; 0 for none.
+    Resume(u64),
+    /// Start the run again, at a runner that does not have it.
+    Restart,
+}
+
+impl Reattach {
+    fn call(self, until: Instant) -> RunnerCall {
+        match self {
+            Self::Resume(after) => RunnerCall::Resume { after, until },
+            Self::Restart => RunnerCall::Run,
+        }
+    }
+
+    /// Number of the last stored result.
+    fn after(self) -> u64 {
+        match self {
+            Self::Resume(after) => after,
+            Self::Restart => 0,
+        }
+    }
+
+    fn decide(self, error: &StartError) -> ResumeDecision {
+        match self {
+            Self::Resume(_) => after_failed_resume(error),
+            Self::Restart => after_failed_restart(error),
+        }
+    }
+
+    /// Failure of the run after the time in which the runner could be reached.
+    fn unreached(self) -> Failure {
+        match self {
+            Self::Resume(_) => runner_unattached(),
+            Self::Restart => runner_not_restarted(),
+        }
+    }
+}
 
 /// A lost connection to a resumable runner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,20 +92,26 @@ impl LostConnection {
 }
 
 impl Dispatcher {
-    /// Attaches to the runner of a run that this process owns, after the result `after`. It repeats the resume until
+    /// Attaches to the runner of a run that this process owns, or starts the run again. It repeats the call until
     /// the runner's time is over. Each try is an attempt of its own: runners refuse a repeated request.
     pub(crate) async fn resume(
         &self,
         live: &LiveRun,
         mut run: Box<Run>,
         prepared: &PreparedDispatch,
-        after: u64,
+        aim: Reattach,
         lost: LostConnection,
     ) -> Result<DispatchOutcome, StoreError> {
         let until = lost.at + prepared.resume_window.unwrap_or_default();
         let mut pauses = lost.is_repeated;
         let mut last_error = None;
         let mut refusals = 0;
+        // Only the first intent stores the context, which may be megabytes.
+        let without_context = PreparedDispatch {
+            context: RawValue::NULL.to_owned().into(),
+            ..prepared.clone()
+        };
+        let mut intent = prepared;
         loop {
             if std::mem::replace(&mut pauses, true) {
                 tokio::select! {
@@ -80,22 +129,21 @@ impl Dispatcher {
             }
             if Instant::now() >= until {
                 let rejection = last_error.as_ref().and_then(rejection_of);
-                return Ok(DispatchOutcome::Failed(run, runner_unattached(), rejection));
+                return Ok(DispatchOutcome::Failed(run, aim.unreached(), rejection));
             }
             let attempt = run.attempt + 1;
-            let Some((owned, held_until)) = self.own(&run, attempt, prepared).await? else {
+            let Some((owned, held_until)) = self.own(&run, attempt, intent).await? else {
                 return Ok(DispatchOutcome::Lost);
             };
-            run = owned;
+            (run, intent) = (owned, &without_context);
             failpoint::pass("post.after_intent").await?;
             let Some(grant) = begin_attempt(live, &run, prepared, attempt, held_until) else {
                 return Ok(DispatchOutcome::Lost);
             };
-            let call = RunnerCall::Resume { after, until };
             let posted = tokio::select! {
                 biased;
                 () = live.lost.cancelled() => return Ok(DispatchOutcome::Lost),
-                posted = self.post(live, prepared, &grant, call) => posted,
+                posted = self.post(live, prepared, &grant, aim.call(until)) => posted,
                 () = self.deps.lifecycle.stopping.cancelled() => {
                     return Ok(DispatchOutcome::Released(run));
                 }
@@ -106,7 +154,7 @@ impl Dispatcher {
             };
             failpoint::pass("post.after_send").await?;
             let error = match posted {
-                Ok(answer) => return self.accept(live, &run, grant, answer, after).await,
+                Ok(answer) => return self.accept(live, &run, grant, answer, aim.after()).await,
                 Err(error) => error,
             };
             let failure = self.record_failure(run.id, attempt, &error).await?;
@@ -116,17 +164,20 @@ impl Dispatcher {
                 StartError::CircuitOpen { .. } => refusals,
                 _ => 0,
             };
-            let failure = match after_failed_resume(&error) {
-                ResumeDecision::Repeat if refusals >= REFUSALS => runner_without_run(),
+            let failure = match aim.decide(&error) {
+                ResumeDecision::Repeat if refusals >= REFUSALS && aim != Reattach::Restart => {
+                    runner_without_run()
+                }
                 ResumeDecision::Repeat => {
                     tracing::info!(
                         run.id = %run.id, runner.id = %run.runner_id, attempt,
                         error = &error as &dyn std::error::Error,
-                        "cannot attach to the runner of run {}, trying again in {} ms", run.id, PAUSE.as_millis()
+                        "cannot reach the runner of run {}, trying again in {} ms", run.id, PAUSE.as_millis()
                     );
                     last_error = Some(error);
                     continue;
                 }
+                ResumeDecision::Attach => return Ok(DispatchOutcome::Disconnected(run)),
                 ResumeDecision::RunnerLost => runner_without_run(),
                 ResumeDecision::Fail => failure,
             };
@@ -138,6 +189,13 @@ impl Dispatcher {
 /// Failure of a run after the time in which its runner could be attached to.
 pub(crate) fn runner_unattached() -> Failure {
     let message = "the connection to the runner was lost, and no resume succeeded within resume_within_seconds";
+    Failure::new(FailureCode::RunnerLost, message)
+}
+
+/// Failure of a run that no runner took again after it was lost.
+fn runner_not_restarted() -> Failure {
+    let message =
+        "the runner has lost the run, and no new attempt reached it within resume_within_seconds";
     Failure::new(FailureCode::RunnerLost, message)
 }
 

@@ -5,12 +5,14 @@ use std::sync::atomic::Ordering;
 
 use domain::normalize::ResultCounts;
 use domain::run::Run;
+use protocol::id::RunId;
 use store::{LeaseFilter, ResumePoint, StoreError};
 use tokio::time::Instant;
 
+use super::restart::{AttachStep, FailedAttach};
 use super::{RunExecutor, Takeover};
 use crate::dispatch::DispatchOutcome;
-use crate::dispatch::resuming::LostConnection;
+use crate::dispatch::resuming::{LostConnection, Reattach};
 use crate::ending::EndCause;
 use crate::event_buffer::EventBuffer;
 use crate::grant::Grant;
@@ -83,16 +85,21 @@ impl RunExecutor {
         run: Run,
         resume_point: ResumePoint,
     ) -> Option<AttachedRun<'a>> {
-        let restored = match resume_point.streamed_through {
-            0 => self.relayer.empty(prepared),
-            through => match self.relayer.restore(prepared, &run, through).await {
-                Ok(restored) => restored,
-                Err(error) => {
-                    self.stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
-                        .await;
-                    return None;
-                }
-            },
+        let restored = match (resume_point.streamed_through, run.attempt) {
+            (0, 1) => Ok(self.relayer.empty(prepared)),
+            (through, _) => self.relayer.restore(prepared, &run, through).await,
+        };
+        let restored = match restored {
+            // All results were appended, so they are read from their table.
+            Ok(restored) if resume_point.streamed_through == 0 && restored.restarts() == 0 => {
+                self.relayer.empty(prepared)
+            }
+            Ok(restored) => restored,
+            Err(error) => {
+                self.stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
+                    .await;
+                return None;
+            }
         };
         let grant = Arc::new(Grant {
             attempt: run.attempt,
@@ -107,7 +114,8 @@ impl RunExecutor {
         })
     }
 
-    /// Attaches to the runner of a streaming run. `lost`: the loss before this one. `None`: the run is over here.
+    /// Attaches to the runner of a streaming run, or starts the run again if the runner has lost it. `lost`: the loss
+    /// before this one. `None`: the run is over here.
     pub(super) async fn attach_again<'a>(
         self: &Arc<Self>,
         live: &LiveRun,
@@ -115,6 +123,34 @@ impl RunExecutor {
         run: &Run,
         lost: Option<LostConnection>,
     ) -> Option<(AttachedRun<'a>, LostConnection)> {
+        let (mut run, mut lost) = (run.clone(), lost);
+        loop {
+            let step = match Box::pin(self.attach(live, prepared, &run, lost)).await {
+                AttachStep::Failed(failed) => {
+                    Box::pin(self.restart_or_end(live, prepared, *failed)).await
+                }
+                step => step,
+            };
+            match step {
+                AttachStep::Attached(attached, lost) => return Some((*attached, lost)),
+                AttachStep::Disconnected(disconnected) => (run, lost) = (*disconnected, None),
+                AttachStep::Failed(failed) => {
+                    self.end_failed(live, prepared, *failed).await;
+                    return None;
+                }
+                AttachStep::Over => return None,
+            }
+        }
+    }
+
+    /// Attaches to the runner of a streaming run.
+    async fn attach<'a>(
+        self: &Arc<Self>,
+        live: &LiveRun,
+        prepared: &'a PreparedDispatch,
+        run: &Run,
+        lost: Option<LostConnection>,
+    ) -> AttachStep<'a> {
         let noticed_at = Instant::now();
         let attaching = async {
             // The row of the last commit: the run in memory is that of its dispatch.
@@ -125,25 +161,37 @@ impl RunExecutor {
             };
             let lost = LostConnection::after(lost, row.last_sequence, noticed_at);
             let restored = self.relayer.restore(prepared, &row, u64::MAX).await?;
-            let after = restored.stored.through;
+            let aim = Reattach::Resume(restored.stored.through);
             let outcome = self
                 .dispatcher
-                .resume(live, Box::new(row), prepared, after, lost)
+                .resume(live, Box::new(row), prepared, aim, lost)
                 .await?;
             Ok::<_, StoreError>(Some((restored, lost, outcome)))
         };
-        let (restored, lost, outcome) = match Box::pin(attaching).await {
-            Ok(Some(resumed)) => resumed,
+        match Box::pin(attaching).await {
+            Ok(Some((restored, lost, outcome))) => {
+                self.after_post(run.id, restored, lost, outcome).await
+            }
             Ok(None) => {
                 tracing::warn!(run.id = %run.id, "another replica continues run {}", run.id);
-                return None;
+                AttachStep::Over
             }
             Err(error) => {
                 self.stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
                     .await;
-                return None;
+                AttachStep::Over
             }
-        };
+        }
+    }
+
+    /// The step after the POST of a resume or of a new start.
+    pub(super) async fn after_post<'a>(
+        self: &Arc<Self>,
+        id: RunId,
+        restored: RestoredRun<'a>,
+        lost: LostConnection,
+        outcome: DispatchOutcome,
+    ) -> AttachStep<'a> {
         match outcome {
             DispatchOutcome::Started(grant, answer) => {
                 let origin = ResultOrigin::Answer(answer);
@@ -152,23 +200,23 @@ impl RunExecutor {
                     origin,
                     restored,
                 };
-                return Some((attached, lost));
+                return AttachStep::Attached(Box::new(attached), lost);
             }
             DispatchOutcome::Failed(run, failure, rejection) => {
-                let (mut buffer, tally, ending) = restored.ended(&run, failure);
-                buffer.record_response(rejection);
-                let ended = self.end(live, prepared, &run, buffer, tally, ending);
-                if let Err(error) = Box::pin(ended).await {
-                    self.stop_driving(run.id, &run.workspace, LeaseFilter::Own, &error)
-                        .await;
-                }
+                return AttachStep::Failed(Box::new(FailedAttach {
+                    run,
+                    failure,
+                    rejection,
+                    restored,
+                }));
             }
-            DispatchOutcome::Lost | DispatchOutcome::Disconnected(_) => {
-                tracing::warn!(run.id = %run.id, "another replica continues run {}", run.id);
+            DispatchOutcome::Disconnected(run) => return AttachStep::Disconnected(run),
+            DispatchOutcome::Lost => {
+                tracing::warn!(run.id = %id, "another replica continues run {id}");
             }
             DispatchOutcome::Released(run) => self.release(&run).await,
         }
-        None
+        AttachStep::Over
     }
 
     /// Ends a run. Its runner gets a cancel notice if it works on. On an error the run has no end yet.

@@ -31,6 +31,7 @@ async fn clean_some(artifacts: &Artifacts) -> u64 {
         store.knowledge().sweep_knowledge().await.map(u64::from),
         artifacts.sweep().await,
         store.leases().sweep_appends().await,
+        store.retention().sweep_checkpoints().await,
         store.retention().sweep_tool_calls().await,
         store.retention().sweep_budgets().await,
         store

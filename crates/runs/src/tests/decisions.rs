@@ -9,7 +9,7 @@ use store::{LeaseFilter, Renewed, ResumePoint, StoreError};
 use tokio::time::Instant;
 
 use super::simulation::settings::{manifest, run, run_id};
-use crate::dispatch::failure::{ResumeDecision, after_failed_resume};
+use crate::dispatch::failure::{ResumeDecision, after_failed_restart, after_failed_resume};
 use crate::dispatch::resuming::LostConnection;
 use crate::executor::next_step::{OrphanClaim, claim_of, failure_after};
 use crate::live::LiveRegistry;
@@ -137,4 +137,24 @@ fn resume_repeats_passing_refusals_only() {
     }
     let silent = after_failed_resume(&StartError::Silent);
     assert_eq!(silent, ResumeDecision::Repeat);
+}
+
+#[test]
+fn new_start_repeats_only_posts_that_started_nothing() {
+    let refused = |status: u16, wait: Option<u64>| StartError::Refused {
+        status: StatusCode::from_u16(status).unwrap(),
+        retry_after: wait.map(Duration::from_secs),
+        excerpt: Vec::new(),
+    };
+    let wait = Duration::from_mins(1);
+    for (error, expected) in [
+        (refused(409, None), ResumeDecision::Repeat),
+        (refused(503, Some(1)), ResumeDecision::Repeat),
+        (StartError::CircuitOpen { wait }, ResumeDecision::Repeat),
+        (refused(503, None), ResumeDecision::Fail),
+        (refused(404, None), ResumeDecision::Fail),
+        (StartError::Silent, ResumeDecision::Fail),
+    ] {
+        assert_eq!(after_failed_restart(&error), expected, "{error}");
+    }
 }

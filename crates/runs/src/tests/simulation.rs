@@ -22,6 +22,7 @@ mod network;
 mod process;
 mod random;
 mod relaying;
+mod resuming;
 mod runner;
 mod runner_log;
 pub(super) mod settings;
@@ -99,6 +100,8 @@ fn simulation_reaches_every_kind_of_end() {
         "pulled",
         "resumed, Completed",
         "resumed, Failed",
+        "restarted, Completed",
+        "restarted, Failed",
         "runner.first_byte_timeout",
         "runner.http_error",
         "runner.idle_timeout",

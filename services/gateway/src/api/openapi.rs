@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 
 use protocol::result::{
     ActionRequestedPayload, ArtifactCreatedPayload, MessageCompletedPayload, MessageDeltaPayload,
-    ProcessorLogPayload, RunCompletedPayload, RunFailedPayload, StateUpdatedPayload,
-    ToolCallCompletedPayload, ToolCallStartedPayload,
+    ProcessorLogPayload, RUN_RESTARTED, RunCompletedPayload, RunFailedPayload, RunRestartedPayload,
+    StateUpdatedPayload, ToolCallCompletedPayload, ToolCallStartedPayload,
 };
 use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -43,6 +43,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
 const EVENTS: TypedUnion = TypedUnion {
     name: "AgentRunEvent",
     word: "Event",
+    own: &[RUN_RESTARTED],
     is_data_optional: false,
 };
 
@@ -50,6 +51,7 @@ const EVENTS: TypedUnion = TypedUnion {
 const RESULTS: TypedUnion = TypedUnion {
     name: "AgentRunResult",
     word: "Result",
+    own: &[],
     is_data_optional: true,
 };
 
@@ -170,6 +172,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         ProcessorLogPayload,
         RunCompletedPayload,
         RunFailedPayload,
+        RunRestartedPayload,
     )),
     modifiers(&SecuritySchemes),
 )]

@@ -77,6 +77,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
             "AgentRuntimeContext.host is only ours",
             "AgentRuntimeContext.locale is only ours",
             "AgentRuntimeContext.protocol_version is only ours",
+            "AgentRuntimeContext.resume is only ours",
             "AgentRuntimeContext.static_refs is only ours",
             "AgentRuntimeContext.timezone is only ours",
             "ContextAPICapabilities.artifact_metadata is only ours",

@@ -155,6 +155,13 @@ class ContextAccess(TypedDict, total=False):
     available_apis: AvailableApis
 
 
+class RunResume(TypedDict):
+    """Checkpoint of a run whose earlier runner process was lost. `after`: last ledger event that stays; 0 for none."""
+
+    checkpoint: Any
+    after: int
+
+
 class AgentRuntimeContext(TypedDict, total=False):
     """Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run."""
 
@@ -166,6 +173,7 @@ class AgentRuntimeContext(TypedDict, total=False):
     locale: str | None
     timezone: str | None
     static_refs: Json
+    resume: RunResume | None
     metadata: Json
 
 

@@ -41,8 +41,9 @@ class Execution:
         self.run, self.stream = run, stream
         self._function, self._runs = function, runs
         # Not by way of `run`: the stream outlives the run, and its context is large.
-        host = run.host
+        host, buffer = run.host, stream.buffer
         stream.close, stream.seconds_left = self._close, lambda: host.seconds_left
+        host.last_result = lambda: buffer.last
         runs.live[run.run_id] = self
         self._task = asyncio.create_task(self._main())
 
@@ -134,10 +135,12 @@ class Execution:
     async def _function_results(self) -> AsyncGenerator[Result, None]:
         """Results of the function. Deltas without a complete message after them become one.
 
-        A blank line separates the text after a tool call from the text before it.
+        A blank line separates the text after a tool call from the text before it. An attempt from a checkpoint has only
+        the end of the text, so the gateway joins its deltas with those before it.
         """
         pieces: list[str] = []
         is_after_call = False
+        joins = self.run.resume is None
         async with contextlib.aclosing(self._yielded()) as yielded:
             async for item in yielded:
                 result = _result_of(item)
@@ -152,11 +155,11 @@ class Execution:
                     is_after_call = True
                 elif result["type"] == "message.completed" or result["data"].get("message"):
                     pieces.clear()
-                elif result["type"] == "run.completed" and pieces:
+                elif result["type"] == "run.completed" and pieces and joins:
                     yield results.message("".join(pieces))
                     pieces.clear()
                 yield result
-        if any(pieces):
+        if any(pieces) and joins:
             yield results.message("".join(pieces))
 
     async def _yielded(self) -> AsyncGenerator[Any, None]:

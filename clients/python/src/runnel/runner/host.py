@@ -10,7 +10,7 @@ import logging
 import ssl
 import time
 import urllib.parse
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import httpx
@@ -51,6 +51,8 @@ class HostApi:
         resume_within: float | None = None,
     ) -> None:
         self._deadline_at, self._transport, self.resume_within = deadline_at, transport, resume_within
+        # Sequence of the last result of the run; set by its execution.
+        self.last_result: Callable[[], int] = lambda: 0
         # Set by the next resume.
         self.moved = asyncio.Event()
         self._clients: dict[str, httpx.AsyncClient] = {}
@@ -96,8 +98,7 @@ class HostApi:
         self, method: str, *path: str, long: bool = False, max_bytes: int = MAX_RESPONSE_BYTES, **options: Any
     ) -> bytes:
         """Body of a response, at most `max_bytes`."""
-        keyed = any(name.lower() == "idempotency-key" for name in options.get("headers", {}))
-        repeats = _Repeats(self, is_harmless=keyed or method == "GET")
+        repeats = _Repeats(self, is_harmless=_is_repeatable(method, options.get("headers", {})))
         while True:
             try:
                 async with self._call(method, path, long, options) as response:
@@ -185,6 +186,14 @@ class HostApi:
         if self.base_url not in self._clients:
             self._clients[self.base_url] = http_client(self.base_url, verify=_trust(), transport=self._transport)
         return self._clients[self.base_url]
+
+
+def _is_repeatable(method: str, headers: dict[str, str]) -> bool:
+    """True if a second execution has no second effect."""
+    names = {name.lower() for name in headers}
+    # The second execution of a conditional write would report a conflict with the first one.
+    is_unconditional = method in ("PUT", "DELETE") and names.isdisjoint(("if-match", "if-none-match"))
+    return method == "GET" or "idempotency-key" in names or is_unconditional
 
 
 class _Repeats:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import AsyncGenerator
 from typing import Any
 
 from ..errors import ApiError
 from ..types import Json, Message
 from ._grants import MissingPermissions
-from .context import AgentRunContext, Permissions
+from .context import AgentRunContext, Permissions, RunResume
 from .data import Files, History, Interactions, Knowledge, State
 from .failure import RunFailed
 from .host import HostApi
 from .models import Models, Tools
 from .results import Result
+
+log = logging.getLogger("runnel.runner")
 
 # Repeated model calls after a lost gateway, in one loop.
 _MAX_LOST = 3
@@ -41,16 +44,19 @@ class RunContext:
         self.interactions = Interactions(host)
 
     async def agent_loop(
-        self, messages: str | list[Message], *, max_turns: int = 8, **options: Any
+        self, messages: str | list[Message], *, max_turns: int = 8, checkpoints: bool = False, **options: Any
     ) -> AsyncGenerator[str | Result, None]:
         """Asks a model, calls the tools that it asks for, and asks again, until it answers without a call.
 
         Yields the text and the tool calls, for the runner to yield on; appends each message to `messages`. Offers the
         granted tools, unless `tools` names others. `options` are those of `ctx.models.stream`. In a resumable run, a
-        model that lost its gateway before its first text is called again. Raises `RunFailed` after `max_turns` turns
-        with calls.
+        model that lost its gateway before its first text is called again. With `checkpoints`, the messages are the
+        checkpoint after each turn with calls, if the run may write state; a new attempt begins with them. Raises
+        `RunFailed` after `max_turns` turns with calls.
         """
         turns: list[Message] = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        if checkpoints and self.resume:
+            turns[:] = self.resume["checkpoint"]
         options.setdefault("tools", self.tools.offered())
         lost = 0
         for _ in range(max_turns):
@@ -71,7 +77,34 @@ class RunContext:
                 return
             async for result in self.tools.call_all(answer.message, turns):
                 yield result
+            if checkpoints and self.state.is_granted:
+                await self._checkpoint_turns(turns)
         raise RunFailed("runner.no_answer", f"the model called tools in {max_turns} turns without an answer")
+
+    async def _checkpoint_turns(self, turns: list[Message]) -> None:
+        try:
+            await self.checkpoint(turns)
+        except ApiError as error:
+            # The checkpoint before it stays.
+            if error.code != "payload_too_large":
+                raise
+            log.warning("run %s has more messages than a checkpoint holds", self.run_id)
+
+    async def checkpoint(self, value: Any) -> None:
+        """Stores the state from which a new attempt continues the run if this process is lost; 256 KiB of JSON at most.
+
+        It includes the results yielded so far; the call waits until the gateway has stored them. The agent's `retry`
+        decides about a new attempt, which finds the value in `resume`.
+        """
+        put: Json = {"value": value}
+        if last := self.host.last_result():
+            put["sequence"] = last
+        await self.host.json("PUT", "checkpoint", json=put)
+
+    @property
+    def resume(self) -> RunResume | None:
+        """Checkpoint that this attempt continues from; None: it starts from the event."""
+        return self.context["runtime"].get("resume")
 
     @property
     def text(self) -> str:

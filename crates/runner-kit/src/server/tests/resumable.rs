@@ -272,3 +272,34 @@ async fn shutdown_awaits_runs_without_connection() {
     stopped.unwrap().unwrap().unwrap().unwrap();
     assert!(ended.is_cancelled());
 }
+
+#[tokio::test]
+async fn checkpoint_includes_sent_results() {
+    let fake = FakeHost::start().await.unwrap();
+    for version in 1..=2 {
+        fake.answer(200, json!({"version": version, "after": 0}));
+    }
+    let router = surviving(|run| {
+        results_of(|out| async move {
+            assert_eq!(run.context.runtime.resume, None);
+            run.host.checkpoint(json!({"step": 0})).await?;
+            out.send(results::delta("a")).await;
+            out.send(results::delta("b")).await;
+            let stored = run.host.checkpoint(json!({"step": 2})).await?;
+            assert_eq!(stored.version, 2);
+            Ok(())
+        })
+    });
+    let access = fake.access(Clock::system().now_seconds() + 900);
+    let request = run_request(RUNNER_ID, "hello", &access).unwrap();
+    let request = signed("POST", "/runs", &serde_json::to_vec(&request).unwrap());
+    let response = router.oneshot(request).await.unwrap();
+    let sent = text(response).await;
+    assert!(sent.contains("run.completed"), "{sent}");
+    let stored: Vec<_> = fake.calls().into_iter().map(|call| call.body).collect();
+    let expected = [
+        json!({"value": {"step": 0}}),
+        json!({"value": {"step": 2}, "sequence": 2}),
+    ];
+    assert_eq!(stored, expected);
+}

@@ -86,7 +86,7 @@ impl Checks<'_> {
         let Some(deltas) = self.runners.deltas(id) else {
             return Ok(());
         };
-        let written: Vec<_> = row.lines.iter().filter_map(|line| text_of(line)).collect();
+        let written = valid_texts(&row.lines);
         let expected: Vec<_> = (1..=written.len()).map(|n| format!("text-{n}")).collect();
         if written != expected {
             return Err(format!("{id} has lost or doubled results: {written:?}"));
@@ -112,6 +112,9 @@ impl Checks<'_> {
             if row.async_run.is_some() && row.run.fencing_token > i64::from(row.run.attempt) {
                 ends.insert(format!("resumed, {:?}", row.run.status));
             }
+            if restarts_of(&row.lines).next().is_some() {
+                ends.insert(format!("restarted, {:?}", row.run.status));
+            }
             if self.runners.deltas(row.run.id).is_some() && row.run.attempt > 1 {
                 ends.insert(format!("attached, {:?}", row.run.status));
             }
@@ -119,6 +122,30 @@ impl Checks<'_> {
         ends.extend((!self.db.pulled.is_empty()).then(|| "pulled".to_owned()));
         ends
     }
+}
+
+/// New starts of a run: the sequence of each event, and its `after`.
+fn restarts_of(lines: &[String]) -> impl Iterator<Item = (u64, u64)> {
+    let lines = (1..).zip(lines);
+    lines.filter_map(|(sequence, line)| {
+        let event: serde_json::Value = serde_json::from_str(line).unwrap();
+        let is_restart = event["type"] == "run.restarted";
+        is_restart.then(|| (sequence, event["data"]["after"].as_u64().unwrap()))
+    })
+}
+
+/// Texts of the deltas that no later start has superseded.
+pub(super) fn valid_texts(lines: &[String]) -> Vec<&str> {
+    let restarts: Vec<_> = restarts_of(lines).collect();
+    let is_valid = |sequence: u64| {
+        let mut restarts = restarts.iter();
+        restarts.all(|(at, after)| sequence <= *after || sequence > *at)
+    };
+    // A delta of the gateway repeats the text that stays.
+    let is_result = |line: &str| line.contains("\"source\":\"runner\"");
+    let lines = (1..).zip(lines).filter(|(_, line)| is_result(line));
+    let valid = lines.filter(|(sequence, _)| is_valid(*sequence));
+    valid.filter_map(|(_, line)| text_of(line)).collect()
 }
 
 /// The text of a delta, which is unique in its run.

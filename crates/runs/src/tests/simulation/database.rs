@@ -98,6 +98,7 @@ pub(super) struct StoredLedger {
     pub(super) run: Run,
     pub(super) lines: Vec<String>,
     pub(super) rejected: RejectedResults,
+    pub(super) checkpoint: u64,
 }
 
 /// Answer to an event.
@@ -138,6 +139,8 @@ pub(super) struct Row {
     pub(super) lines: Vec<String>,
     rejections: u64,
     rejected: HashSet<u64>,
+    /// Last event that its checkpoint includes.
+    checkpoint: u64,
     pub(super) async_run: Option<AsyncRun>,
     /// Absorbed events that wait for a pull.
     steering: Vec<usize>,
@@ -163,6 +166,7 @@ impl Row {
             lines: Vec::new(),
             rejections: 0,
             rejected: HashSet::new(),
+            checkpoint: 0,
             async_run: None,
             steering: Vec::new(),
         }
@@ -245,6 +249,7 @@ impl Database {
                         count: row.rejections,
                         numbers: row.rejected.clone(),
                     },
+                    checkpoint: row.checkpoint,
                 })
             })),
             Op::Release { run, epoch } => {
@@ -516,6 +521,10 @@ impl Database {
         }
         row.lines.extend(append.lines.lines().map(str::to_owned));
         row.run.last_sequence = append.to;
+        // The runner stores its checkpoint now and then.
+        if append.to % 3 == 0 {
+            row.checkpoint = append.to;
+        }
         row.rejections += append.rejections.len() as u64;
         let numbers = append.rejections.iter();
         row.rejected

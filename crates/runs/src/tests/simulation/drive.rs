@@ -6,22 +6,24 @@ use std::sync::atomic::Ordering;
 
 use domain::retry::{AttemptFailure, RetryDecision, after_failure};
 use domain::run::{Failure, FailureCode};
-use http::StatusCode;
 use protocol::run::RunStatus;
 use runner_client::{ResultFormat, StartError};
 use serde_json::value::RawValue;
 use store::{Appended, Dispatch, Dispatched, LeaseFilter, Promotion, SharedParts, StoreError};
 
-use super::database::{Answer, Op, StoredLedger};
+use super::database::{Answer, Op};
 use super::driver::Driver;
 use super::network::{Connection, Happening};
 use super::relaying::restored;
+use super::resuming::{
+    hands_over, is_resume_over, restart_answered, restore, restore_from, resume_failed,
+    resume_refused,
+};
 use super::runner::PostAnswer;
-use super::settings::{self, FIRST_BYTE, LEASE, LIMITS, RESUME_WITHIN, millis};
-use super::task::{ClaimStage, CommitStage, FinishStage, RelayStage, Resumption, Retry, Stage};
-use crate::dispatch::failure::{ResumeDecision, after_failed_resume};
+use super::settings::{self, FIRST_BYTE, LEASE, LIMITS, millis};
+use super::task::{ClaimStage, CommitStage, FinishStage, RelayStage, Retry, Stage};
 use crate::dispatch::is_fresh;
-use crate::dispatch::resuming::{LostConnection, PAUSE, runner_unattached, runner_without_run};
+use crate::dispatch::resuming::runner_unattached;
 use crate::executor::next_step::{OrphanClaim, TaskStep, after_relay, claim_of, failure_after};
 use crate::finish::output::terminal_of;
 use crate::ledger::commit::CommitMachine;
@@ -41,6 +43,10 @@ impl Driver<'_> {
             Stage::Finish(mut finish) => {
                 finish.commit.send_due(self);
                 self.task.stage = Stage::Finish(finish);
+            }
+            Stage::Restart(mut restart) => {
+                restart.commit.send_due(self);
+                self.task.stage = Stage::Restart(restart);
             }
             Stage::Post { .. } | Stage::Backoff { .. } if is_lost => {}
             Stage::Post {
@@ -89,6 +95,9 @@ impl Driver<'_> {
             }
             (Stage::Finish(finish), answer) if finish.commit.token == Some(token) => {
                 self.finish_answered(finish, answer);
+            }
+            (Stage::Restart(restart), answer) if restart.commit.token == Some(token) => {
+                restart_answered(self, restart, answer);
             }
             // A read of the relay that has ended.
             (stage @ Stage::Finish(_), _) => self.task.stage = stage,
@@ -178,7 +187,7 @@ impl Driver<'_> {
         }
     }
 
-    fn claim(&mut self, attempt: u32) {
+    pub(super) fn claim(&mut self, attempt: u32) {
         let dispatch = self.dispatch(attempt);
         self.request(Op::Claim(Box::new(dispatch.clone())));
         self.task.stage = Stage::Claim(Box::new(ClaimStage {
@@ -231,8 +240,13 @@ impl Driver<'_> {
         };
         let process = self.gateway.process;
         let post = match &self.task.resumption {
-            Some(resumption) => Happening::RunnerResumes(process, connection, resumption.after),
-            None => Happening::RunnerReceives(process, connection),
+            Some(resumption) if resumption.start.is_none() => {
+                Happening::RunnerResumes(process, connection, resumption.after)
+            }
+            resumption => {
+                let start = resumption.as_ref().and_then(|resumption| resumption.start);
+                Happening::RunnerReceives(process, connection, start)
+            }
         };
         self.net.within(1, 20, post);
         self.wake(first_byte_until);
@@ -335,7 +349,7 @@ impl Driver<'_> {
         self.request(op);
     }
 
-    fn stop_driving(&mut self, error: &StoreError) {
+    pub(super) fn stop_driving(&mut self, error: &StoreError) {
         if let Some(failure) = failure_after(error) {
             let run = self.task.run.clone();
             self.gateway.own(self.net, run, LeaseFilter::Own, failure);
@@ -394,70 +408,4 @@ impl Driver<'_> {
             Some(Err(error)) => self.stop_driving(&error),
         }
     }
-}
-
-// --- resume ---
-
-/// Reads the ledger of a run whose connection was lost.
-pub(super) fn restore(driver: &mut Driver<'_>) {
-    driver.task.stage = Stage::Restore(Retry::new());
-    driver.request(Op::ReadLedger(driver.task.run.id));
-}
-
-fn restore_from(driver: &mut Driver<'_>, ledger: StoredLedger) {
-    let StoredLedger {
-        run,
-        lines,
-        rejected,
-    } = ledger;
-    let lost = LostConnection::after(driver.task.lost, run.last_sequence, driver.now());
-    let attempt = run.attempt;
-    driver.task.run = run;
-    driver.task.lost = Some(lost);
-    driver.task.resumption = Some(Resumption {
-        lines,
-        rejected,
-        after: 0,
-    });
-    let after = restored(driver).stored.through;
-    if let Some(resumption) = &mut driver.task.resumption {
-        resumption.after = after;
-    }
-    if lost.is_repeated {
-        pause_resume(driver, attempt);
-    } else {
-        driver.claim(attempt + 1);
-    }
-}
-
-fn pause_resume(driver: &mut Driver<'_>, attempt: u32) {
-    let until = driver.wake_after(PAUSE);
-    driver.task.stage = Stage::Backoff { attempt, until };
-}
-
-fn resume_refused(driver: &mut Driver<'_>, attempt: u32, status: StatusCode) {
-    let error = StartError::Refused {
-        status,
-        retry_after: None,
-        excerpt: Vec::new(),
-    };
-    resume_failed(driver, attempt, &error);
-}
-
-fn resume_failed(driver: &mut Driver<'_>, attempt: u32, error: &StartError) {
-    match after_failed_resume(error) {
-        ResumeDecision::Repeat => pause_resume(driver, attempt),
-        ResumeDecision::RunnerLost => driver.finish_with(runner_without_run()),
-        ResumeDecision::Fail => unreachable!("no runner of the simulation answers so"),
-    }
-}
-
-fn is_resume_over(driver: &Driver<'_>) -> bool {
-    let until = driver.task.lost.map(|lost| lost.at + millis(RESUME_WITHIN));
-    driver.task.resumption.is_some() && until.is_some_and(|until| driver.now() >= until)
-}
-
-/// True when the gateway stops while it attaches.
-fn hands_over(driver: &Driver<'_>) -> bool {
-    driver.task.resumption.is_some() && driver.gateway.is_stopping
 }

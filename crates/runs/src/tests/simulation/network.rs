@@ -28,8 +28,8 @@ pub(super) enum Happening {
     Close(usize),
     /// The database receives the operation.
     Arrive(Address, Op),
-    /// The POST reaches the runner.
-    RunnerReceives(Process, Connection),
+    /// The POST reaches the runner. That of a new start has the number of the deltas that stay.
+    RunnerReceives(Process, Connection, Option<usize>),
     /// The resume reaches the runner, with the number of the last stored result.
     RunnerResumes(Process, Connection, u64),
     /// The runner appends the result with this number.

@@ -13,7 +13,7 @@ use crate::ledger::commit::CommitMachine;
 use crate::relay::source::{AppendCursor, SourceRead};
 use crate::relay::{
     RelayFacts, RelayInput, RelayMachine, RelayOutput, RelaySource, RelayStop, RelayWait,
-    RestoredRun, after_stored, resumable,
+    ReplayedLine, Restart, RestoredRun, after_stored, resumable,
 };
 
 /// Kinds of signals that are ready.
@@ -45,22 +45,42 @@ fn close_appends(driver: &mut Driver, only_if_expired: bool) -> u64 {
 
 /// The validator of a task, after the results of its ledger.
 pub(super) fn restored(driver: &Driver) -> RestoredRun<'static> {
+    restored_before(driver, None)
+}
+
+/// The same, before this new start.
+pub(super) fn restored_before(driver: &Driver, next: Option<Restart>) -> RestoredRun<'static> {
     let snapshot = &snapshots()[event_of(driver.task.run.id)];
-    let validator = ResultValidator::new(
-        snapshot,
-        LIMITS,
-        DeltaMode::Increment,
-        ExpectedOutput::Message,
-    );
-    let Some(resumption) = &driver.task.resumption else {
-        return RestoredRun::new(validator, RejectedResults::default(), 0);
+    let validator = || {
+        ResultValidator::new(
+            snapshot,
+            LIMITS,
+            DeltaMode::Increment,
+            ExpectedOutput::Message,
+        )
     };
-    let mut restored = RestoredRun::new(validator, resumption.rejected.clone(), u64::MAX);
-    for line in &resumption.lines {
-        assert!(restored.add(line), "{line}");
+    let Some(resumption) = &driver.task.resumption else {
+        return RestoredRun::new(validator(), RejectedResults::default(), 0);
+    };
+    let mut restarts = Vec::new();
+    loop {
+        let earlier = restarts.iter().copied().chain(next).collect();
+        let mut restored = RestoredRun::new(validator(), resumption.rejected.clone(), u64::MAX)
+            .with_restarts(earlier);
+        let next_restart = resumption
+            .lines
+            .iter()
+            .find_map(|line| match restored.add(line) {
+                ReplayedLine::Added => None,
+                ReplayedLine::Restart(restart) => Some(restart),
+                ReplayedLine::Unreadable => panic!("{line}"),
+            });
+        let Some(restart) = next_restart else {
+            restored.finish();
+            return restored;
+        };
+        restarts.push(restart);
     }
-    restored.finish();
-    restored
 }
 
 impl RelayStage {

@@ -35,7 +35,11 @@ fn result(run: RunId, kind: &str, data: &Value, sequence: u64) -> String {
 }
 
 fn delta(run: RunId, number: u64) -> String {
-    let data = json!({"chunk": {"role": "assistant", "content": format!("text-{number}.")}});
+    delta_of(run, number, number)
+}
+
+fn delta_of(run: RunId, number: u64, text: u64) -> String {
+    let data = json!({"chunk": {"role": "assistant", "content": format!("text-{text}.")}});
     result(run, "message.delta", &data, number)
 }
 
@@ -96,10 +100,14 @@ fn stream(random: &mut Random, run: RunId) -> Vec<(u64, SourceRead)> {
     body
 }
 
-/// Draws the work of a resumable runner: its results, each with the pause before it.
-pub(super) fn draw_work(random: &mut Random, run: RunId) -> Vec<(u64, String)> {
+/// Draws the work of a resumable runner after `before` deltas: its results, each with the pause before it.
+pub(super) fn draw_work(random: &mut Random, run: RunId, before: usize) -> Vec<(u64, String)> {
     let count = random.between(1, 12);
-    let mut all: Vec<_> = (1..=count).map(|number| delta(run, number)).collect();
+    let texts = before as u64 + 1..;
+    let numbered = (1..=count).zip(texts);
+    let mut all: Vec<_> = numbered
+        .map(|(number, text)| delta_of(run, number, text))
+        .collect();
     let data = json!({"finish_reason": "stop"});
     all.push(result(run, "run.completed", &data, count + 1));
     let paced = all

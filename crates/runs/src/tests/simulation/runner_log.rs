@@ -26,6 +26,8 @@ struct RunnerLog {
     tries: u64,
     /// Results of a resumable runner, each with the time at which it is ready.
     work: Vec<(u64, String)>,
+    /// Deltas before this work.
+    before: usize,
     /// The runner died, and has lost its work.
     is_gone: bool,
 }
@@ -36,23 +38,32 @@ pub(super) struct Runners {
 }
 
 impl Runners {
-    /// Receives a POST of a gateway.
+    /// Receives a POST of a gateway. `start`: number of the deltas that stay in a new start.
     pub(super) fn receive(
         &mut self,
         net: &mut Network,
         gateway: &mut Gateway,
         connection: Connection,
+        start: Option<usize>,
     ) {
         let id = connection.key.0;
         let log = self.logs.entry(id).or_default();
+        if let Some(before) = start
+            && log.is_gone
+        {
+            *log = RunnerLog {
+                before,
+                ..RunnerLog::default()
+            };
+        }
         if log.may_work {
             let text = format!("{id} was posted again although its runner may work");
             return net.db.break_with(text);
         }
-        if net.is_resumable(id) && net.random.chance(80) {
+        if net.is_resumable(id) && (start.is_some() || net.random.chance(80)) {
             log.may_work = true;
             let mut at = net.now;
-            for (pause, line) in draw_work(&mut net.random, id) {
+            for (pause, line) in draw_work(&mut net.random, id, log.before) {
                 at += pause;
                 log.work.push((at, line));
             }
@@ -147,10 +158,11 @@ impl Runners {
         net.at(at + 1, Happening::At(process, end));
     }
 
-    /// Number of deltas of a resumable runner.
+    /// Number of deltas of a resumable runner, with those of its earlier starts that stay.
     pub(super) fn deltas(&self, id: RunId) -> Option<usize> {
         let log = self.logs.get(&id)?;
-        log.work.len().checked_sub(1)
+        let own = log.work.len().checked_sub(1)?;
+        Some(log.before + own)
     }
 
     /// Appends the result, if those before it are acknowledged, and repeats the call until its answer.
@@ -162,12 +174,15 @@ impl Runners {
         };
         let position = usize::try_from(number).unwrap();
         log.tries += 1;
+        // A new start has dropped the appends of the lost one.
+        let Some((_, raw)) = log.appends.get(position - 1) else {
+            return;
+        };
         if log.tries > TRIES {
             return;
         }
         let mut accepted = None;
         if log.acknowledged + 1 == position && !is_lost {
-            let raw = &log.appends[position - 1].1;
             accepted = net.db.accept(id, number, raw, net.now);
         }
         match accepted.filter(|_| is_answered) {

@@ -33,6 +33,10 @@ pub(super) struct Resumption {
     pub(super) rejected: RejectedResults,
     /// Number of the last stored result.
     pub(super) after: u64,
+    /// Last event that the checkpoint of the run includes.
+    pub(super) checkpoint: u64,
+    /// Set while the run starts again: number of the deltas that stay.
+    pub(super) start: Option<usize>,
 }
 
 pub(super) enum Stage {
@@ -59,6 +63,8 @@ pub(super) enum Stage {
     Defer(Retry),
     Relay(Box<RelayStage>),
     Finish(Box<FinishStage>),
+    /// Commits the event of a new start.
+    Restart(Box<FinishStage>),
     /// Takes a run that no task drives, to end it.
     Own {
         leases: LeaseFilter,

@@ -8,11 +8,11 @@ use store::{LeaseFilter, ResumePoint, StoreError};
 use tokio::time::Instant;
 
 use super::database::{Answer, Op};
-use super::drive::restore;
 use super::driver::Driver;
 use super::faults::Plant;
 use super::gateway::Gateway;
 use super::network::{Connection, Network, TaskKey};
+use super::resuming::restore;
 use super::runner::PostAnswer;
 use super::task::{Stage, Task};
 use crate::live::LiveRun;

@@ -102,9 +102,9 @@ impl World {
             Happening::Stop(gateway) => gateways[gateway].stop(net),
             Happening::Close(gateway) => gateways[gateway].close(net),
             Happening::Arrive(address, op) => self.arrive(address, op),
-            Happening::RunnerReceives(process, connection) => {
+            Happening::RunnerReceives(process, connection, start) => {
                 let gateway = &mut gateways[process.gateway];
-                self.runners.receive(net, gateway, connection);
+                self.runners.receive(net, gateway, connection, start);
             }
             Happening::RunnerResumes(process, connection, after) => {
                 self.runners.resume(net, process, connection, after);

@@ -26,6 +26,8 @@ pub(super) struct TypedUnion {
     pub(super) name: &'static str,
     /// Last word of the schema names of its members.
     pub(super) word: &'static str,
+    /// Types that only the gateway writes.
+    pub(super) own: &'static [&'static str],
     /// True if `data` may be absent for a type whose payload needs no member.
     pub(super) is_data_optional: bool,
 }
@@ -38,15 +40,16 @@ impl TypedUnion {
         };
         let mut items = Vec::new();
         let mut mapping = BTreeMap::new();
-        for kind in ResultType::ALL {
-            let stem = stem_of(kind.as_str());
+        let results = ResultType::ALL.iter().map(|kind| kind.as_str());
+        for kind in results.chain(self.own.iter().copied()) {
+            let stem = stem_of(kind);
             let member = format!("{stem}{}", self.word);
             let payload = format!("{stem}Payload");
             let reference = Ref::from_schema_name(&member);
-            mapping.insert(kind.as_str().to_owned(), reference.ref_location.clone());
+            mapping.insert(kind.to_owned(), reference.ref_location.clone());
             items.push(RefOr::Ref(reference));
             let needs_data = !self.is_data_optional || requires(schemas, &payload);
-            let one = member_of(&base, kind.as_str(), &payload, needs_data);
+            let one = member_of(&base, kind, &payload, needs_data);
             schemas.insert(member, Schema::Object(one).into());
         }
         let description = base.description.unwrap_or_default();
