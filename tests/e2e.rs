@@ -221,5 +221,7 @@ mod tools;
 mod traces;
 #[path = "e2e/transport.rs"]
 mod transport;
+#[path = "e2e/unknown_effects.rs"]
+mod unknown_effects;
 #[path = "e2e/workspaces.rs"]
 mod workspaces;

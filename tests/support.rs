@@ -50,6 +50,7 @@ pub mod deferred;
 pub mod disk;
 pub mod documents;
 pub mod fake_platforms;
+pub mod effect_server;
 pub mod faketime;
 pub mod faulty_runner;
 pub mod forger;

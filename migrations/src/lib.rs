@@ -11,6 +11,7 @@ mod m20261129_000002_interactions_by_expiry;
 mod m20261129_000003_principals;
 mod m20261129_000004_usage_by_day;
 mod m20261129_000005_run_checkpoints;
+mod m20261129_000006_tool_call_tickets;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -24,6 +25,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000003_principals::Migration),
             Box::new(m20261129_000004_usage_by_day::Migration),
             Box::new(m20261129_000005_run_checkpoints::Migration),
+            Box::new(m20261129_000006_tool_call_tickets::Migration),
         ]
     }
 }

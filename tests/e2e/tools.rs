@@ -691,7 +691,17 @@ async fn rejects_invalid_tools_at_start() {
             "tools[0].parameters",
         ),
     ];
-    for (tool, pointer) in catalog {
+    let reader = "tool_name = \"find\"\nurl = \"https://a.example/f\"\neffect = \"read\"";
+    let reconcile = [
+        "tool_name = \"a\"\nurl = \"https://a.example\"\nreconcile = \"b\"".to_owned(),
+        "tool_name = \"get_current_time\"\nreconcile = \"find\"".to_owned(),
+        format!("{reader}\nreconcile = \"find\""),
+        "tool_name = \"a\"\nurl = \"https://a.example\"\nreconcile = \"a\"".to_owned(),
+    ];
+    let reconcile = reconcile
+        .iter()
+        .map(|tool| (tool.as_str(), "tools[0].reconcile"));
+    for (tool, pointer) in catalog.into_iter().chain(reconcile) {
         let printed = check_config(&format!("[[tools]]\n{tool}\n")).await;
         let output = format!("{}{}", printed.stdout, printed.stderr);
         assert!(!printed.status.success(), "{tool}: {output}");
@@ -715,6 +725,18 @@ async fn rejects_invalid_tools_at_start() {
         (
             "name = \"a\"\ncommand = [\"x\"]\neffects = { a = \"none\" }",
             "mcp_servers[0].effects.a",
+        ),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\nreconcile = { a = \"a\" }",
+            "mcp_servers[0].reconcile.a",
+        ),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\nreconcile = { a = \"b\" }\neffects = { b = \"write\" }",
+            "mcp_servers[0].reconcile.a",
+        ),
+        (
+            "name = \"a\"\ncommand = [\"x\"]\nreconcile = { a = \"b\" }\ntools = [\"a\"]",
+            "mcp_servers[0].reconcile.a",
         ),
     ] {
         let printed = check_config(&format!("[[mcp_servers]]\n{server}\n")).await;

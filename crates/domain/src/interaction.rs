@@ -1,6 +1,7 @@
 //! Validation of questions and answers.
 
 pub mod form_post;
+pub mod unknown_effect;
 
 use std::collections::HashSet;
 

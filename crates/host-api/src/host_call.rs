@@ -2,11 +2,11 @@
 //! ends.
 
 use std::fmt::Display;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use futures_util::{Stream, StreamExt as _, stream};
 use protocol::message::LlmTokenUsage;
-use store::{ApprovalReference, AuditEntry, AuditOutcome};
+use store::{ApprovalReference, AuditEntry, AuditOutcome, TicketEffect};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use uuid::Uuid;
 
@@ -41,6 +41,8 @@ pub(super) struct HostCall {
     /// The run's concurrency slot for such calls.
     permit: Option<CallPermit>,
     last_look: RowPoll,
+    /// Ticket and effect of a tool call. A mutex, because the call is shared while its future runs.
+    effect: Mutex<Option<TicketEffect>>,
     _under_way: TaskTrackerToken,
 }
 
@@ -110,6 +112,7 @@ impl HostCall {
             ended: !allowed,
             permit: None,
             last_look: RowPoll::default(),
+            effect: Mutex::default(),
             // A shutdown waits for this token, so that the outcome is still written.
             _under_way: state.runs.aborts.track_call(),
         })
@@ -185,6 +188,12 @@ impl HostCall {
         })
     }
 
+    /// Notes what is known about the effect of a tool call, for the audit log. The last note counts.
+    pub(super) fn note_effect(&self, effect: TicketEffect) {
+        let mut noted = self.effect.lock().unwrap_or_else(PoisonError::into_inner);
+        *noted = Some(effect);
+    }
+
     /// Counts bytes sent to the runner.
     pub(super) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
@@ -227,6 +236,11 @@ impl HostCall {
             bytes: self.bytes,
             outcome,
             duration_ms: i64::try_from(wall_ms).unwrap_or(i64::MAX),
+            effect: self
+                .effect
+                .get_mut()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take(),
         };
         // In the background: `Drop` cannot wait, and the caller should not.
         self.runs.usage.record_later(outcome, used);

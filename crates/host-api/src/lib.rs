@@ -6,7 +6,6 @@ mod child_runs;
 mod events;
 pub mod history;
 mod host_call;
-mod idempotent_call;
 mod interactions;
 mod knowledge;
 mod mcp;
@@ -22,7 +21,9 @@ mod runs;
 pub mod state;
 mod steering;
 mod storage;
+mod ticketed_call;
 pub mod tools;
+mod unknown_effect;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;

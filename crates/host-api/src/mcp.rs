@@ -22,6 +22,7 @@ use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
 use http::request::Parts;
 use protocol::error::{AgentApiError, ErrorBody};
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
+use protocol::tool::KeyScope;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode,
     Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
@@ -36,7 +37,7 @@ use tokio::runtime::Handle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::tools::{ToolCalling, schema_of};
+use super::tools::{CallKey, ToolCalling, schema_of};
 use own::OwnTool;
 use runs::grant::Grant;
 use values::structured;
@@ -47,6 +48,7 @@ use web::error::{ApiError, ApiResult};
 use web::json::BODY_BYTES;
 use web::json::{media_type, read_json};
 use web::memory_budget::BufferedBody;
+use web::query::idempotency_key;
 use web::recheck::ChecksCredentials;
 use web::state::ApiState;
 
@@ -87,14 +89,18 @@ struct RunMcpServer(Arc<McpCaller>);
 struct McpCaller {
     caller: RunCaller,
     state: ApiState,
+    /// Idempotency key of a call of a granted tool.
+    key: Option<String>,
 }
 
 /// Handles a message of the Model Context Protocol (streamable HTTP, stateless).
 ///
 /// Methods are `initialize`, `ping`, `tools/list` and `tools/call`. The tools are those granted to the run. In
 /// addition, `list_assets`, `get_current_event`, `history_page`, `retrieve_knowledge`, `wait_for_interaction`
-/// and `child_run` are available as far as they are granted.
+/// and `child_run` are available as far as they are granted. An `Idempotency-Key` applies to a call of a granted tool, as
+/// of `POST /host/v1/tools/{name}/call`.
 #[utoipa::path(post, path = "/host/v1/mcp", tag = "host", security(("run_token" = [])),
+    params(("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique for each intended call of a granted tool")),
     request_body = McpMessage, responses(
     (status = 200, description = "The JSON-RPC response", body = Value),
     (status = 202, description = "The notification is accepted"),
@@ -110,7 +116,8 @@ async fn speak_mcp(
 ) -> ApiResult<Response> {
     let message = read_message(request, &state).await?;
     let (sent_json, is_of_catalog) = (message.sent_json, is_of_catalog(&message.bytes));
-    let caller = Arc::new(McpCaller { caller, state });
+    let key = idempotency_key(&message.parts.headers)?.map(str::to_owned);
+    let caller = Arc::new(McpCaller { caller, state, key });
     let turn = is_of_catalog.then_some(&*caller);
     let response = speak(RunMcpServer(Arc::clone(&caller)), message, turn).await?;
     if is_refused(&response) {
@@ -246,7 +253,7 @@ impl ServerHandler for RunMcpServer {
         _page: Option<PaginatedRequestParams>,
         _context: RequestContext<RoleServer>,
     ) -> Result<ListToolsResult, ErrorData> {
-        let McpCaller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state, .. } = self.0.as_ref();
         let call = AuditedCall {
             action: "list_tools",
             resource: "tool",
@@ -267,7 +274,7 @@ impl ServerHandler for RunMcpServer {
         request: CallToolRequestParams,
         _context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
-        let McpCaller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state, .. } = self.0.as_ref();
         let arguments = request.arguments.unwrap_or_default();
         let called = match OwnTool::parse(&request.name) {
             Some(own) => own.call(caller, state, arguments).await,
@@ -288,14 +295,16 @@ impl RunMcpServer {
         name: &str,
         arguments: protocol::JsonObject,
     ) -> ApiResult<CallToolResult> {
-        let McpCaller { caller, state } = self.0.as_ref();
+        let McpCaller { caller, state, key } = self.0.as_ref();
         let calling = ToolCalling {
             caller,
             state,
             name,
             approval: None,
         };
-        let result = calling.call(arguments, None).await?;
+        let scope = KeyScope::Run;
+        let key = key.as_deref().map(|key| CallKey { key, scope });
+        let result = calling.call(arguments, key).await?;
         // Looked up after the call: the call has checked the grant.
         let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
         let returns_mcp_results = tool

@@ -7,6 +7,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use domain::authorization::NotGranted;
+use domain::tool_call::is_repeatable;
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
@@ -16,11 +17,11 @@ use protocol::tool::{
     ToolDetail, ToolList,
 };
 use serde_json::{Value, json};
-use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess};
+use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess, TicketKey};
 
 use crate::host_call::{HostCall, Spend};
-use crate::idempotent_call::IdempotentCall;
 use crate::result_offload::offload;
+use crate::ticketed_call::TicketedCall;
 use runs::call_limits::CallKind;
 use runs::grant::Grant;
 use tools::{AvailableTool, CallOrigin, RegisteredPackage, SkillsOfRun};
@@ -98,7 +99,9 @@ pub(super) async fn read_detail(
 ///
 /// The gateway validates the parameters against the tool's schema first. With an `Idempotency-Key` the tool is
 /// called once: repeated requests with the same key and parameters return the stored result. This covers lost
-/// responses, too.
+/// responses, too. A call without a key has its ordinal among the same calls of the run as its key, unless the tool only
+/// reads. A call that may have been executed is never repeated: the tool's `reconcile` tool is asked, then a person if the
+/// agent allows it, else the response is 409 `outcome_unknown`.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique for each intended call"),
@@ -247,8 +250,12 @@ impl ToolCalling<'_> {
             registrar: &registrar,
         };
         let doing = async {
-            match key {
-                None => {
+            let (key, key_of) = match key {
+                Some(CallKey { key, scope }) => {
+                    (TicketKey::Given(key.to_owned()), self.key_of(scope)?)
+                }
+                // A repeated read has no further effect.
+                None if is_repeatable(granted.effect) => {
                     // Runs of the same endpoint share concurrency slots of the tool.
                     let origin = CallOrigin {
                         endpoint: self.caller.grant.run.endpoint_id,
@@ -256,23 +263,26 @@ impl ToolCalling<'_> {
                         key: None,
                     };
                     let called = self.state.tools.call(&tool, parameters, origin).await;
-                    Ok(offload(self.caller, self.state, &tool, called?).await)
+                    return Ok(offload(self.caller, self.state, &tool, called?).await);
                 }
-                Some(CallKey { key, scope }) => {
-                    let idempotent_call = IdempotentCall {
-                        caller: self.caller,
-                        state: self.state,
-                        tool: &tool,
-                        granted,
-                        skills: &skills,
-                        key,
-                        key_of: self.key_of(scope)?,
-                    };
-                    idempotent_call.call(parameters).await
+                None => {
+                    let attempt = self.caller.grant.attempt;
+                    (TicketKey::Counted { attempt }, KeyOf::Run)
                 }
-            }
+            };
+            let ticketed_call = TicketedCall {
+                caller: self.caller,
+                state: self.state,
+                host_call,
+                tool: &tool,
+                granted,
+                skills: &skills,
+                key,
+                key_of,
+            };
+            ticketed_call.call(parameters).await
         };
-        // An aborted call has an unknown outcome; `IdempotentCall` records it.
+        // An aborted call has an unknown outcome; `TicketedCall` records it.
         let result = host_call.within::<_, ApiError>(doing).await?;
         // After the result: only a skill that was read counts as activated.
         if let Some(skill) = tool.activates(parameters) {

@@ -14,7 +14,7 @@ use crate::principal::Principal;
 
 mod policy;
 
-pub use policy::{AgentFilters, IdList, ResourcePolicy, Star, StatePolicy};
+pub use policy::{AgentFilters, IdList, OnUnknownEffect, ResourcePolicy, Star, StatePolicy};
 
 pub use fault::{FAULT_CHARS, Fault, MAX_FAULTS};
 

@@ -4,10 +4,12 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::normalize::RunQuestion;
 use egress::limiter::LimitSpec;
 use protocol::interaction::AwaitedInteraction;
-use store::{AwaitedRecord, CloseAwaited, StoreError};
+use store::{AskAboutRun, AwaitedRecord, CloseAwaited, StoreError};
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
 use crate::call_limits::CallKind;
@@ -53,6 +55,34 @@ pub struct AwaitedInteractions {
 }
 
 impl AwaitedInteractions {
+    /// Asks a question of the gateway about a live run, and waits until its state is final. Calls with the same id wait
+    /// for the same answer. A stopping gateway returns `open`.
+    pub async fn ask(
+        &self,
+        grant: &Grant,
+        question: RunQuestion,
+    ) -> Result<AwaitedInteraction, AwaitError> {
+        let id = question.interaction_id.clone();
+        let at = self.deps.clock.now_ms();
+        let wait = self
+            .deps
+            .time_until(question.expires_at.saturating_mul(1000))
+            + COMMIT_TIMEOUT;
+        let asking = self.deps.store.write(AskAboutRun {
+            id: Uuid::now_v7(),
+            workspace: grant.run.workspace.clone(),
+            run_id: grant.run.id,
+            question,
+            at,
+        });
+        if !asking.await? {
+            return Err(AwaitError::Over(AbortReason::Ended));
+        }
+        // Lists of questions learn of it on each replica.
+        self.deps.notifier.notify_question(grant.run.id);
+        self.await_interaction(grant, &id, wait).await
+    }
+
     /// State of a question of a live run, by the id that its runner chose. It returns when the state is final or
     /// `wait` is over. A stopping gateway returns `open` at once.
     pub async fn await_interaction(

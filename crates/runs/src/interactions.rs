@@ -11,8 +11,8 @@ use protocol::id::{ApiKeyId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
 use serde_json::json;
 use store::{
-    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, InteractionRecord, StoreError,
-    answer_event_id, sha256_hex,
+    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, GATEWAY_QUESTION, InteractionRecord,
+    StoreError, Unanswerable, answer_event_id, sha256_hex,
 };
 use uuid::Uuid;
 
@@ -107,6 +107,10 @@ impl Interactions {
                 AnswerDelivery::Same => return Ok(Answered::AnswerDelivery { replayed: true }),
                 AnswerDelivery::Other => return Err(IntakeError::IdempotencyMismatch),
                 AnswerDelivery::Refused(why) => return Err(IntakeError::Unanswerable(why)),
+                // The gateway asked about a call of the run, which has no use for the answer any more.
+                AnswerDelivery::RunEnded if question.record.sequence == GATEWAY_QUESTION => {
+                    return Err(IntakeError::Unanswerable(Unanswerable::Cancelled));
+                }
                 // Final: an ended run never starts again.
                 AnswerDelivery::RunEnded => {}
             }

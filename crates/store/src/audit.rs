@@ -43,6 +43,10 @@ pub struct AuditRecord {
     /// `ok` or an error code; absent during the call, and for calls without a duration.
     pub outcome: Option<String>,
     pub duration_ms: Option<i64>,
+    /// Ticket of a tool call.
+    pub ticket: Option<String>,
+    /// Effect of a tool call with a ticket, see [`domain::tool_call::CallEffect`].
+    pub effect: Option<String>,
 }
 
 /// Inserts audit entries.
@@ -227,6 +231,8 @@ impl AuditRepository<'_> {
                 at: row.at,
                 outcome: row.outcome,
                 duration_ms: row.duration_ms,
+                ticket: row.ticket,
+                effect: row.effect,
             })
         };
         found.try_map(record)

@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 
 /// All failpoints. The crash tests cover each.
-pub const NAMES: [&str; 24] = [
+pub const NAMES: [&str; 28] = [
     // Event ingest.
     "ingest.before_commit",
     "ingest.after_commit",
@@ -42,6 +42,11 @@ pub const NAMES: [&str; 24] = [
     "cancel.after_commit",
     "steering.before_commit",
     "steering.after_commit",
+    // A tool call: around the row of its ticket, and around its result.
+    "tool_call.before_ticket",
+    "tool_call.after_ticket",
+    "tool_call.before_outcome",
+    "tool_call.after_outcome",
     // Leases.
     "lease.before_renew",
     "orphan.after_takeover",

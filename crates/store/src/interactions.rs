@@ -3,6 +3,7 @@
 
 mod approval;
 mod awaited;
+mod gateway_question;
 mod list;
 
 use domain::event::ANSWER_ID_PREFIX;
@@ -19,6 +20,7 @@ use crate::sql::{Sql, SqlRow, inserted};
 
 pub use approval::{AnswerSummary, ApprovalReference};
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
+pub use gateway_question::{AskAboutRun, GATEWAY_QUESTION};
 pub use list::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,
 };
@@ -28,6 +30,7 @@ pub use list::{
 pub struct InteractionRecord {
     pub id: String,
     pub run_id: RunId,
+    /// Of the ledger event that asks, or [`GATEWAY_QUESTION`].
     pub sequence: u64,
     /// As JSON.
     pub request: String,

@@ -125,10 +125,10 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
-    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AwaitedRecord,
-    CloseAwaited, DeliverAnswer, ExpiryPosition, InteractionFilter, InteractionOrder,
-    InteractionRecord, InteractionStatus, InteractionsFound, LinkInteraction, TakenAs,
-    answer_event_id,
+    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutRun,
+    AwaitedRecord, CloseAwaited, DeliverAnswer, ExpiryPosition, GATEWAY_QUESTION,
+    InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus, InteractionsFound,
+    LinkInteraction, TakenAs, answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
@@ -141,7 +141,7 @@ pub use model::append::{
     AcceptedCall, Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd,
     SteeredEvent, TranscriptWrite,
 };
-pub use model::audit::{AuditEntry, AuditOutcome};
+pub use model::audit::{AuditEntry, AuditOutcome, TicketEffect};
 pub use model::dispatch::{Dispatch, Dispatched};
 pub use model::ingest::{
     AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, DecideEvent, DecisionFacts,
@@ -182,7 +182,7 @@ pub use storage::{
 pub use store::Store;
 pub use stream_links::{CreateStreamLink, OpenStreamLink, StoredStreamLink, StreamLink};
 pub use tool_calls::{
-    BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, ToolCallBegun, ToolCallEnd,
+    BeginToolCall, FinishToolCall, GoesOn, KeyOf, TOOL_CALLS, TicketKey, ToolCallBegun, ToolCallEnd,
 };
 pub use transcript::terms_of;
 pub use usage::{

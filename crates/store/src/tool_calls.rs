@@ -1,9 +1,11 @@
-//! Tool calls with an idempotency key: the intent is committed before the call, the result after it.
+//! Tool calls with a ticket: the intent is committed before the call, the result after it.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::tool_call::{EarlierCall, RepeatedCallDecision, decide};
+use domain::tool_call::{
+    EarlierCall, RepeatedCallDecision, SameCall, SameCallTicket, decide, next_ticket,
+};
 use protocol::id::{AgentId, RunId};
 use protocol::resources::ToolEffect;
 use sea_orm::sea_query::Expr;
@@ -16,12 +18,13 @@ use uuid::Uuid;
 
 use crate::database_clock::{millis, read_now};
 use crate::entity::tool_calls;
-use crate::error::StoreError;
+use crate::error::{StoreError, parsed, unsigned};
 use crate::mutation::Mutation;
 use crate::repositories::RetentionRepository;
+use crate::sql::{Sql as _, text};
 use crate::state::lock_live_run;
 
-/// Maximum keys of one run: each stores a result.
+/// Maximum recorded calls of one run: each stores a result. A call without a key replaces the oldest one of its kind.
 pub const TOOL_CALLS: u64 = 1000;
 
 /// True while this process runs the call.
@@ -82,11 +85,23 @@ impl KeyOf {
     }
 }
 
+/// Key of a call in its scope.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TicketKey {
+    /// The runner's idempotency key.
+    Given(String),
+    /// Without a key: the ordinal of the call among the same calls of the run.
+    Counted {
+        /// Attempt of the caller.
+        attempt: u32,
+    },
+}
+
 /// The intent to call a tool.
 pub struct BeginToolCall {
     pub run_id: RunId,
     pub key_of: KeyOf,
-    pub key: String,
+    pub key: TicketKey,
     /// Unique per call.
     pub call_id: Uuid,
     /// SHA-256 of the tool's name and parameters.
@@ -98,19 +113,40 @@ pub struct BeginToolCall {
     pub at: i64,
     /// Deadline of the call.
     pub expires_at: i64,
+    /// Id of an earlier call with an unknown outcome that the tool did not execute: this call replaces it.
+    pub replaces: Option<Uuid>,
 }
 
 /// Result of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolCallBegun {
-    /// Make the call and finish it with this id.
-    Call,
+    /// Make the call under this key, and finish it with its id.
+    Call {
+        key: String,
+    },
     /// The result of an earlier call, as JSON text.
-    Stored(String),
+    Stored {
+        key: String,
+        result: String,
+    },
+    /// Another process makes the call, at most until its deadline.
+    Elsewhere,
+    /// The call with this id may have been executed.
+    Unknown {
+        key: String,
+        call_id: Uuid,
+    },
+    /// The key is in use by another request, or by a call of this process.
     Refused(RepeatedCallDecision),
     /// The run has used the maximum number of keys.
     TooMany,
     RunEnded,
+}
+
+/// A key of the scope, with the earlier call under it.
+struct TicketRow {
+    key: String,
+    row: Option<tool_calls::Model>,
 }
 
 impl Mutation for BeginToolCall {
@@ -129,30 +165,41 @@ impl Mutation for BeginToolCall {
         if !lock_live_run(tx, self.run_id).await? {
             return Ok(ToolCallBegun::RunEnded);
         }
-        let id = self.key_of.row(self.run_id, &self.key);
-        let sharers = id.0.clone();
+        let sharers = self.key_of.row(self.run_id, "").0;
         if self.key_of != KeyOf::Run {
             self.forget_old(tx, &sharers).await?;
         }
-        let Some(row) = tool_calls::Entity::find_by_id(id).one(tx).await? else {
-            let used = tool_calls::Entity::find()
-                .filter(tool_calls::Column::RunId.eq(sharers))
-                .count(tx)
-                .await?;
-            if used >= TOOL_CALLS {
+        let TicketRow { key, row } = match &self.key {
+            TicketKey::Given(key) => self.find(tx, key.clone()).await?,
+            TicketKey::Counted { attempt } => self.find_counted(tx, *attempt).await?,
+        };
+        let Some(row) = row else {
+            if !self.has_space(tx, &sharers).await? {
                 return Ok(ToolCallBegun::TooMany);
             }
-            tool_calls::Entity::insert(self.row())
+            tool_calls::Entity::insert(self.row(&key))
                 .exec_without_returning(tx)
                 .await?;
-            return Ok(ToolCallBegun::Call);
+            return Ok(ToolCallBegun::Call { key });
         };
-        match (decide(self.standing(&row), self.effect), row.result) {
+        let standing = self.standing(&row);
+        match (decide(standing, self.effect), row.result) {
             (RepeatedCallDecision::Call, _) => {
-                tool_calls::Entity::update(self.row()).exec(tx).await?;
-                Ok(ToolCallBegun::Call)
+                tool_calls::Entity::update(self.row(&key)).exec(tx).await?;
+                Ok(ToolCallBegun::Call { key })
             }
-            (RepeatedCallDecision::Answer, Some(result)) => Ok(ToolCallBegun::Stored(result)),
+            (RepeatedCallDecision::Answer, Some(result)) => {
+                self.note_attempt(tx, &key).await?;
+                Ok(ToolCallBegun::Stored { key, result })
+            }
+            (RepeatedCallDecision::OutcomeUnknown, _) => {
+                self.note_attempt(tx, &key).await?;
+                let call_id = parsed("tool_calls.call_id", &key, &row.call_id)?;
+                Ok(ToolCallBegun::Unknown { key, call_id })
+            }
+            (RepeatedCallDecision::InProgress, _) if row.owner != self.owner => {
+                Ok(ToolCallBegun::Elsewhere)
+            }
             (refused, _) => Ok(ToolCallBegun::Refused(refused)),
         }
     }
@@ -160,11 +207,23 @@ impl Mutation for BeginToolCall {
     async fn is_committed(
         &self,
         tx: &DatabaseTransaction,
-        _output: &Self::Output,
+        output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        let id = self.key_of.row(self.run_id, &self.key);
-        let row = tool_calls::Entity::find_by_id(id).one(tx).await?;
-        Ok(row.is_some_and(|row| row.call_id == self.call_id.to_string()))
+        let (ToolCallBegun::Call { key }
+        | ToolCallBegun::Stored { key, .. }
+        | ToolCallBegun::Unknown { key, .. }) = output
+        else {
+            return Ok(false);
+        };
+        let Some(row) = self.find(tx, key.clone()).await?.row else {
+            return Ok(false);
+        };
+        Ok(match (output, self.attempt()) {
+            (ToolCallBegun::Call { .. }, _) => row.call_id == self.call_id.to_string(),
+            // A counted call that is applied again would find its ticket used, and take the next one.
+            (_, Some(attempt)) => row.attempt >= Some(attempt),
+            (_, None) => false,
+        })
     }
 }
 
@@ -179,8 +238,112 @@ impl BeginToolCall {
         Ok(())
     }
 
-    fn row(&self) -> tool_calls::ActiveModel {
-        let (run_id, key) = self.key_of.row(self.run_id, &self.key);
+    async fn find(&self, tx: &DatabaseTransaction, key: String) -> Result<TicketRow, StoreError> {
+        let id = self.key_of.row(self.run_id, &key);
+        let row = tool_calls::Entity::find_by_id(id).one(tx).await?;
+        Ok(TicketRow { key, row })
+    }
+
+    /// The ticket of a call without a key: that of an earlier same call that it repeats, or a new one.
+    async fn find_counted(
+        &self,
+        tx: &DatabaseTransaction,
+        attempt: u32,
+    ) -> Result<TicketRow, StoreError> {
+        let sql = "SELECT key, call_id, attempt, result IS NOT NULL AS is_done FROM tool_calls \
+            WHERE run_id = $1 AND request_sha256 = $2 AND attempt IS NOT NULL";
+        let values = vec![text(self.run_id), self.request_sha256.as_str().into()];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let mut same = Vec::with_capacity(rows.len());
+        for row in &rows {
+            let key = row.text("key")?;
+            let call_id: Uuid = parsed("tool_calls.call_id", &key, &row.text("call_id")?)?;
+            if self.replaces == Some(call_id) {
+                return self.find(tx, key).await;
+            }
+            same.push(SameCall {
+                ordinal: ordinal_of(&key)?,
+                attempt: unsigned("tool_calls.attempt", &key, row.number("attempt")?)?,
+                is_open: !row.flag("is_done")? && !(self.goes_on)(call_id),
+            });
+        }
+        let began = if rows.is_empty() {
+            0
+        } else {
+            self.first_attempt(tx, attempt).await?
+        };
+        match next_ticket(&same, began) {
+            SameCallTicket::Repeated(ordinal) => self.find(tx, self.counted_key(ordinal)).await,
+            SameCallTicket::New(ordinal) => Ok(TicketRow {
+                key: self.counted_key(ordinal),
+                row: None,
+            }),
+        }
+    }
+
+    /// The attempt in which the runner began the run anew. A resume continues the work of the attempt before it, and
+    /// has no context.
+    async fn first_attempt(
+        &self,
+        tx: &DatabaseTransaction,
+        attempt: u32,
+    ) -> Result<u64, StoreError> {
+        let sql = "SELECT MAX(attempt) AS attempt FROM run_attempts \
+            WHERE run_id = $1 AND attempt <= $2 AND context <> 'null'";
+        let values = vec![text(self.run_id), i64::from(attempt).into()];
+        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let first = rows
+            .first()
+            .map(|row| row.number_if_any("attempt"))
+            .transpose()?;
+        let run = self.run_id.to_string();
+        unsigned("run_attempts.attempt", &run, first.flatten().unwrap_or(0))
+    }
+
+    /// The key of a counted call. No key of a runner has control characters.
+    fn counted_key(&self, ordinal: u64) -> String {
+        format!("{}\t{ordinal}", self.request_sha256)
+    }
+
+    /// True if the scope has space for another call. A counted call makes its space.
+    async fn has_space(&self, tx: &DatabaseTransaction, sharers: &str) -> Result<bool, StoreError> {
+        let used = tool_calls::Entity::find()
+            .filter(tool_calls::Column::RunId.eq(sharers))
+            .count(tx)
+            .await?;
+        if used < TOOL_CALLS {
+            return Ok(true);
+        }
+        if self.attempt().is_none() {
+            return Ok(false);
+        }
+        // Calls without a result are not deleted: their outcome is still to be found out.
+        let sql = "DELETE FROM tool_calls WHERE run_id = $1 AND key = (SELECT key FROM tool_calls \
+            WHERE run_id = $1 AND attempt IS NOT NULL AND result IS NOT NULL ORDER BY at, key LIMIT 1) RETURNING key";
+        let deleted = tx.query_sql(sql.to_owned(), vec![text(self.run_id)]);
+        Ok(!deleted.await?.is_empty())
+    }
+
+    /// Notes that the attempt has repeated a counted call, so that its next same call repeats the next one.
+    async fn note_attempt(&self, tx: &DatabaseTransaction, key: &str) -> Result<(), StoreError> {
+        let Some(attempt) = self.attempt() else {
+            return Ok(());
+        };
+        let sql = "UPDATE tool_calls SET attempt = $3 WHERE run_id = $1 AND key = $2";
+        let values = vec![text(self.run_id), key.into(), attempt.into()];
+        tx.execute_sql(sql.to_owned(), values).await
+    }
+
+    /// The attempt of a counted call.
+    fn attempt(&self) -> Option<i64> {
+        match self.key {
+            TicketKey::Given(_) => None,
+            TicketKey::Counted { attempt } => Some(attempt.into()),
+        }
+    }
+
+    fn row(&self, key: &str) -> tool_calls::ActiveModel {
+        let (run_id, key) = self.key_of.row(self.run_id, key);
         tool_calls::ActiveModel {
             run_id: Set(run_id),
             key: Set(key),
@@ -191,6 +354,7 @@ impl BeginToolCall {
             expires_at: Set(self.expires_at),
             result: Set(None),
             at: Set(self.at),
+            attempt: Set(self.attempt()),
         }
     }
 
@@ -202,18 +366,25 @@ impl BeginToolCall {
         if row.result.is_some() {
             return EarlierCall::Done;
         }
+        let call = Uuid::parse_str(&row.call_id).ok();
         let goes_on = if row.owner == self.owner {
-            let call = Uuid::parse_str(&row.call_id);
-            call.is_ok_and(|call| (self.goes_on)(call))
+            call.is_some_and(|call| (self.goes_on)(call))
         } else {
             row.expires_at > self.at
         };
         if goes_on {
             EarlierCall::GoesOn
+        } else if self.replaces.is_some() && self.replaces == call {
+            EarlierCall::NotDone
         } else {
             EarlierCall::Unknown
         }
     }
+}
+
+fn ordinal_of(key: &str) -> Result<u64, StoreError> {
+    let ordinal = key.rsplit('\t').next().unwrap_or_default();
+    parsed("tool_calls.key", key, ordinal)
 }
 
 /// Outcome of a call.
@@ -227,12 +398,11 @@ pub enum ToolCallEnd {
     Unknown,
 }
 
-/// The end of a begun call.
+/// The end of a begun call, or of one with an unknown outcome.
 #[derive(Clone, Debug)]
 pub struct FinishToolCall {
     pub run_id: RunId,
     pub key_of: KeyOf,
-    pub key: String,
     pub call_id: Uuid,
     pub end: ToolCallEnd,
 }
@@ -254,11 +424,10 @@ impl Mutation for FinishToolCall {
 
     /// Idempotent.
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
-        let (run, key) = self.key_of.row(self.run_id, &self.key);
-        let run = tool_calls::Column::RunId.eq(run);
-        let key = tool_calls::Column::Key.eq(key);
+        // Without the key: the call may end before its caller knows the key of a counted call.
+        let run = tool_calls::Column::RunId.eq(self.key_of.row(self.run_id, "").0);
         let call = tool_calls::Column::CallId.eq(self.call_id.to_string());
-        let ours = run.and(key).and(call);
+        let ours = run.and(call);
         let changed = tool_calls::Entity::update_many().filter(ours.clone());
         match &self.end {
             ToolCallEnd::Done(result) => {

@@ -15,7 +15,8 @@ use store::{
     FinishUpload, Heartbeat, Heartbeating, Ingested, InteractionFilter, InteractionOrder,
     InteractionStatus, KeyOf, NumberRange, OverBudget, PAGE_BYTES, PageBound, PageBudget, Quota,
     ReadBudget, ResultsAppended, RunFilter, RunWindow, STATE_KEYS, StartAsyncRun, StateWritten,
-    StoreError, TOOL_CALLS, ToolCallBegun, ToolCallEnd, UploadStep, WriteChunk, result_digest,
+    StoreError, TOOL_CALLS, TicketKey, ToolCallBegun, ToolCallEnd, UploadStep, WriteChunk,
+    result_digest,
 };
 use uuid::Uuid;
 
@@ -30,6 +31,9 @@ on_both!(
     idempotency_key_expires_after_a_week,
     makes_tool_call_once_per_key,
     limits_tool_call_keys_per_run,
+    replaces_only_the_unexecuted_call,
+    counts_same_calls_without_key,
+    counted_call_replaces_the_oldest_result,
     accepts_one_append_beyond_the_limit,
     closed_run_accepts_only_repeated_results,
     accepts_calls_with_their_events_unless_overtaken,
@@ -442,7 +446,7 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
     BeginToolCall {
         key_of: KeyOf::Run,
         run_id: run.id,
-        key: key.to_owned(),
+        key: TicketKey::Given(key.to_owned()),
         call_id: Uuid::now_v7(),
         request_sha256: "one".to_owned(),
         effect: Some(ToolEffect::Write),
@@ -450,7 +454,13 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
         goes_on: Arc::new(|_| true),
         at,
         expires_at: at + 1_000,
+        replaces: None,
     }
+}
+
+fn called(key: &str) -> ToolCallBegun {
+    let key = key.to_owned();
+    ToolCallBegun::Call { key }
 }
 
 async fn makes_tool_call_once_per_key(bench: StoreFixture) {
@@ -460,7 +470,7 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
 
     let first = begin(&run, "k", "a", 0);
     let call_id = first.call_id;
-    assert_eq!(begin_call(first).await, ToolCallBegun::Call);
+    assert_eq!(begin_call(first).await, called("k"));
     // While it runs, in this process or another.
     assert_eq!(
         begin_call(begin(&run, "k", "a", 5_000)).await,
@@ -468,7 +478,7 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
     );
     assert_eq!(
         begin_call(begin(&run, "k", "b", 999)).await,
-        refused(RepeatedCallDecision::InProgress)
+        ToolCallBegun::Elsewhere
     );
     let other = BeginToolCall {
         request_sha256: "two".to_owned(),
@@ -483,53 +493,143 @@ async fn makes_tool_call_once_per_key(bench: StoreFixture) {
         goes_on: Arc::new(|_| false),
         ..begin(&run, "k", owner, at)
     };
-    assert_eq!(
-        begin_call(gone("a", 10)).await,
-        refused(RepeatedCallDecision::OutcomeUnknown)
-    );
-    assert_eq!(
-        begin_call(gone("b", 1_001)).await,
-        refused(RepeatedCallDecision::OutcomeUnknown)
-    );
+    let unknown = ToolCallBegun::Unknown {
+        key: "k".to_owned(),
+        call_id,
+    };
+    assert_eq!(begin_call(gone("a", 10)).await, unknown);
+    assert_eq!(begin_call(gone("b", 1_001)).await, unknown);
 
     let finish = |end| FinishToolCall {
         key_of: KeyOf::Run,
         run_id: run.id,
-        key: "k".to_owned(),
         call_id,
         end,
     };
     let done = ToolCallEnd::Done("{\"a\":1}".to_owned());
     bench.write(finish(done)).await.unwrap();
-    let stored = ToolCallBegun::Stored("{\"a\":1}".to_owned());
+    let stored = ToolCallBegun::Stored {
+        key: "k".to_owned(),
+        result: "{\"a\":1}".to_owned(),
+    };
     assert_eq!(begin_call(gone("b", 9_000)).await, stored);
 
     // A read-only call is repeated by any caller, and the late end of the first one has no effect.
     let reads = |owner: &str, at| BeginToolCall {
-        key: "r".to_owned(),
         effect: Some(ToolEffect::Read),
         ..begin(&run, "r", owner, at)
     };
     let first = reads("a", 0);
     let late = FinishToolCall {
-        key: "r".to_owned(),
         call_id: first.call_id,
         ..finish(ToolCallEnd::Undone)
     };
-    assert_eq!(begin_call(first).await, ToolCallBegun::Call);
-    assert_eq!(begin_call(reads("b", 1_001)).await, ToolCallBegun::Call);
+    assert_eq!(begin_call(first).await, called("r"));
+    assert_eq!(begin_call(reads("b", 1_001)).await, called("r"));
     bench.write(late).await.unwrap();
     assert_eq!(
         begin_call(reads("c", 1_002)).await,
-        refused(RepeatedCallDecision::InProgress)
+        ToolCallBegun::Elsewhere
     );
+}
+
+async fn replaces_only_the_unexecuted_call(bench: StoreFixture) {
+    let run = bench.running("e-1").await;
+    let again = |replaces| BeginToolCall {
+        goes_on: Arc::new(|_| false),
+        replaces,
+        ..begin(&run, "k", "a", 10)
+    };
+    let first = begin(&run, "k", "a", 0);
+    let call_id = first.call_id;
+    assert_eq!(bench.write(first).await.unwrap(), called("k"));
+    let unknown = ToolCallBegun::Unknown {
+        key: "k".to_owned(),
+        call_id,
+    };
+    let other = bench.write(again(Some(Uuid::now_v7()))).await;
+    assert_eq!(other.unwrap(), unknown);
+    let second = again(Some(call_id));
+    let second_id = second.call_id;
+    assert_eq!(bench.write(second).await.unwrap(), called("k"));
+    // Two callers have found out the same: only one of them calls.
+    let late = bench.write(again(Some(call_id))).await.unwrap();
+    let unknown = ToolCallBegun::Unknown {
+        key: "k".to_owned(),
+        call_id: second_id,
+    };
+    assert_eq!(late, unknown);
+}
+
+/// The call of this process, without a key.
+fn counted(run: &Run, request: &str, attempt: u32) -> BeginToolCall {
+    BeginToolCall {
+        key: TicketKey::Counted { attempt },
+        request_sha256: request.to_owned(),
+        goes_on: Arc::new(|_| false),
+        ..begin(run, "", "a", 0)
+    }
+}
+
+async fn counts_same_calls_without_key(bench: StoreFixture) {
+    let run = bench.running("e-1").await;
+    let begin_call = async |begin: BeginToolCall| bench.write(begin).await.unwrap();
+    let done = async |call_id, result: &str| {
+        let finish = FinishToolCall {
+            key_of: KeyOf::Run,
+            run_id: run.id,
+            call_id,
+            end: ToolCallEnd::Done(result.to_owned()),
+        };
+        bench.write(finish).await.unwrap();
+    };
+    for ordinal in 1..=2 {
+        let call = counted(&run, "one", 1);
+        let call_id = call.call_id;
+        assert_eq!(begin_call(call).await, called(&format!("one\t{ordinal}")));
+        done(call_id, &ordinal.to_string()).await;
+    }
+    assert_eq!(
+        begin_call(counted(&run, "two", 1)).await,
+        called("two\t1"),
+        "another request"
+    );
+    // Its response was lost, so the next same call asks for it.
+    let lost = counted(&run, "one", 1);
+    let unknown = ToolCallBegun::Unknown {
+        key: "one\t3".to_owned(),
+        call_id: lost.call_id,
+    };
+    assert_eq!(begin_call(lost).await, called("one\t3"));
+    assert_eq!(begin_call(counted(&run, "one", 1)).await, unknown);
+    // A call of this process that goes on is another one.
+    let parallel = BeginToolCall {
+        goes_on: Arc::new(|_| true),
+        ..counted(&run, "one", 1)
+    };
+    assert_eq!(begin_call(parallel).await, called("one\t4"));
+
+    // A runner that begins anew gets the recorded results in their order.
+    bench.tamper(&format!(
+        "INSERT INTO run_attempts (run_id, attempt, intent_at, context) VALUES ('{}', 2, 0, '{{}}'), ('{}', 3, 0, 'null')",
+        run.id, run.id
+    ))
+    .await;
+    for ordinal in 1..=2 {
+        let stored = ToolCallBegun::Stored {
+            key: format!("one\t{ordinal}"),
+            result: ordinal.to_string(),
+        };
+        assert_eq!(begin_call(counted(&run, "one", 3)).await, stored);
+    }
+    assert_eq!(begin_call(counted(&run, "one", 3)).await, unknown);
 }
 
 async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     let run = bench.running("e-1").await;
     let keys = (0..TOOL_CALLS).map(|n| bench.write(begin(&run, &n.to_string(), "a", 0)));
     for begun in futures_util::future::join_all(keys).await {
-        assert_eq!(begun.unwrap(), ToolCallBegun::Call);
+        assert!(matches!(begun, Ok(ToolCallBegun::Call { .. })), "{begun:?}");
     }
     let more = bench.write(begin(&run, "more", "a", 0)).await;
     assert_eq!(more.unwrap(), ToolCallBegun::TooMany);
@@ -541,6 +641,28 @@ async fn limits_tool_call_keys_per_run(bench: StoreFixture) {
     bench.end(&run, 0).await;
     let late = bench.write(begin(&run, "7", "a", 0)).await;
     assert_eq!(late.unwrap(), ToolCallBegun::RunEnded);
+}
+
+async fn counted_call_replaces_the_oldest_result(bench: StoreFixture) {
+    let run = bench.running("e-1").await;
+    let first = counted(&run, "first", 1);
+    let finish = FinishToolCall {
+        key_of: KeyOf::Run,
+        run_id: run.id,
+        call_id: first.call_id,
+        end: ToolCallEnd::Done("1".to_owned()),
+    };
+    bench.write(first).await.unwrap();
+    bench.write(finish).await.unwrap();
+    let keys = (1..TOOL_CALLS).map(|n| bench.write(begin(&run, &n.to_string(), "a", 0)));
+    for begun in futures_util::future::join_all(keys).await {
+        assert!(matches!(begun, Ok(ToolCallBegun::Call { .. })), "{begun:?}");
+    }
+    let next = bench.write(counted(&run, "next", 1)).await;
+    assert_eq!(next.unwrap(), called("next\t1"));
+    // No recorded result is left to replace.
+    let last = bench.write(counted(&run, "last", 1)).await;
+    assert_eq!(last.unwrap(), ToolCallBegun::TooMany);
 }
 
 fn append(run: &Run, sequence: u64, raw: String) -> AppendResults {

@@ -124,6 +124,7 @@ async fn live(bench: &StoreFixture, count: usize) {
             bytes: 1,
             outcome: "ok",
             duration_ms: 1,
+            effect: None,
         };
         bench.audit_log().audit_outcome(outcome).await.unwrap();
     }

@@ -23,6 +23,8 @@ pub struct AvailableTool {
     /// `None`: any arguments.
     pub(super) schema: Option<Schema>,
     pub(super) callee: Callee,
+    /// Tool of the same source that knows what became of a call, by its own name there.
+    pub(super) reconcile: Option<String>,
 }
 
 pub(super) enum Callee {
@@ -126,6 +128,7 @@ pub(super) fn skill_tools(
             schema: schema.transpose().map_err(BadSchema)?,
             resource,
             callee,
+            reconcile: None,
         }))
     });
     compiled.collect()
@@ -141,5 +144,6 @@ pub(super) fn declared_tool(spec: ToolSpec) -> Result<Arc<AvailableTool>, BadSch
             ToolCallSpec::Gateway(ours) => Callee::Gateway(ours),
             ToolCallSpec::Http(spec) => Callee::Http(spec),
         },
+        reconcile: spec.reconcile,
     }))
 }

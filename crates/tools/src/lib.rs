@@ -9,6 +9,7 @@ mod gateway;
 mod http;
 mod mcp;
 mod names;
+mod reconcile;
 mod result_size;
 mod schema;
 mod skill;
@@ -58,7 +59,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub struct CallOrigin<'a> {
     pub endpoint: EndpointId,
     pub skills: &'a SkillsOfRun<'a>,
-    /// Idempotency key of the call, unique among all runs. HTTP tools receive it.
+    /// Idempotency key of the call, unique among all runs. HTTP tools and MCP servers receive it.
     pub key: Option<&'a str>,
 }
 
@@ -178,7 +179,7 @@ impl Tools {
             }
             Callee::Mcp { server, name } => {
                 server
-                    .call(&self.0.redactor, name, caller(), parameters.clone())
+                    .call(&self.0.redactor, name, caller(), parameters.clone(), key)
                     .await
             }
             Callee::Skill(tool) => {

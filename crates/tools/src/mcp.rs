@@ -42,6 +42,9 @@ const CALLS: usize = 32;
 /// Maximum number of reported tools that are unusable.
 const MAX_REPORTED_OMISSIONS: usize = 50;
 
+/// Member of `_meta` that names the call, so that a server that receives it twice can act once.
+const TICKET: &str = "runnel/ticket";
+
 pub(super) struct ManagedServer {
     spec: McpServerSpec,
     clock: Clock,
@@ -184,13 +187,18 @@ impl ManagedServer {
         name: &str,
         caller: CallSource,
         parameters: JsonObject,
+        key: Option<&str>,
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
             let why = self.status().last_error.clone();
             let why = why.unwrap_or_else(|| "it is being connected to".to_owned());
             return Err(UpstreamError::Away(why));
         };
-        let request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
+        let mut request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
+        if let Some(key) = key {
+            let meta = request.meta.get_or_insert_default();
+            meta.insert(TICKET.to_owned(), key.into());
+        }
         let calling = async {
             let mut called = peer.call_tool_once(request.clone()).await;
             // The server refused the session within a stream and did not execute the call. The client opens a

@@ -27,6 +27,8 @@ pub struct ToolSpecs {
 pub struct ToolSpec {
     pub resource: ToolResource,
     pub call: ToolCallSpec,
+    /// Name of the configured tool that knows what became of a call.
+    pub reconcile: Option<String>,
 }
 
 /// Call settings of a configured tool.
@@ -60,6 +62,8 @@ pub struct McpServerSpec {
     pub prefix: String,
     /// The operator's facts by upstream tool name. They replace the server's facts.
     pub facts: BTreeMap<String, ToolEffects>,
+    /// By upstream tool name, the upstream tool that knows what became of a call.
+    pub reconcile: BTreeMap<String, String>,
     pub timeout: Duration,
 }
 

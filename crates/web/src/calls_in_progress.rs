@@ -1,11 +1,11 @@
-//! Ids of the idempotent tool calls in progress in this process.
+//! Ids of the tool calls with a ticket in progress in this process.
 
 use std::sync::Arc;
 
 use dashmap::DashSet;
 use uuid::Uuid;
 
-/// Idempotent calls in progress in this process. Cheap to clone.
+/// Tool calls with a ticket in progress in this process. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct CallsInProgress(Arc<DashSet<Uuid>>);
 

@@ -18,6 +18,7 @@ mod models;
 mod paths;
 mod prices;
 mod reachable;
+mod reconcile;
 mod secret_ref;
 mod sections;
 mod source;
@@ -192,6 +193,7 @@ impl Config {
         let agents = table.tables("agents", "name", agent::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
+        let reconcile = reconcile::check_reconcile(&tools, &mcp_servers, &mut table);
         let builtin = check_builtin_runners(
             &builtin_runners,
             &database,
@@ -200,7 +202,7 @@ impl Config {
             &mut table,
         );
         table.close()?;
-        listeners.and(embedding).and(builtin)?;
+        listeners.and(embedding).and(reconcile).and(builtin)?;
         Ok(Self {
             server: server?,
             auth: auth?,
@@ -475,7 +477,10 @@ mod tests {
             "object"
         );
         let names: Vec<_> = config.tools.iter().map(|tool| &tool.tool_name).collect();
-        assert_eq!(names, ["search", "get_current_time"]);
+        assert_eq!(
+            names,
+            ["search", "book_room", "find_booking", "get_current_time"]
+        );
         assert_eq!(config.mcp_servers[0].effects["echo"], "read");
         assert_eq!(config.mcp_servers[1].prefix, "files_");
         assert_eq!(

@@ -59,6 +59,13 @@ pub(crate) struct AuditEntryView {
     /// Duration of an external call in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     duration_ms: Option<i64>,
+    /// Ticket of a tool call that is not read-only, or has an idempotency key: the key that the tool received.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ticket: Option<String>,
+    /// Effect of a tool call with a ticket: `done`, `recorded` (an earlier call was executed, and this one got its result),
+    /// `not_done`, or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    effect: Option<String>,
     /// Tokens of a model call, known after its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<TokensByPrice>,
@@ -187,6 +194,8 @@ pub(crate) async fn list_run_audit(
             bytes: record.bytes,
             outcome: record.outcome,
             duration_ms: record.duration_ms,
+            ticket: record.ticket,
+            effect: record.effect,
             calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
             // Clocks of replicas differ by milliseconds.

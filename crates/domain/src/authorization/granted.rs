@@ -135,6 +135,7 @@ impl SharedGrants {
         let state = layers.state(event);
         let prompt_get = event.has_prompt && layers.prompt();
         layers.interactions(event.shows_interactions);
+        layers.unknown_effects();
         let resources = AgentResources {
             models,
             tools,

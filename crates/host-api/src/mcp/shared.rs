@@ -130,7 +130,10 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
         Some(called) => called.caller(&mut message.parts, &state).await?,
         None => None,
     };
-    let caller = caller.map(|caller| Arc::new(McpCaller { caller, state }));
+    let caller = caller.map(|caller| {
+        let key = None;
+        Arc::new(McpCaller { caller, state, key })
+    });
     let turn = caller
         .as_deref()
         .filter(|_| called.is_some_and(|called| called.reads_catalog));
@@ -304,7 +307,9 @@ impl SharedTool {
         caller: &Arc<McpCaller>,
         arguments: JsonObject,
     ) -> ApiResult<CallToolResult> {
-        let McpCaller { caller: run, state } = caller.as_ref();
+        let McpCaller {
+            caller: run, state, ..
+        } = caller.as_ref();
         match self {
             Self::Own(own) => own.call(run, state, arguments).await,
             Self::GetToolDetail => {

@@ -57,6 +57,28 @@ pub struct ResourcePolicy {
     /// workspace. Omitted when empty, for gateways without child runs.
     #[serde(skip_serializing_if = "IdList::is_empty")]
     pub agents: IdList,
+    /// Handling of a tool call that may have had its effect. Omitted when `fail`, for gateways without the setting.
+    #[serde(skip_serializing_if = "OnUnknownEffect::is_fail")]
+    pub on_unknown_effect: OnUnknownEffect,
+}
+
+/// Handling of a tool call whose outcome is unknown, if the tool names no `reconcile` call or it does not know either.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnUnknownEffect {
+    /// The call fails with 409 `outcome_unknown`.
+    #[default]
+    Fail,
+    /// The call waits for a person, who answers an interaction of the run. The calls of child runs fail.
+    Ask,
+}
+
+impl OnUnknownEffect {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_fail(&self) -> bool {
+        *self == Self::Fail
+    }
 }
 
 /// Ids of catalog entries, or `"*"` for all entries.

@@ -13,9 +13,17 @@ pub(crate) async fn end_all(tx: &impl Sql, outcomes: &[&AuditOutcome]) -> Result
             end.outcome.into(),
             end.duration_ms.into(),
             text(end.run_id),
+            end.effect
+                .as_ref()
+                .map(|effect| effect.ticket.clone())
+                .into(),
+            end.effect
+                .as_ref()
+                .map(|effect| effect.effect.as_str())
+                .into(),
         ]
     });
-    let update = "UPDATE audit_entries SET bytes = ?2, outcome = ?3, duration_ms = ?4 \
+    let update = "UPDATE audit_entries SET bytes = ?2, outcome = ?3, duration_ms = ?4, ticket = ?6, effect = ?7 \
                   FROM rows WHERE audit_entries.run_id = ?5 AND audit_entries.id = ?1";
     executed(tx, rows.collect(), update).await
 }

@@ -20,6 +20,8 @@ pub struct Model {
     pub duration_ms: Option<i64>,
     pub calls: i64,
     pub interaction_id: Option<String>,
+    pub ticket: Option<String>,
+    pub effect: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -1,4 +1,4 @@
-//! A tool call with an idempotency key.
+//! A tool call with a ticket.
 
 use sea_orm::entity::prelude::*;
 
@@ -17,6 +17,8 @@ pub struct Model {
     pub at: i64,
     /// Expiry of a key shared within a conversation, epoch milliseconds.
     pub kept_until: Option<i64>,
+    /// Newest attempt that made or repeated the call, for a key that the gateway has chosen.
+    pub attempt: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use domain::tool_call::CallEffect;
 use protocol::id::{RunId, WorkspaceId};
 use uuid::Uuid;
 
@@ -36,4 +37,14 @@ pub struct AuditOutcome {
     /// `ok`, or the error code.
     pub outcome: &'static str,
     pub duration_ms: i64,
+    /// Of a tool call with a ticket.
+    pub effect: Option<TicketEffect>,
+}
+
+/// Ticket of a tool call, and the effect of the call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TicketEffect {
+    /// The idempotency key that the tool received.
+    pub ticket: String,
+    pub effect: CallEffect,
 }

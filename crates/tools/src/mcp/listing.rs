@@ -214,6 +214,7 @@ impl ListedTools {
                 server: Arc::clone(server),
                 name: tool.name.to_string(),
             },
+            reconcile: server.spec.reconcile.get(tool.name.as_ref()).cloned(),
         }));
         Ok(())
     }
@@ -371,6 +372,7 @@ mod tests {
                 "a".to_owned(),
                 ToolEffects::of(Some(ToolEffect::Irreversible), None, EffectSource::Operator),
             )]),
+            reconcile: BTreeMap::new(),
             timeout: Duration::from_secs(1),
         }
     }

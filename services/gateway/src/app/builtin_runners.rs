@@ -195,6 +195,7 @@ fn tool_server(name: &str, address: SocketAddr) -> anyhow::Result<McpServerSpec>
         tools: None,
         prefix: String::new(),
         facts: BTreeMap::from(facts),
+        reconcile: BTreeMap::new(),
         timeout: TOOL_TIMEOUT,
     })
 }

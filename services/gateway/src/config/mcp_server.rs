@@ -30,6 +30,8 @@ pub struct McpServerEntry {
     pub effects: BTreeMap<String, String>,
     /// True if a repeated call has no further effect, by upstream tool name.
     pub idempotent: BTreeMap<String, bool>,
+    /// By upstream tool name, the upstream tool that knows what became of a call.
+    pub reconcile: BTreeMap<String, String>,
     /// Timeout of one call.
     pub timeout: Duration,
 }
@@ -51,7 +53,7 @@ pub enum McpTransportEntry {
 
 impl McpServerEntry {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
-        let name = table.required("name", server_name);
+        let server = table.required("name", server_name);
         let transport = read_transport(&mut table);
         let tools = table.optional("tools", names_or_all);
         let prefix = table.optional("prefix", prefix);
@@ -62,15 +64,19 @@ impl McpServerEntry {
             let flag = value.as_bool().ok_or("must be true or false")?;
             Ok::<_, &'static str>((name.to_owned(), flag))
         });
+        let reconcile = table.entries("reconcile", |tool, value| {
+            Ok::<_, &'static str>((tool.to_owned(), name(value)?))
+        });
         let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
         table.close()?;
         Ok(Self {
-            name: name?,
+            name: server?,
             transport: transport?,
             tools: tools?.flatten(),
             prefix: prefix?.unwrap_or_default(),
             effects: effects?.into_iter().collect(),
             idempotent: idempotent?.into_iter().collect(),
+            reconcile: reconcile?.into_iter().collect(),
             timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
         })
     }

@@ -29,6 +29,8 @@ pub struct ToolEntry {
     pub effect: Option<String>,
     /// True if a repeated call with the same arguments has no further effect.
     pub idempotent: Option<bool>,
+    /// The tool that knows what became of a call, by its name in `[[tools]]`.
+    pub reconcile: Option<String>,
     /// `None`: a built-in tool.
     pub http: Option<HttpToolEntry>,
 }
@@ -56,6 +58,7 @@ impl ToolEntry {
         let idempotent = table.optional("idempotent", |value| {
             value.as_bool().ok_or("must be true or false")
         });
+        let reconcile = table.optional("reconcile", name);
         let http = read_http(&mut table);
         let kind_check = check_kind(&mut table, &tool_name, &http, &parameters);
         table.close()?;
@@ -70,6 +73,7 @@ impl ToolEntry {
                 .unwrap_or_else(|| ["detail", "call"].map(str::to_owned).to_vec()),
             effect: effect?,
             idempotent: idempotent?,
+            reconcile: reconcile?,
             http: http?,
         })
     }

@@ -21,7 +21,7 @@ pub(crate) struct Interaction {
     id: String,
     #[schema(value_type = String)]
     run_id: RunId,
-    /// Sequence of the ledger event with the question.
+    /// Sequence of the ledger event with the question; 0 for a question of the gateway, which has none.
     sequence: u64,
     /// `open`, `submitted`, `expired`, or `cancelled` together with its run.
     status: &'static str,

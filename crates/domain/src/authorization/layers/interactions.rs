@@ -1,5 +1,6 @@
 //! Questions to users.
 
+use protocol::admin::OnUnknownEffect;
 use protocol::resources::InteractionOperation;
 
 use super::{Layer, LayerEvaluation};
@@ -32,5 +33,15 @@ impl LayerEvaluation<'_> {
             ),
         ];
         self.decide("interactions", "delivery", operation.as_str(), &checks)
+    }
+    /// Decides whether a person is asked about a tool call with an unknown outcome. Only a policy that differs from the
+    /// default adds this decision, and a child run has no person to ask.
+    pub(in crate::authorization) fn unknown_effects(&mut self) {
+        let asks = self.agent.resource_policy.on_unknown_effect == OnUnknownEffect::Ask;
+        if asks && self.parent.is_none() {
+            let rule = "resource_policy.on_unknown_effect is fail";
+            let checks = [(Layer::AgentPolicy, asks, rule)];
+            self.decide("interactions", "gateway", "unknown_effect", &checks);
+        }
     }
 }

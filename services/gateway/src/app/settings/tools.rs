@@ -69,6 +69,7 @@ impl ToolReader<'_> {
                     ..resource
                 },
                 call: ToolCallSpec::Gateway(ours),
+                reconcile: None,
             });
         };
         if let Some(schema) = &entry.parameters
@@ -95,6 +96,7 @@ impl ToolReader<'_> {
                 entry.parameters.as_ref(),
                 pointer,
             ))),
+            reconcile: entry.reconcile.clone(),
         })
     }
 
@@ -149,6 +151,7 @@ impl ToolReader<'_> {
             tools: entry.tools.clone().map(|names| names.into_iter().collect()),
             prefix: entry.prefix.clone(),
             facts: facts.collect(),
+            reconcile: entry.reconcile.clone(),
             timeout: entry.timeout,
         }
     }
