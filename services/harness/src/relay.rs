@@ -18,7 +18,7 @@ use axum::http::header::{
     AUTHORIZATION, CONNECTION, CONTENT_LENGTH, HOST, RETRY_AFTER, TRANSFER_ENCODING,
 };
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, Method, StatusCode};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use axum::response::{IntoResponse as _, Json, Response};
 use futures_util::{FutureExt as _, StreamExt as _, TryStreamExt as _};
 use runner_kit::host::{CallAccess, Host};
@@ -44,6 +44,7 @@ const RUN_MOVED: &str = "run_moved";
 /// Bytes of a refusal that are examined and logged.
 const REFUSAL_BYTES: usize = 64 * 1024;
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 /// Relay of one service. Clones share its keys.
 #[derive(Clone)]
@@ -196,7 +197,12 @@ async fn forward(State(relay): State<CredentialRelay>, request: Request) -> Resp
 }
 
 /// Forwards an MCP message after the permission that its tool needs.
-async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: &[u8]) -> Response {
+async fn call_tool(
+    relay: CredentialRelay,
+    run: OpenRun,
+    mut parts: Parts,
+    body: &[u8],
+) -> Response {
     let message = serde_json::from_slice::<Value>(body);
     let Ok(message @ Value::Object(_)) = message else {
         return refusal(StatusCode::BAD_REQUEST, "a message of MCP is a JSON object");
@@ -208,6 +214,13 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: &[u
     let gate = run.gate.clone();
     // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
     let bytes = message.to_string().into();
+    parts.headers.remove(IDEMPOTENCY_KEY);
+    if gate.is_granted_call(&message) {
+        // One key for all repetitions: the gateway makes the call once, or knows that its outcome is unknown.
+        let key = HeaderValue::from_str(&Uuid::new_v4().simple().to_string());
+        let key = key.expect("hexadecimal digits are a valid header");
+        parts.headers.insert(IDEMPOTENCY_KEY, key);
+    }
     let passing = pass(
         relay,
         run,
@@ -221,8 +234,8 @@ async fn call_tool(relay: CredentialRelay, run: OpenRun, parts: Parts, body: &[u
     }
 }
 
-/// Forwards a request with the run token. A request that loses its gateway is sent again after the resume of the run;
-/// one that has an effect is answered with `unknown` once it was sent.
+/// Forwards a request with the run token. A request that loses its gateway is sent again after the resume of the run. One
+/// that has an effect and no idempotency key is answered with `unknown` once it was sent.
 async fn pass(
     relay: CredentialRelay,
     run: OpenRun,
@@ -231,13 +244,14 @@ async fn pass(
     unknown: Option<Value>,
 ) -> Response {
     let mut failing_since = None;
+    let is_repeatable = unknown.is_none() || parts.headers.contains_key(IDEMPOTENCY_KEY);
     let sent = loop {
         let access = run.host.access().await;
         let sent = send(&relay, &access, &parts, body.clone()).await;
         let is_lost = match &sent {
             Ok(SentRequest::Moved(_)) => true,
             Ok(SentRequest::Answered(_)) => false,
-            Err(error) => error.is_connect() || unknown.is_none(),
+            Err(error) => error.is_connect() || is_repeatable,
         };
         let since = *failing_since.get_or_insert_with(Instant::now);
         if !is_lost || !run.host.wait_to_repeat(&access, since).await {
@@ -413,6 +427,11 @@ mod tests {
 
         /// Relay for a run of this host.
         async fn of(host: Host, gateway: TcpListener) -> Self {
+            Self::granted(host, gateway, AgentResources::default()).await
+        }
+
+        /// Relay for a run with these resources, in mode `full`.
+        async fn granted(host: Host, gateway: TcpListener, resources: AgentResources) -> Self {
             let (relay, relaying) = CredentialRelay::open_port(CancellationToken::new())
                 .await
                 .unwrap();
@@ -420,8 +439,8 @@ mod tests {
             tasks.spawn(relaying);
             let (sender, receiver) = tokio::sync::oneshot::channel();
             results_of(|out| async move {
-                let permissions = stage(&out, PermissionMode::ReadOnly).permissions;
-                let gate = ToolGate::new(permissions, &AgentResources::default(), out.clone());
+                let permissions = stage(&out, PermissionMode::Full).permissions;
+                let gate = ToolGate::new(permissions, &resources, out.clone());
                 assert!(sender.send((ModelFaults::new(out), gate)).is_ok());
             })
             .await;
@@ -584,6 +603,43 @@ mod tests {
             assert_eq!(next.calls().len(), 1);
             assert_eq!(next.calls()[0].path, "/openai/v1/responses");
         }
+    }
+
+    #[tokio::test]
+    async fn lost_granted_calls_are_repeated_with_their_key() {
+        let resources = json!({"tools": [{"tool_name": "post"}]});
+        let gateway = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
+        let host = resumable_host(access_to(&gateway), Duration::from_mins(1));
+        let resources = serde_json::from_value(resources).unwrap();
+        let wire = RelayTest::granted(host.clone(), gateway, resources).await;
+        let call =
+            json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "post"}});
+        let call = call.to_string();
+        let length = call.len();
+        let head = "POST /mcp HTTP/1.1\r\nhost: x\r\nHEAD\r\n";
+        let request = format!("{head}content-length: {length}\r\n\r\n{call}");
+        let mut harness = wire.send(&request).await;
+        let (mut gateway, _) = wire.gateway.accept().await.unwrap();
+        let mut received = Vec::new();
+        while !received.ends_with(b"}") {
+            assert_ne!(gateway.read_buf(&mut received).await.unwrap(), 0);
+        }
+        drop((gateway, wire.gateway));
+        let next = FakeHost::start().await.unwrap();
+        next.answer(200, json!({"id": 7, "result": {}}));
+        resume(&host, next.access(0));
+        let answered = answer_to(&mut harness).await;
+        assert!(answered.starts_with("http/1.1 200"), "{answered}");
+        let received = String::from_utf8(received).unwrap();
+        let key = received
+            .lines()
+            .find_map(|line| line.strip_prefix("idempotency-key: "));
+        let calls = next.calls();
+        assert_eq!(calls.len(), 1);
+        assert_eq!(
+            Some(calls[0].headers[IDEMPOTENCY_KEY].to_str().unwrap()),
+            key
+        );
     }
 
     #[tokio::test]

@@ -43,6 +43,8 @@ struct GateOfRun {
     permissions: PermissionDecider,
     /// Tools with the declared effect `read`, and [`READING`].
     reading: BTreeSet<String>,
+    /// Granted tools. The gateway records their calls by idempotency key.
+    granted: BTreeSet<String>,
     waiting: Arc<Semaphore>,
     out: ResultSender,
 }
@@ -64,12 +66,20 @@ impl ToolGate {
         let tools = resources.tools.iter();
         let reading = tools.filter(|tool| tool.effect == Some(ToolEffect::Read));
         let reading = reading.map(|tool| tool.tool_name.clone());
+        let granted = resources.tools.iter().map(|tool| tool.tool_name.clone());
         Self(Arc::new(GateOfRun {
             permissions,
             reading: reading.chain(READING.map(str::to_owned)).collect(),
+            granted: granted.collect(),
             waiting: Arc::new(Semaphore::new(MAX_WAITING)),
             out,
         }))
+    }
+
+    /// True if the message calls a granted tool. With an idempotency key the call is repeatable.
+    pub(crate) fn is_granted_call(&self, message: &Value) -> bool {
+        let name = message["params"]["name"].as_str().unwrap_or_default();
+        message["method"] == "tools/call" && self.0.granted.contains(name)
     }
 
     /// Call in a message that needs a permission; `None` for other messages and for reading tools.
