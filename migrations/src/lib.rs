@@ -12,6 +12,7 @@ mod m20261129_000003_principals;
 mod m20261129_000004_usage_by_day;
 mod m20261129_000005_run_checkpoints;
 mod m20261129_000006_tool_call_tickets;
+mod m20261129_000008_budgets;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -26,6 +27,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000004_usage_by_day::Migration),
             Box::new(m20261129_000005_run_checkpoints::Migration),
             Box::new(m20261129_000006_tool_call_tickets::Migration),
+            Box::new(m20261129_000008_budgets::Migration),
         ]
     }
 }

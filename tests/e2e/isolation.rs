@@ -33,6 +33,7 @@ enum ResourceKind {
     /// Document of a knowledge base that both workspaces have.
     Document,
     Artifact,
+    Budget,
     Interaction,
     /// Clients choose conversation ids; an unknown id is an empty conversation.
     Conversation,
@@ -68,6 +69,9 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("report_usage", ResourceKind::Own, 0),
     ("list_conversations", ResourceKind::Own, 0),
     ("list_budgets", ResourceKind::Own, 0),
+    ("get_budget", ResourceKind::Budget, 0),
+    ("put_budget", ResourceKind::Own, 0),
+    ("delete_budget", ResourceKind::Budget, 0),
     ("cancel_run", ResourceKind::Run, 0),
     ("retry_run", ResourceKind::Run, 0),
     ("link_run_stream", ResourceKind::Run, 0),
@@ -307,7 +311,8 @@ pub fn request(
         | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
-        | "create_api_key" => {
+        | "create_api_key"
+        | "put_budget" => {
             json!({"unknown": 1})
         }
         "cancel_own_run" => json!({"reason": ""}),
@@ -370,6 +375,7 @@ pub fn absent_ids() -> ResourceIds {
         "endpoint_id",
         "api_key_id",
         "artifact_id",
+        "budget",
         "conversation_id",
         "document_id",
         "interaction",
@@ -427,6 +433,10 @@ impl Tenant {
         let sql = format!("SELECT id FROM artifacts WHERE workspace_id = '{workspace}'");
         let artifact = rows(&stage.gateway.database_url(), &sql).await[0].clone();
         let interaction = ask(stage, workspace, &run_id, &mark).await;
+        let budget = format!("budget-{workspace}");
+        let spec = json!({"scope": "workspace", "window": "month", "calls": 1_000_000});
+        let path = format!("/v1/budgets/{budget}");
+        admin.call(Method::PUT, &path, &spec).await.expect(200);
         let first = |page: Value| page["items"][0].clone();
         let text = |value: &Value| value.as_str().unwrap().to_owned();
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
@@ -439,6 +449,7 @@ impl Tenant {
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("artifact_id", artifact),
+            ("budget", budget),
             ("conversation_id", "c-7".to_owned()),
             ("document_id", document_id),
             ("interaction", interaction),

@@ -2,6 +2,8 @@
 
 #[path = "models/bounds.rs"]
 mod bounds;
+#[path = "models/budgets_by_api.rs"]
+mod budgets_by_api;
 #[path = "models/disconnects.rs"]
 mod disconnects;
 #[path = "models/face_errors.rs"]

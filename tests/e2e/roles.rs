@@ -48,6 +48,8 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("put_document", Others),
     ("delete_document", Others),
     ("reindex_knowledge_base", Others),
+    ("put_budget", Others),
+    ("delete_budget", Others),
 ];
 
 async fn key_of(stage: &OwnStage, role: &str) -> Client {

@@ -237,7 +237,7 @@ async fn endpoint_refresh_reports_health_and_runners() {
 }
 
 #[tokio::test]
-async fn budgets_are_listed_with_amounts_left() {
+async fn budgets_are_listed_set_and_reset() {
     let budget =
         "[[budgets]]\nname = \"day\"\nscope = \"agent\"\nwindow = \"day\"\ntokens = 1000\n";
     let stage = Stage::on(Sqlite, |config| config.rest += budget).await;
@@ -246,6 +246,17 @@ async fn budgets_are_listed_with_amounts_left() {
     assert_printed(&listed, "day     each agent  tokens    1000   0     1000  ");
     let listed = document(&on_stage(&stage, &["budgets", "--json"]).await);
     assert_eq!(listed["items"][0]["most"]["tokens"], 1000, "{listed}");
+    let raise = ["budgets", "set", "day", "--tokens", "2000", "--calls", "7"];
+    assert_printed(&on_stage(&stage, &raise).await, "day is set");
+    let listed = document(&on_stage(&stage, &["budgets", "list", "--json"]).await);
+    let most = json!({"calls": 7, "tokens": 2000});
+    assert_members!(listed["items"][0], {"most": most, "source": "api", "window": "day"});
+    let reset = ["budgets", "reset", "day"];
+    assert_printed(&on_stage(&stage, &reset).await, "day is reset");
+    let listed = on_stage(&stage, &["budgets", "list"]).await;
+    assert_printed(&listed, "tokens    1000   0     1000  ");
+    let again = on_stage(&stage, &reset).await;
+    assert_eq!(again.status.code(), Some(1), "{again:?}");
     let playground = Stage::new().await;
     let listed = on_stage(&playground, &["budgets"]).await;
     assert!(listed.stderr.contains("no budgets"), "{listed:?}");

@@ -55,7 +55,7 @@ pub enum ClientCommand {
     /// List and refresh runner endpoints.
     #[command(subcommand)]
     Endpoints(endpoints::EndpointsCommand),
-    /// List the budgets, what is used and left of them, and when they reset.
+    /// List the budgets and what is left of them, set and reset them.
     Budgets(budgets::BudgetsArguments),
     /// Explain which agent would get an event, and what its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
@@ -87,7 +87,7 @@ impl ClientCommand {
             }
             Self::Agents(command) => agents::agents(command, format).await,
             Self::Endpoints(command) => endpoints::endpoints(command, format).await,
-            Self::Budgets(arguments) => budgets::budgets(arguments, format).await,
+            Self::Budgets(arguments) => Box::pin(budgets::budgets(arguments, format)).await,
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,
             #[cfg(feature = "graph")]

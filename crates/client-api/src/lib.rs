@@ -115,6 +115,11 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::workspaces::list_workspaces
         ))
         .routes(routes!(admin::budgets::list_budgets))
+        .routes(routes!(
+            admin::budgets::get_budget,
+            admin::budgets::put_budget,
+            admin::budgets::delete_budget
+        ))
         .routes(routes!(admin::catalog::list_models))
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::mcp_servers::list_mcp_servers))

@@ -1,15 +1,19 @@
 //! Budgets: limits of outgoing calls per time window.
 
 use chrono::{DateTime, Datelike as _, Months, NaiveTime, TimeDelta, Utc};
+use protocol::admin::Fault;
+use protocol::budget::{BudgetScope, BudgetSpec, ResetInterval};
+use uuid::Uuid;
 
-/// Subject whose usage is added up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BudgetScope {
-    Run,
-    Agent,
-    Endpoint,
-    Workspace,
-}
+/// Maximum limit of calls and of tokens.
+pub const MAX_COUNT: u64 = 1_000_000_000_000;
+
+/// Maximum limit of cost and of seconds.
+pub const MAX_MEASURE: f64 = 1e9;
+
+/// Millionths and thousandths in one unit.
+const MICROS: f64 = 1e6;
+const MILLIS: f64 = 1e3;
 
 /// Window over which usage is added up. Windows start in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,7 @@ pub struct Amount {
     pub wall_ms: u64,
 }
 
-/// A configured budget.
+/// A budget of the configuration or of the API.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Budget {
     /// Unique name.
@@ -62,7 +66,101 @@ pub struct BudgetExceeded {
     pub resets_at: Option<i64>,
 }
 
+/// Returns all faults of a budget. Pointers name the keys.
+pub fn check_budget(spec: &BudgetSpec) -> Vec<Fault> {
+    let mut faults = Vec::new();
+    let mut fault = |key: &str, message: &str| faults.push(Fault::new(format!("/{key}"), message));
+    match (spec.scope, spec.window) {
+        (BudgetScope::Run, Some(_)) => fault(
+            "window",
+            "is not for scope run: a run is counted from start to end",
+        ),
+        (BudgetScope::Agent | BudgetScope::Endpoint | BudgetScope::Workspace, None) => {
+            fault("window", "is required: hour, day or month");
+        }
+        _ => {}
+    }
+    let counts = [("calls", spec.calls), ("tokens", spec.tokens)];
+    for (key, count) in counts {
+        if count.is_some_and(|count| count > MAX_COUNT) {
+            fault(key, &format!("must be an integer from 0 to {MAX_COUNT}"));
+        }
+    }
+    let measures = [("cost", spec.cost), ("seconds", spec.seconds)];
+    for (key, measure) in measures {
+        // Not a number is in no range.
+        if measure.is_some_and(|measure| !(0.0..=MAX_MEASURE).contains(&measure)) {
+            fault(key, &format!("must be a number from 0 to {MAX_MEASURE}"));
+        }
+    }
+    let is_unlimited = counts.iter().all(|(_, count)| count.is_none())
+        && measures.iter().all(|(_, measure)| measure.is_none());
+    if is_unlimited {
+        fault(
+            "calls",
+            "is not set, and neither is tokens, cost or seconds: set at least one of them",
+        );
+    }
+    let of = match spec.scope {
+        BudgetScope::Run => "run",
+        BudgetScope::Agent => "agent",
+        BudgetScope::Endpoint => "endpoint",
+        // A workspace has a name of the operator's choice.
+        BudgetScope::Workspace => return faults,
+    };
+    if spec.only.as_ref().is_some_and(|only| !is_id(only)) {
+        let message = format!("must be the id of one {of} as the API returns it, not its name");
+        fault("only", &message);
+    }
+    faults
+}
+
+/// An id has one canonical form; other spellings would match no run.
+fn is_id(text: &str) -> bool {
+    Uuid::parse_str(text).is_ok_and(|id| id.to_string() == text)
+}
+
+/// Fault of a budget's name. Names are 1 to 255 bytes on one line.
+pub fn check_budget_name(name: &str) -> Result<(), &'static str> {
+    if name.trim().is_empty() || name.len() > 255 {
+        return Err("must have 1 to 255 bytes");
+    }
+    if name.contains(char::is_control) {
+        return Err("must not hold control characters");
+    }
+    Ok(())
+}
+
+/// An amount in smaller units, rounded: a decimal fraction such as 0.1 is not exact.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the range excludes negative and too large values"
+)]
+fn scaled(amount: f64, units: f64) -> u64 {
+    (amount.clamp(0.0, MAX_MEASURE) * units).round() as u64
+}
+
 impl Budget {
+    /// The budget of a valid specification, see [`check_budget`].
+    pub fn of(name: String, spec: &BudgetSpec) -> Self {
+        Self {
+            name,
+            scope: spec.scope,
+            only: spec.only.clone(),
+            window: match spec.window {
+                Some(ResetInterval::Hour) => BudgetWindow::Hour,
+                Some(ResetInterval::Day) => BudgetWindow::Day,
+                Some(ResetInterval::Month) => BudgetWindow::Month,
+                None => BudgetWindow::Lifetime,
+            },
+            calls: spec.calls,
+            tokens: spec.tokens,
+            cost_micros: spec.cost.map(|cost| scaled(cost, MICROS)),
+            wall_ms: spec.seconds.map(|seconds| scaled(seconds, MILLIS)),
+        }
+    }
+
     /// Checks whether `more` fits next to `used`.
     pub fn check(
         &self,
@@ -137,6 +235,8 @@ impl Amount {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn at(text: &str) -> i64 {
@@ -173,6 +273,66 @@ mod tests {
             BudgetWindow::Month.around(last).1,
             Some(at("2027-01-01T00:00:00Z"))
         );
+    }
+
+    #[test]
+    fn budget_faults_name_their_keys() {
+        let faults = |changes: Value| {
+            let mut spec = json!({"scope": "agent", "window": "day", "tokens": 1});
+            json_patch(&mut spec, changes);
+            let spec: BudgetSpec = serde_json::from_value(spec).unwrap();
+            let faults = check_budget(&spec).into_iter();
+            faults.map(|fault| fault.pointer).collect::<Vec<_>>()
+        };
+        let id = "01a1ffb1-ba00-7c3a-9b1e-5f0c2a7d4e61";
+        for valid in [
+            json!({}),
+            json!({"only": id}),
+            json!({"scope": "run", "window": null}),
+            json!({"scope": "workspace", "only": "default", "cost": 0.0}),
+            json!({"tokens": MAX_COUNT, "seconds": MAX_MEASURE}),
+        ] {
+            assert_eq!(faults(valid.clone()), [""; 0], "{valid}");
+        }
+        for (invalid, pointer) in [
+            (json!({"window": null}), "/window"),
+            (json!({"scope": "run"}), "/window"),
+            (json!({"tokens": null}), "/calls"),
+            (json!({"tokens": MAX_COUNT + 1}), "/tokens"),
+            (json!({"cost": -0.1}), "/cost"),
+            (json!({"seconds": 1e10}), "/seconds"),
+            (json!({"only": "hello"}), "/only"),
+            (json!({"only": id.to_uppercase()}), "/only"),
+        ] {
+            assert_eq!(faults(invalid.clone()), [pointer], "{invalid}");
+        }
+    }
+
+    fn json_patch(of: &mut Value, changes: Value) {
+        for (key, value) in changes.as_object().unwrap() {
+            of[key] = value.clone();
+        }
+    }
+
+    #[test]
+    fn decimal_limits_are_exact_in_small_units() {
+        let spec = json!({"scope": "run", "cost": 0.1, "seconds": 1.5});
+        let budget = Budget::of("b".to_owned(), &serde_json::from_value(spec).unwrap());
+        assert_eq!(
+            (budget.cost_micros, budget.wall_ms),
+            (Some(100_000), Some(1500))
+        );
+        assert_eq!(budget.window, BudgetWindow::Lifetime);
+    }
+
+    #[test]
+    fn budget_names_fit_one_line() {
+        for name in ["a", "each agent/day", &"n".repeat(255)] {
+            assert_eq!(check_budget_name(name), Ok(()), "{name}");
+        }
+        for name in ["", " ", "a\nb", &"n".repeat(256)] {
+            assert!(check_budget_name(name).is_err(), "{name}");
+        }
     }
 
     #[test]

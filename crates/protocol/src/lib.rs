@@ -18,6 +18,7 @@ pub mod result;
 
 pub mod admin;
 pub mod api_key;
+pub mod budget;
 pub mod child_run;
 pub mod discovery;
 pub mod error;

@@ -1,17 +1,19 @@
 //! Budgets that the calls of a run count for.
 
 use domain::authorization::{Ancestor, AuthorizationSnapshot};
-use domain::budget::{Budget, BudgetScope};
+use protocol::budget::BudgetScope;
 use store::BudgetLine;
 
-/// The budgets of a run with this snapshot, in the order of the configuration. `now`: epoch milliseconds.
+use crate::budget_cache::WorkspaceBudget;
+
+/// The budgets of a run with this snapshot, in the order of `budgets`. `now`: epoch milliseconds.
 pub(super) fn budget_lines(
-    budgets: &[Budget],
+    budgets: &[WorkspaceBudget],
     snapshot: &AuthorizationSnapshot,
     now: i64,
 ) -> Vec<BudgetLine> {
     let mut lines: Vec<BudgetLine> = Vec::new();
-    for budget in budgets {
+    for WorkspaceBudget { budget, .. } in budgets {
         let begin = lines.len();
         for id in subjects(snapshot, budget.scope) {
             if budget.only.as_ref().is_some_and(|only| *only != id) {

@@ -3,9 +3,15 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use store::{AuditOutcome, BudgetLine, FinishToolCall, SettleUsage, StoreError};
+use domain::authorization::AuthorizationSnapshot;
+use protocol::id::WorkspaceId;
+use store::{
+    AuditOutcome, BudgetLine, BudgetSet, FinishToolCall, ResetBudget, SetBudget, SettleUsage,
+    StoreError,
+};
 use uuid::Uuid;
 
+use crate::budget_cache::WorkspaceBudget;
 use crate::budgets::budget_lines;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
@@ -61,11 +67,50 @@ impl CallUsage {
         Self { deps, reserved }
     }
 
-    /// The budgets that a call of this run counts for, in the order of the configuration. Budgets of the runs above a
-    /// child run are included, each once.
-    pub fn budgets_of(&self, grant: &Grant) -> Vec<BudgetLine> {
+    /// The budgets that a call of this run counts for. Budgets of the runs above a child run are included, each once.
+    pub async fn budgets_of(&self, grant: &Grant) -> Result<Vec<BudgetLine>, StoreError> {
+        let deps = &self.deps;
+        let budgets = deps.budgets.get(&deps.store, &grant.run.workspace).await?;
+        let now = deps.clock.now_ms();
+        Ok(budget_lines(&budgets, &grant.snapshot, now))
+    }
+
+    /// The budgets of a workspace in force now: first those of the configuration, then others by name.
+    pub async fn budgets_in(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<WorkspaceBudget>, StoreError> {
+        self.deps.budgets.read(&self.deps.store, workspace).await
+    }
+
+    /// The budgets in force that limit runs with this snapshot.
+    pub async fn budgets_for(
+        &self,
+        snapshot: &AuthorizationSnapshot,
+    ) -> Result<Vec<WorkspaceBudget>, StoreError> {
+        let mut budgets = self.budgets_in(&snapshot.workspace_id).await?;
         let now = self.deps.clock.now_ms();
-        budget_lines(&self.deps.budgets, &grant.snapshot, now)
+        budgets.retain(|budget| {
+            let one = std::slice::from_ref(budget);
+            !budget_lines(one, snapshot, now).is_empty()
+        });
+        Ok(budgets)
+    }
+
+    /// Sets a budget of a workspace. Other replicas apply it within a second.
+    pub async fn set_budget(&self, set: SetBudget) -> Result<BudgetSet, StoreError> {
+        let workspace = set.workspace.clone();
+        let set = self.deps.store.write(set).await?;
+        self.deps.budgets.invalidate(&workspace);
+        Ok(set)
+    }
+
+    /// Returns a budget to the configuration. False: the API has not set it.
+    pub async fn reset_budget(&self, reset: ResetBudget) -> Result<bool, StoreError> {
+        let workspace = reset.workspace.clone();
+        let was_set = self.deps.store.write(reset).await?;
+        self.deps.budgets.invalidate(&workspace);
+        Ok(was_set)
     }
 
     /// Holds the reservation of a call of this process by renewing its lease.

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
-use domain::budget::Budget;
 use domain::manifest::resume_window;
 use domain::run::Run;
 use egress::Egress;
@@ -14,6 +13,7 @@ use protocol::manifest::AgentRunnerManifest;
 use store::{Store, StoreError};
 
 use crate::breakers::Breakers;
+use crate::budget_cache::BudgetCache;
 use crate::bus::{Bus, Notification};
 use crate::call_limits::CallLimits;
 use crate::ended_runs::EndedRuns;
@@ -44,7 +44,7 @@ pub(crate) struct RunDeps {
     pub(super) master_key: Arc<MasterKey>,
     pub(super) catalog: Arc<ArcSwap<ResourceCatalog>>,
     pub(super) spans: Spans,
-    pub(super) budgets: Arc<[Budget]>,
+    pub(super) budgets: BudgetCache,
     pub(super) blobs: ArtifactStore,
     pub(super) limits: RunLimits,
     /// Name of this process in leases.
@@ -86,7 +86,7 @@ impl RunDeps {
             master_key: parts.master_key,
             catalog: parts.catalog,
             spans: parts.spans,
-            budgets: parts.budgets,
+            budgets: BudgetCache::new(parts.budgets),
             blobs: parts.artifacts,
             limits: parts.limits,
             owner: parts.owner,

@@ -24,6 +24,7 @@ pub mod watch;
 
 mod agent_cache;
 mod breakers;
+mod budget_cache;
 mod budgets;
 mod call_usage;
 mod cancel;
@@ -64,7 +65,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use domain::authorization::ResourceCatalog;
-use domain::budget::Budget;
 use protocol::id::{RunId, WorkspaceId};
 use store::Store;
 use tokio::sync::broadcast;
@@ -80,6 +80,7 @@ use keys::keyring::Keyring;
 use keys::token::RunTokens;
 use telemetry::spans::Spans;
 
+pub use budget_cache::{BudgetChange, WorkspaceBudget};
 pub use call_usage::Reservation;
 pub use limits::{RunLimits, context_limits};
 
@@ -133,10 +134,6 @@ impl Runs {
 
     pub fn spans(&self) -> &Spans {
         &self.deps.spans
-    }
-
-    pub fn budgets(&self) -> &[Budget] {
-        &self.deps.budgets
     }
 
     pub fn limits(&self) -> &RunLimits {

@@ -8,7 +8,7 @@ use crate::deps::RunDeps;
 /// Pause between two rounds.
 const PAUSE: Duration = Duration::from_mins(1);
 
-/// Removes idle entries from limiters and breakers.
+/// Removes idle entries from limiters, breakers and caches.
 pub struct Upkeep {
     pub(super) deps: Arc<RunDeps>,
 }
@@ -22,6 +22,7 @@ impl Upkeep {
                 self.deps.rates.forget_idle();
                 self.deps.calls.forget_idle();
                 self.deps.breakers.forget_old();
+                self.deps.budgets.forget_idle();
             }
         };
         self.deps.until_closing(tidy).await;

@@ -186,7 +186,7 @@ pub use tool_calls::{
 };
 pub use transcript::terms_of;
 pub use usage::{
-    BudgetLine, ReserveBudget, SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun,
-    UsedBudget, UsedCall,
+    BudgetLine, BudgetOverride, BudgetSet, MAX_OVERRIDES, ReserveBudget, ResetBudget, SetBudget,
+    SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun, UsedBudget, UsedCall,
 };
 pub use workspaces::{CreateWorkspace, WorkspaceRecord};

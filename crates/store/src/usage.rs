@@ -2,12 +2,14 @@
 //! expire.
 
 mod days;
+mod overrides;
 mod reserved;
 
 use std::collections::HashMap;
 
-use domain::budget::{Amount, Budget, BudgetScope};
+use domain::budget::{Amount, Budget};
 use domain::usage::TokenParts;
+use protocol::budget::BudgetScope;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use sea_orm::sea_query::{Expr, ExprTrait as _, Func, OnConflict};
 use sea_orm::{
@@ -23,6 +25,7 @@ use crate::repositories::UsageRepository;
 use crate::sql::returned;
 
 pub use days::{UsageDays, UsageGrouping, UsageOfDay};
+pub use overrides::{BudgetOverride, BudgetSet, MAX_OVERRIDES, ResetBudget, SetBudget};
 pub use reserved::ReserveBudget;
 
 /// Name of the advisory lock: on `PostgreSQL` one replica at a time changes the sums of budgets.

@@ -3,9 +3,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{StoreFixture, TestRng, on_both};
-use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
+use domain::budget::{Amount, Budget, BudgetWindow};
 use domain::run::Run;
 use domain::usage::TokenParts;
+use protocol::budget::BudgetScope;
 use protocol::id::WorkspaceId;
 use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;

@@ -117,7 +117,31 @@ fn render_agent(agent: &Value, amount: ExplainDetail, lines: &mut Vec<String>) {
             lines.push(format!("limit    {live} of {max} runs of {whose} live"));
         }
     }
+    for budget in items(&agent["budgets"]) {
+        lines.push(budget_line(budget));
+    }
     render_grants(agent, amount, lines);
+}
+
+/// A budget with its limits, its subject and its source.
+fn budget_line(budget: &Value) -> String {
+    let limits = ["calls", "tokens", "cost", "seconds"].map(|of| (of, &budget["most"][of]));
+    let limits = limits.into_iter().filter(|(_, most)| !most.is_null());
+    let limits: Vec<_> = limits.map(|(of, most)| format!("{most} {of}")).collect();
+    let window = match text(&budget["window"]) {
+        "whole" => String::new(),
+        window => format!(" in a {window}"),
+    };
+    format!(
+        "budget   {}: {} of the {}{window}, by the {}",
+        text(&budget["name"]),
+        limits.join(", "),
+        text(&budget["scope"]),
+        match text(&budget["source"]) {
+            "api" => "API",
+            source => source,
+        },
+    )
 }
 
 fn reason_text(reason: &Value) -> String {
@@ -251,6 +275,10 @@ mod tests {
                 "faults": [{"pointer": "/config/tone", "message": "must be a text"}],
                 "admission": {"policy": "steer", "decision": "steer", "run_id": "r-1",
                     "cancels": [], "active": [{}], "queued": 0},
+                "budgets": [
+                    {"name": "day", "source": "api", "scope": "agent", "window": "day", "most": {"tokens": 9, "cost": 1.5}},
+                    {"name": "one", "source": "configuration", "scope": "run", "window": "whole", "most": {"calls": 3}},
+                ],
                 "resources": {}, "available_apis": {"state": true, "run_get": true, "storage": false},
                 "decisions": [
                     {"kind": "model", "id": "m", "operation": "invoke", "granted": true, "layer": "event_scope", "rule": ""},
@@ -271,6 +299,8 @@ mod tests {
             "endpoint e is unreachable: closed",
             "fault    /config/tone must be a text",
             "policy   steer: run r-1 takes the event up (1 active, 0 waiting)",
+            "budget   day: 9 tokens, 1.5 cost of the agent in a day, by the API",
+            "budget   one: 3 calls of the run, by the configuration",
             "apis     run_get state",
             "granted  model m invoke",
             "removed  tool t call, by the runner's manifest: permissions.tools lacks call",
@@ -278,7 +308,7 @@ mod tests {
         ];
         assert_eq!(render(&answer, ExplainDetail::All), expected);
         let short = [
-            &expected[..11],
+            &expected[..13],
             &[
                 "granted  model m invoke",
                 "removed  1 by the runner's manifest, 1 by the scope of the event; -v lists them",

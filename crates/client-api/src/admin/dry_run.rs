@@ -15,7 +15,9 @@ use protocol::id::{AgentId, RunId, RunnerId};
 use protocol::resources::AgentResources;
 use serde::Serialize;
 
+use crate::admin::budgets::AppliedBudget;
 use crate::client::event_body::EventBody;
+use runs::WorkspaceBudget;
 use runs::preview::{AgentPreview, Preview, PreviewCandidate, PreviewOutcome};
 use web::auth::AdminCaller;
 use web::error::{ApiError, ApiResult};
@@ -100,6 +102,8 @@ pub(crate) struct AgentDryRun {
     /// Authorization decisions, as in `GET /v1/runs/{run_id}/authorization`.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
+    /// Budgets that the calls of a run would count for. Empty if the runner cannot be called.
+    budgets: Vec<AppliedBudget>,
 }
 
 /// The runner of an agent and its endpoint.
@@ -227,10 +231,15 @@ async fn dry_run(
         .await?;
     let requested_id = || agent.map(|id| id.to_string()).unwrap_or_default();
     let preview = preview.ok_or_else(|| ApiError::not_found("agent", requested_id()))?;
-    Ok(Json(view(preview)))
+    let agent = preview.agent.as_ref();
+    let budgets = match agent.and_then(|agent| agent.snapshot.as_ref()) {
+        Some(snapshot) => state.runs.usage.budgets_for(snapshot).await?,
+        None => Vec::new(),
+    };
+    Ok(Json(view(preview, &budgets)))
 }
 
-fn view(preview: Preview) -> EventDryRun {
+fn view(preview: Preview, budgets: &[WorkspaceBudget]) -> EventDryRun {
     let event = &preview.event;
     let winner = preview
         .candidates
@@ -240,7 +249,7 @@ fn view(preview: Preview) -> EventDryRun {
     // The winner and tied agents come first, so the limit cuts only agents that lose.
     let shown = preview.candidates.iter().take(MAX_CANDIDATES);
     let candidates: Vec<_> = shown.map(|one| candidate_view(one, event)).collect();
-    let agent = preview.agent.map(|agent| agent_view(agent, event));
+    let agent = preview.agent.map(|agent| agent_view(agent, event, budgets));
     let (status, outcome, steered_into, error) = match preview.outcome {
         Ok(PreviewOutcome::NoAgent) => (202, "no_agent", None, None),
         Ok(PreviewOutcome::Created) => (202, "created", None, None),
@@ -303,7 +312,11 @@ fn candidate_view(one: &PreviewCandidate, event: &EventEnvelope) -> CandidateVie
     }
 }
 
-fn agent_view(preview: AgentPreview, event: &EventEnvelope) -> AgentDryRun {
+fn agent_view(
+    preview: AgentPreview,
+    event: &EventEnvelope,
+    budgets: &[WorkspaceBudget],
+) -> AgentDryRun {
     let standing = standing_view(&preview.considered, event);
     let runner = runner_view(&preview);
     let admission = admission_view(&preview);
@@ -330,6 +343,7 @@ fn agent_view(preview: AgentPreview, event: &EventEnvelope) -> AgentDryRun {
         available_apis,
         operations,
         decisions,
+        budgets: budgets.iter().map(AppliedBudget::of).collect(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use axum::Json;
 use axum::extract::State;
-use domain::budget::BudgetScope;
+use protocol::budget::BudgetScope;
 use protocol::error::ErrorBody;
 use protocol::id::AgentId;
 use serde::{Deserialize, Serialize};

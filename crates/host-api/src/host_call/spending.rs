@@ -6,8 +6,9 @@
 //!
 //! # Sequence
 //!
-//! 1. `CallUsage::budgets_of` finds the budgets of the call, in the order of the configuration. A call of a child run
-//!    counts for the runs above it as well, and once per subject.
+//! 1. `CallUsage::budgets_of` finds the budgets of the call: those of the configuration, or those that the API has set
+//!    in the workspace, read at most half a second ago. A call of a child run counts for the runs above it as well, and
+//!    once per subject.
 //! 2. [`Spending::reserve`] computes the upper bound ([`Spend`]): one call, the prompt's tokens, the maximum completion
 //!    tokens, and their price. The duration is unknown, so 0 ms are reserved.
 //! 3. `CallUsage::hold_reservation` registers the call for keep-alive. This precedes the write, because a commit may
@@ -131,7 +132,7 @@ impl Spending {
         call_id: Uuid,
         spend: Spend,
     ) -> Result<Self, ApiError> {
-        let lines = runs.usage.budgets_of(grant);
+        let lines = runs.usage.budgets_of(grant).await?;
         let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
         // Without a price, the budget of cost would count nothing.
         if let Some(line) = of_cost.filter(|_| spend.is_unpriced()) {

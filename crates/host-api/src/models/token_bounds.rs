@@ -130,7 +130,8 @@ fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use domain::budget::{Amount, Budget, BudgetScope, BudgetWindow};
+    use domain::budget::{Amount, Budget, BudgetWindow};
+    use protocol::budget::BudgetScope;
     use serde_json::json;
 
     use super::*;
