@@ -2,6 +2,8 @@
 
 #[path = "models/bounds.rs"]
 mod bounds;
+#[path = "models/budget_waits.rs"]
+mod budget_waits;
 #[path = "models/budgets_by_api.rs"]
 mod budgets_by_api;
 #[path = "models/disconnects.rs"]

@@ -36,7 +36,7 @@ enum BudgetsCommand {
         #[command(flatten)]
         gateway: GatewayArguments,
     },
-    /// Set a budget, in place of that of the configuration. What is not given stays as it is.
+    /// Set a budget, which replaces that of the configuration. What is not given stays as it is.
     Set(Box<SetArguments>),
     /// Return a budget to the configuration. One that only the API has set is deleted.
     Reset {
@@ -72,6 +72,12 @@ struct SetArguments {
     /// Maximum duration of calls, in seconds.
     #[arg(long)]
     seconds: Option<f64>,
+    /// Effect on a call beyond the budget: refuse, or pause until a raise.
+    #[arg(long, value_parser = ["refuse", "pause"])]
+    on_reached: Option<String>,
+    /// For pause: maximum wait of a run in total, in seconds.
+    #[arg(long, value_name = "SECONDS")]
+    max_wait: Option<u64>,
     #[command(flatten)]
     gateway: GatewayArguments,
 }
@@ -81,7 +87,8 @@ impl SetArguments {
     fn body(&self, in_force: &Value) -> Value {
         let mut body = Map::new();
         let window = text(in_force, "window");
-        let members = ["scope", "only"].map(|key| (key, &in_force[key]));
+        let members =
+            ["scope", "only", "on_reached", "max_wait_seconds"].map(|key| (key, &in_force[key]));
         let limits = MEASURES.map(|of| (of, &in_force["most"][of]));
         let unchanged = members.into_iter().chain(limits);
         for (key, value) in unchanged.filter(|(_, value)| !value.is_null()) {
@@ -99,7 +106,13 @@ impl SetArguments {
             ("tokens", json!(self.tokens)),
             ("cost", json!(self.cost)),
             ("seconds", json!(self.seconds)),
+            ("on_reached", json!(self.on_reached)),
+            ("max_wait_seconds", json!(self.max_wait)),
         ];
+        // A wait needs a pause, which this change may end.
+        if self.on_reached.as_deref() == Some("refuse") {
+            body.remove("max_wait_seconds");
+        }
         for (key, value) in changes.into_iter().filter(|(_, value)| !value.is_null()) {
             body.insert(key.to_owned(), value);
         }
@@ -301,6 +314,15 @@ mod tests {
         assert_eq!(
             body(&["--calls", "9"], &of_run),
             json!({"scope": "run", "calls": 9})
+        );
+        let pausing = json!({"scope": "run", "most": {"calls": 3}, "on_reached": "pause", "max_wait_seconds": 60});
+        assert_eq!(
+            body(&["--max-wait", "90"], &pausing),
+            json!({"scope": "run", "calls": 3, "on_reached": "pause", "max_wait_seconds": 90})
+        );
+        assert_eq!(
+            body(&["--on-reached", "refuse"], &pausing),
+            json!({"scope": "run", "calls": 3, "on_reached": "refuse"})
         );
         assert_eq!(
             body(&["--scope", "run", "--cost", "2"], &Value::Null),

@@ -2,14 +2,25 @@
 
 use chrono::{DateTime, Datelike as _, Months, NaiveTime, TimeDelta, Utc};
 use protocol::admin::Fault;
-use protocol::budget::{BudgetScope, BudgetSpec, ResetInterval};
+use protocol::budget::{BudgetScope, BudgetSpec, OnReached, ResetInterval};
 use uuid::Uuid;
+
+mod question;
+
+pub use question::{
+    AskDecision, PastQuestion, QuestionEnd, RAISE, decide_question, extended_deadline, question,
+    raise_of,
+};
 
 /// Maximum limit of calls and of tokens.
 pub const MAX_COUNT: u64 = 1_000_000_000_000;
 
 /// Maximum limit of cost and of seconds.
 pub const MAX_MEASURE: f64 = 1e9;
+
+/// Default of `max_wait_seconds`, and its maximum: that of any question.
+const WAIT_SECONDS: u64 = 60 * 60;
+pub const MAX_WAIT_SECONDS: u64 = 24 * 60 * 60;
 
 /// Millionths and thousandths in one unit.
 const MICROS: f64 = 1e6;
@@ -52,6 +63,16 @@ pub struct Budget {
     pub tokens: Option<u64>,
     pub cost_micros: Option<u64>,
     pub wall_ms: Option<u64>,
+    pub reached: BudgetReached,
+}
+
+/// Effect of a budget on a call beyond it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BudgetReached {
+    #[default]
+    Refuse,
+    /// The call waits for a raise. All waits of a run for this budget last at most `max_wait_ms` in total.
+    Pause { max_wait_ms: i64 },
 }
 
 /// A limit that a call would exceed.
@@ -62,6 +83,8 @@ pub struct BudgetExceeded {
     pub what: &'static str,
     pub limit: u64,
     pub used: u64,
+    /// Upper bound of the call.
+    pub more: u64,
     /// End of the window, in epoch milliseconds. `None`: never.
     pub resets_at: Option<i64>,
 }
@@ -100,6 +123,16 @@ pub fn check_budget(spec: &BudgetSpec) -> Vec<Fault> {
             "calls",
             "is not set, and neither is tokens, cost or seconds: set at least one of them",
         );
+    }
+    match (spec.on_reached, spec.max_wait_seconds) {
+        (OnReached::Refuse, Some(_)) => {
+            fault("max_wait_seconds", "needs on_reached = \"pause\"");
+        }
+        (OnReached::Pause, Some(wait)) if !(1..=MAX_WAIT_SECONDS).contains(&wait) => {
+            let message = format!("must be an integer from 1 to {MAX_WAIT_SECONDS}");
+            fault("max_wait_seconds", &message);
+        }
+        _ => {}
     }
     let of = match spec.scope {
         BudgetScope::Run => "run",
@@ -158,6 +191,27 @@ impl Budget {
             tokens: spec.tokens,
             cost_micros: spec.cost.map(|cost| scaled(cost, MICROS)),
             wall_ms: spec.seconds.map(|seconds| scaled(seconds, MILLIS)),
+            reached: match spec.on_reached {
+                OnReached::Refuse => BudgetReached::Refuse,
+                OnReached::Pause => {
+                    let wait = spec.max_wait_seconds.unwrap_or(WAIT_SECONDS);
+                    let max_wait_ms = i64::try_from(wait.saturating_mul(1000)).unwrap_or(i64::MAX);
+                    BudgetReached::Pause { max_wait_ms }
+                }
+            },
+        }
+    }
+
+    /// The budget with the limits that raises have set for a run; zero: not raised. A raise lowers no limit.
+    #[must_use]
+    pub fn raised(&self, to: Amount) -> Self {
+        let raised = |limit: Option<u64>, to| limit.map(|limit| limit.max(to));
+        Self {
+            calls: raised(self.calls, to.calls),
+            tokens: raised(self.tokens, to.tokens),
+            cost_micros: raised(self.cost_micros, to.cost_micros),
+            wall_ms: raised(self.wall_ms, to.wall_ms),
+            ..self.clone()
         }
     }
 
@@ -184,6 +238,7 @@ impl Budget {
                     what,
                     limit,
                     used,
+                    more,
                     resets_at,
                 });
             }
@@ -279,7 +334,7 @@ mod tests {
     fn budget_faults_name_their_keys() {
         let faults = |changes: Value| {
             let mut spec = json!({"scope": "agent", "window": "day", "tokens": 1});
-            json_patch(&mut spec, changes);
+            json_patch(&mut spec, &changes);
             let spec: BudgetSpec = serde_json::from_value(spec).unwrap();
             let faults = check_budget(&spec).into_iter();
             faults.map(|fault| fault.pointer).collect::<Vec<_>>()
@@ -288,6 +343,7 @@ mod tests {
         for valid in [
             json!({}),
             json!({"only": id}),
+            json!({"on_reached": "pause", "max_wait_seconds": MAX_WAIT_SECONDS}),
             json!({"scope": "run", "window": null}),
             json!({"scope": "workspace", "only": "default", "cost": 0.0}),
             json!({"tokens": MAX_COUNT, "seconds": MAX_MEASURE}),
@@ -301,6 +357,11 @@ mod tests {
             (json!({"tokens": MAX_COUNT + 1}), "/tokens"),
             (json!({"cost": -0.1}), "/cost"),
             (json!({"seconds": 1e10}), "/seconds"),
+            (json!({"max_wait_seconds": 9}), "/max_wait_seconds"),
+            (
+                json!({"on_reached": "pause", "max_wait_seconds": 0}),
+                "/max_wait_seconds",
+            ),
             (json!({"only": "hello"}), "/only"),
             (json!({"only": id.to_uppercase()}), "/only"),
         ] {
@@ -308,7 +369,7 @@ mod tests {
         }
     }
 
-    fn json_patch(of: &mut Value, changes: Value) {
+    fn json_patch(of: &mut Value, changes: &Value) {
         for (key, value) in changes.as_object().unwrap() {
             of[key] = value.clone();
         }
@@ -346,6 +407,7 @@ mod tests {
             tokens: Some(100),
             cost_micros: None,
             wall_ms: Some(1000),
+            reached: BudgetReached::Refuse,
         };
         let used = Amount {
             calls: 2,
@@ -366,6 +428,18 @@ mod tests {
         );
         let over = budget.check(used.plus(more(0)), more(0), None).unwrap_err();
         assert_eq!(over.what, "calls");
+        let raised = budget.raised(Amount {
+            calls: 2,
+            tokens: 101,
+            cost_micros: 9,
+            wall_ms: 0,
+        });
+        assert_eq!(raised.check(used, more(11), None), Ok(()));
+        assert_eq!(
+            (raised.calls, raised.cost_micros),
+            (Some(3), None),
+            "a raise lowers no limit and adds none"
+        );
         let late = Amount {
             wall_ms: 1000,
             ..Amount::default()

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 
 use protocol::admin::Fault;
 use protocol::interaction::{
-    InteractionAction, InteractionField, InteractionFieldType, InteractionOption,
+    InteractionAction, InteractionField, InteractionFieldType, InteractionKind, InteractionOption,
     InteractionRequest, InteractionSubmission,
 };
 use serde::Serialize;
@@ -34,6 +34,9 @@ pub fn check_request(request: &InteractionRequest, now: Option<i64>) -> Vec<Faul
     let mut faults = Faults::default();
     faults.check_document(request, REQUEST_BYTES);
     faults.text("/interaction_id", &request.interaction_id, 1, 255);
+    if request.kind == InteractionKind::Budget {
+        faults.add("/kind", "must be form, confirmation or choice");
+    }
     faults.text("/title", &request.title, 1, 1_000);
     faults.optional("/description", request.description.as_deref(), 10_000);
     faults.count("/fields", request.fields.len(), 50);

@@ -125,7 +125,7 @@ impl HostCall {
     }
 
     /// Reserves the upper bound of the call's use in each budget that applies. Fails with 429 if it does not
-    /// fit. Embedding and rerank calls need the returned [`Payment`].
+    /// fit, or waits for a raise. Embedding and rerank calls need the returned [`Payment`].
     pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Payment> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
         self.spending = Some(spending);
@@ -212,7 +212,11 @@ impl HostCall {
         if std::mem::replace(&mut self.ended, true) {
             return;
         }
-        let wall_ms = u64::try_from(self.traced.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        // The wait for a raise is no duration of the call: it would count for budgets of seconds.
+        let waited = self.spending.as_ref().map(Spending::waited);
+        let wall = self.traced.begun.elapsed();
+        let wall = wall.saturating_sub(waited.unwrap_or_default());
+        let wall_ms = u64::try_from(wall.as_millis()).unwrap_or(u64::MAX);
         let run_id = self.grant.run.id;
         let ended = EndedCall {
             id: self.id,

@@ -126,6 +126,7 @@ pub(crate) async fn renew_token(
         .runs
         .grants
         .renew_token(&caller.grant)
+        .await
         .ok_or_else(ApiError::panicked)?;
     Ok(Json(RenewedToken {
         token: minted.token,

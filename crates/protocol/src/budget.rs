@@ -23,6 +23,18 @@ pub enum ResetInterval {
     Month,
 }
 
+/// Effect of a budget on a call beyond it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnReached {
+    /// The call is refused.
+    #[default]
+    Refuse,
+    /// The call waits for a raise, as an interaction of kind `budget`.
+    Pause,
+}
+
 /// Body of `PUT /v1/budgets/{budget}`, with the keys of `[[budgets]]`. At least one of `calls`, `tokens`, `cost` and
 /// `seconds` is required.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -38,18 +50,22 @@ pub struct BudgetSpec {
     pub window: Option<ResetInterval>,
     /// Calls of models, tools and knowledge bases, at most 10^12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 1_000_000_000_000_u64))]
     pub calls: Option<u64>,
     /// Tokens of prompts and completions, at most 10^12.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(maximum = 1_000_000_000_000_u64))]
     pub tokens: Option<u64>,
     /// Cost in the currency of the configured prices, 0 to 10^9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_000_000_000))]
     pub cost: Option<f64>,
     /// Duration of calls in seconds, 0 to 10^9.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1_000_000_000))]
     pub seconds: Option<f64>,
+    /// `refuse` (default) or `pause`.
+    #[serde(default)]
+    pub on_reached: OnReached,
+    /// Only with `pause`: maximum wait of a run for raises of this budget, in seconds and in total; 1 to 86,400,
+    /// default 3,600.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 86_400))]
+    pub max_wait_seconds: Option<u64>,
 }

@@ -63,6 +63,8 @@ pub enum InteractionKind {
     Form,
     Confirmation,
     Choice,
+    /// The gateway's question whether a budget is raised for a run (`docs/interactions.md`). Runners cannot ask it.
+    Budget,
 }
 
 /// One form field.

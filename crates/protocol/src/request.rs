@@ -26,7 +26,8 @@ pub struct HostAccess {
     /// Run token: a bearer credential for this attempt. Invalid after `token_expires_at` and after the end of the
     /// run; `POST {base_url}/token` issues the next one.
     pub token: String,
-    /// Expiry of the token, in epoch seconds: the deadline of the run, at most 15 minutes after its issue.
+    /// Expiry of the token, in epoch seconds: the deadline of the run with its possible waits for budgets, at most 15
+    /// minutes after its issue.
     pub token_expires_at: i64,
 }
 

@@ -8,7 +8,8 @@ use domain::budget::Budget;
 use protocol::id::WorkspaceId;
 use protocol::principal::Principal;
 use store::{BudgetOverride, Store, StoreError};
-use tokio::sync::Mutex;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Mutex, Notify};
 use tokio::time::Instant;
 
 /// Age up to which a read of the table serves calls. Changes by other replicas apply after this time.
@@ -42,6 +43,8 @@ type CachedBudgets = Mutex<Option<(Instant, Arc<[WorkspaceBudget]>)>>;
 pub(crate) struct BudgetCache {
     configured: Arc<[Budget]>,
     workspaces: DashMap<WorkspaceId, Arc<CachedBudgets>>,
+    /// Notified after a change by this process.
+    changed: Notify,
 }
 
 impl BudgetCache {
@@ -49,6 +52,7 @@ impl BudgetCache {
         Self {
             configured,
             workspaces: DashMap::new(),
+            changed: Notify::new(),
         }
     }
 
@@ -81,9 +85,15 @@ impl BudgetCache {
         Ok(merged(&self.configured, overrides))
     }
 
-    /// Applies a committed change to the next call of this process.
+    /// Applies a committed change to waiting calls and to the next call of this process.
     pub(crate) fn invalidate(&self, workspace: &WorkspaceId) {
         self.workspaces.remove(workspace);
+        self.changed.notify_waiters();
+    }
+
+    /// Waits for a change by this process. Enable it before the budgets are read.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.changed.notified()
     }
 
     /// Removes workspaces without recent calls.
@@ -133,7 +143,7 @@ fn merged(configured: &[Budget], mut overrides: Vec<BudgetOverride>) -> Vec<Work
 
 #[cfg(test)]
 mod tests {
-    use protocol::budget::{BudgetScope, BudgetSpec};
+    use protocol::budget::{BudgetScope, BudgetSpec, OnReached};
 
     use super::*;
 
@@ -146,6 +156,8 @@ mod tests {
             tokens: Some(tokens),
             cost: None,
             seconds: None,
+            on_reached: OnReached::Refuse,
+            max_wait_seconds: None,
         };
         Budget::of(name.to_owned(), &spec)
     }

@@ -71,7 +71,23 @@ impl CallAborts {
 
     /// Time until the deadline of a run.
     pub fn time_left(&self, grant: &Grant) -> Duration {
-        self.deps.time_until(grant.run.deadline_at)
+        self.deps.time_until(grant.deadline_at())
+    }
+
+    /// True when waits for budgets have moved the deadline of a run into the future. Reads the row.
+    pub async fn is_extended(&self, grant: &Grant) -> bool {
+        self.deps.refresh_deadline(grant).await;
+        !self.time_left(grant).is_zero()
+    }
+
+    /// Waits for the deadline of a run.
+    async fn until_deadline(&self, grant: &Grant) {
+        loop {
+            tokio::time::sleep(self.time_left(grant)).await;
+            if !self.is_extended(grant).await {
+                return;
+            }
+        }
     }
 
     /// True when this process drives the run of a grant.
@@ -131,7 +147,7 @@ impl CallAborts {
     /// once, and then every `bus.poll_seconds`.
     pub async fn until_aborted(&self, grant: &Grant, last_look: &RowPoll) -> AbortReason {
         tokio::select! {
-            () = tokio::time::sleep(self.time_left(grant)) => AbortReason::Deadline,
+            () = self.until_deadline(grant) => AbortReason::Deadline,
             over = self.until_ended(grant, last_look) => over,
             () = self.deps.lifecycle.closing.cancelled() => AbortReason::Stopping,
         }

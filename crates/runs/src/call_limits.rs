@@ -31,6 +31,8 @@ pub enum CallKind {
     AnswerWait,
     /// Calls that wait for answers of persons.
     InteractionWait,
+    /// Calls that wait for a raise of a budget. Each of them polls.
+    BudgetWait,
     /// Calls that wait for child runs: one for each that a run may start.
     ChildWait,
 }
@@ -73,6 +75,12 @@ impl CallKind {
                 8,
                 "interaction_waits",
                 "as many calls of this run wait for interactions as may (8); call again when one of them was answered",
+            ),
+            Self::BudgetWait => (
+                8,
+                "budget_waits",
+                "as many calls of this run wait for a raise of a budget as may (8); call again when one of them has \
+                 ended",
             ),
             Self::ChildWait => (
                 16,

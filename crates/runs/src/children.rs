@@ -81,7 +81,7 @@ impl Children {
                 },
                 snapshot: Arc::clone(&grant.snapshot),
                 grants: request.grants.clone(),
-                deadline_at: latest_deadline(run, request.deadline_seconds, now),
+                deadline_at: latest_deadline(grant.deadline_at(), request.deadline_seconds, now),
             }),
         };
         let name = self.deps.live.get(run.id);
@@ -177,10 +177,10 @@ impl Children {
 }
 
 /// Epoch milliseconds; never later than the parent's.
-fn latest_deadline(parent: &Run, seconds: Option<u64>, now: i64) -> i64 {
+fn latest_deadline(of_parent: i64, seconds: Option<u64>, now: i64) -> i64 {
     let wanted = seconds.map(|seconds| {
         let wanted = i64::try_from(seconds).unwrap_or(i64::MAX);
         now.saturating_add(wanted.saturating_mul(1000))
     });
-    wanted.map_or(parent.deadline_at, |wanted| wanted.min(parent.deadline_at))
+    wanted.map_or(of_parent, |wanted| wanted.min(of_parent))
 }

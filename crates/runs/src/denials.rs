@@ -106,9 +106,9 @@ impl Denials {
     pub fn count_denial(&self, grant: &Grant, action: &'static str, rule: &str) -> DeniedEntry {
         let run = &grant.run;
         let (now, limit) = (self.deps.clock.now_ms(), self.deps.limits.run_denied_calls);
-        let (entry, ends) = self
-            .counts
-            .count(run.id, run.deadline_at, now, action, rule, limit);
+        let (entry, ends) =
+            self.counts
+                .count(run.id, grant.deadline_at(), now, action, rule, limit);
         // Concurrent denials pass the limit together; only one ends the run.
         if ends && run.cancel_requested_at.is_none() && self.counts.ends_now(run.id) {
             tracing::warn!(run.id = %run.id, "run {} has too many denied calls, ending it", run.id);

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
+use domain::budget::BudgetReached;
 use domain::manifest::resume_window;
 use domain::run::Run;
 use egress::Egress;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
-use store::{Store, StoreError};
+use store::{RunWaits, Store, StoreError};
 
 use crate::breakers::Breakers;
 use crate::budget_cache::BudgetCache;
@@ -19,6 +20,7 @@ use crate::call_limits::CallLimits;
 use crate::ended_runs::EndedRuns;
 use crate::endpoint_cache::EndpointCache;
 use crate::feed::Change;
+use crate::grant::Grant;
 use crate::ledger::LedgerWriter;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
@@ -32,6 +34,9 @@ use keys::keyring::Keyring;
 use runner_client::RunnerClient;
 use secrets::seal::MasterKey;
 use telemetry::spans::Spans;
+
+/// Timeout for the read of a run's waits.
+const WAITS_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Parts and shared state of the runs of this process. Each service holds it in an `Arc`.
 pub(crate) struct RunDeps {
@@ -124,6 +129,36 @@ impl RunDeps {
     pub(super) async fn is_resumable(&self, run: &Run) -> Result<bool, StoreError> {
         let manifest = self.find_manifest(run).await?;
         Ok(manifest.as_ref().and_then(resume_window).is_some())
+    }
+
+    /// Deadline of a run with its waits for budgets, and whether it waits now. `None`: no answer within
+    /// [`WAITS_TIMEOUT`], or no such run.
+    pub(super) async fn waits_of(&self, run: RunId) -> Option<RunWaits> {
+        let reading = async {
+            let now = self.clock.now_ms();
+            self.store.interactions().waits_of_run(run, now).await
+        };
+        // An outage extends no deadline, and must not hang what needs none.
+        let read = tokio::time::timeout(WAITS_TIMEOUT, reading).await;
+        read.ok()?.ok()?
+    }
+
+    /// Reads the deadline of a run again, because waits for budgets extend it.
+    pub(super) async fn refresh_deadline(&self, grant: &Grant) {
+        if let Some(waits) = self.waits_of(grant.run.id).await {
+            grant.extend_deadline(waits.deadline_at);
+        }
+    }
+
+    /// Longest wait of a run of this workspace for its budgets, in milliseconds; 0 if none pauses.
+    pub(super) async fn max_wait_of(&self, workspace: &WorkspaceId) -> i64 {
+        let budgets = self.budgets.get(&self.store, workspace).await;
+        let waits = budgets.iter().flat_map(|budgets| budgets.iter());
+        let waits = waits.map(|one| match one.budget.reached {
+            BudgetReached::Refuse => 0,
+            BudgetReached::Pause { max_wait_ms } => max_wait_ms,
+        });
+        waits.sum()
     }
 
     /// Time until `at`, in epoch milliseconds; zero if it is over.

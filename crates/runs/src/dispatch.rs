@@ -309,7 +309,7 @@ impl Dispatcher {
             Ok(permit) => permit,
             Err(wait) => return Some(Err(StartError::CircuitOpen { wait })),
         };
-        let body = match self.request_body(prepared, grant, call) {
+        let body = match self.request_body(prepared, grant, call).await {
             Ok(body) => body,
             Err(message) => return Some(Err(StartError::Unprepared(message))),
         };
@@ -377,14 +377,15 @@ impl Dispatcher {
         }
     }
 
-    fn request_body(
+    async fn request_body(
         &self,
         prepared: &PreparedDispatch,
         grant: &Grant,
         call: RunnerCall,
     ) -> Result<String, &'static str> {
         let run = &grant.run;
-        let subject = grant.token_subject();
+        let max_wait_ms = self.deps.max_wait_of(&run.workspace).await;
+        let subject = grant.token_subject(max_wait_ms);
         let minted = self
             .deps
             .keys
@@ -423,11 +424,8 @@ fn begin_attempt(
     attempt: u32,
     held_until: Instant,
 ) -> Option<Arc<Grant>> {
-    let grant = Arc::new(Grant {
-        run: run.clone(),
-        snapshot: Arc::clone(&prepared.snapshot),
-        attempt,
-    });
+    let snapshot = Arc::clone(&prepared.snapshot);
+    let grant = Arc::new(Grant::new(run.clone(), snapshot, attempt));
     live.set_grant(Arc::clone(&grant));
     live.hold_until(held_until);
     if let Some(at) = run.cancel_requested_at {

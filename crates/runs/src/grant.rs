@@ -1,6 +1,7 @@
 //! Rights of a run's token: the frozen snapshot, and the run.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 
 use domain::authorization::{AuthorizationSnapshot, SNAPSHOT_VERSION};
 use domain::run::Run;
@@ -10,9 +11,12 @@ use keys::token::TokenSubject;
 /// The rights of one live run.
 #[derive(Debug)]
 pub struct Grant {
+    /// Its deadline is that of the read; see [`Self::deadline_at`].
     pub run: Run,
     pub snapshot: Arc<AuthorizationSnapshot>,
     pub attempt: u32,
+    /// Latest deadline of a read: waits for budgets extend it.
+    deadline_at: AtomicI64,
 }
 
 /// The stored snapshot has a version that this binary cannot read, so it grants nothing.
@@ -33,18 +37,34 @@ pub fn read_snapshot(stored: &str) -> Result<AuthorizationSnapshot, UnknownSnaps
 }
 
 impl Grant {
+    pub(crate) fn new(run: Run, snapshot: Arc<AuthorizationSnapshot>, attempt: u32) -> Self {
+        Self {
+            deadline_at: AtomicI64::new(run.deadline_at),
+            attempt,
+            snapshot,
+            run,
+        }
+    }
+
     /// The rights that were stored with a run.
     pub fn of(run: Run, snapshot: &str) -> Result<Self, UnknownSnapshot> {
         let snapshot = Arc::new(read_snapshot(snapshot)?);
-        Ok(Self {
-            attempt: run.attempt,
-            snapshot,
-            run,
-        })
+        let attempt = run.attempt;
+        Ok(Self::new(run, snapshot, attempt))
     }
 
-    /// Claims of every token of a live run.
-    pub fn token_subject(&self) -> TokenSubject<'_> {
+    /// Latest deadline of a read, in epoch milliseconds.
+    pub fn deadline_at(&self) -> i64 {
+        self.deadline_at.load(Ordering::Relaxed)
+    }
+
+    /// Notes a deadline. An earlier one has no effect.
+    pub(crate) fn extend_deadline(&self, at: i64) {
+        self.deadline_at.fetch_max(at, Ordering::Relaxed);
+    }
+
+    /// Claims of every token of a live run. `max_wait_ms`: waits for budgets that may extend its deadline.
+    pub(crate) fn token_subject(&self, max_wait_ms: i64) -> TokenSubject<'_> {
         let run = &self.run;
         TokenSubject {
             runner_id: &run.runner_id,
@@ -53,7 +73,12 @@ impl Grant {
             workspace: run.workspace.as_str(),
             scope: self.snapshot.scope_claim(),
             res: &run.snapshot_sha256,
-            deadline_at: run.deadline_at.div_euclid(1000) + 1,
+            // A token that is too long-lived opens nothing: each call checks the run and its deadline.
+            deadline_at: self
+                .deadline_at()
+                .saturating_add(max_wait_ms)
+                .div_euclid(1000)
+                + 1,
         }
     }
 }

@@ -40,9 +40,10 @@ impl GrantLookup {
         Ok(attempt < current.attempt && self.deps.is_resumable(&current.run).await?)
     }
 
-    /// Current state of the run of a grant, without a query if this process drives it.
+    /// Current state of the run of a grant. Only the rows have its waits for budgets.
     pub async fn current_run(&self, grant: &Grant) -> Result<Run, StoreError> {
         let mut run = grant.run.clone();
+        self.deps.refresh_deadline(grant).await;
         match self.deps.live.get(run.id) {
             Some(live) => {
                 run.last_sequence = live.log.progress().last_sequence;
@@ -60,6 +61,7 @@ impl GrantLookup {
                 }
             }
         }
+        run.deadline_at = grant.deadline_at();
         Ok(run)
     }
 
@@ -69,8 +71,11 @@ impl GrantLookup {
     }
 
     /// A fresh token for a live run: only its id and times differ. `None`: the key is unusable.
-    pub fn renew_token(&self, grant: &Grant) -> Option<Minted> {
-        let subject = grant.token_subject();
+    pub async fn renew_token(&self, grant: &Grant) -> Option<Minted> {
+        // The deadline bounds the token.
+        self.deps.refresh_deadline(grant).await;
+        let max_wait_ms = self.deps.max_wait_of(&grant.run.workspace).await;
+        let subject = grant.token_subject(max_wait_ms);
         self.deps
             .keys
             .tokens

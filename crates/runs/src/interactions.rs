@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use domain::api_key::AgentReach;
+use domain::budget::raise_of;
 use domain::canonical::canonical_json;
 use protocol::JsonObject;
 use protocol::context::{ActorContext, AgentInput};
@@ -107,6 +108,10 @@ impl Interactions {
                 AnswerDelivery::Same => return Ok(Answered::AnswerDelivery { replayed: true }),
                 AnswerDelivery::Other => return Err(IntakeError::IdempotencyMismatch),
                 AnswerDelivery::Refused(why) => return Err(IntakeError::Unanswerable(why)),
+                // A question about a budget concerns calls of this run only.
+                AnswerDelivery::RunEnded if question.record.budget.is_some() => {
+                    return Err(IntakeError::Unanswerable(Unanswerable::Expired));
+                }
                 // The gateway asked about a call of the run, which has no use for the answer any more.
                 AnswerDelivery::RunEnded if question.record.sequence == GATEWAY_QUESTION => {
                     return Err(IntakeError::Unanswerable(Unanswerable::Cancelled));
@@ -134,12 +139,18 @@ impl Interactions {
             actor: sender.actor(),
         };
         let answer = canonical_json(&answer);
+        let raised_to = record.budget.as_ref().and_then(|questioned| {
+            // The answer was checked, so this is a raise or a refusal.
+            let raise = raise_of(&questioned.measure, submission).ok()??;
+            Some(questioned.limit.saturating_add(raise))
+        });
         let given = self.deps.store.write(DeliverAnswer {
             workspace: workspace.clone(),
             id: record.id.clone(),
             run_id: record.run_id,
             token_sha256: sender.token_sha256(),
             answer_sha256: body_sha256.to_owned(),
+            raised_to,
             audit: AuditEntry {
                 id: Uuid::now_v7(),
                 workspace: workspace.clone(),

@@ -22,7 +22,23 @@ impl Interrupts {
         tokio::select! {
             () = live.cancel.cancelled() => {}
             () = self.deps.lifecycle.closing.cancelled() => {}
-            () = tokio::time::sleep(self.deps.time_until(run.deadline_at)) => {}
+            () = self.until_deadline(live, run) => {}
+        }
+    }
+
+    /// Waits for the deadline of the run, which waits for budgets extend.
+    async fn until_deadline(&self, live: &LiveRun, run: &Run) {
+        let mut deadline_at = run.deadline_at;
+        loop {
+            tokio::time::sleep(self.deps.time_until(deadline_at)).await;
+            // Read only now: few runs reach their deadline.
+            match self.deps.waits_of(run.id).await {
+                Some(waits) if waits.deadline_at > deadline_at => {
+                    deadline_at = waits.deadline_at;
+                    live.extend_deadline(deadline_at);
+                }
+                _ => return,
+            }
         }
     }
 

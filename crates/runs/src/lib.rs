@@ -6,6 +6,7 @@
 pub mod artifacts;
 pub mod async_runs;
 pub mod awaited;
+pub mod budget_waits;
 pub mod bus;
 pub mod call_abort;
 pub mod call_limits;

@@ -63,6 +63,14 @@ impl LiveRun {
         *self.grant.lock().unwrap_or_else(PoisonError::into_inner) = Some(grant);
     }
 
+    /// Notes an extended deadline of the run.
+    pub(crate) fn extend_deadline(&self, at: i64) {
+        let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(grant) = &*grant {
+            grant.extend_deadline(at);
+        }
+    }
+
     /// True when the run may have child runs: its snapshot grants agents, or this process has not prepared it.
     pub(crate) fn may_have_children(&self) -> bool {
         let grant = self.grant.lock().unwrap_or_else(PoisonError::into_inner);

@@ -152,7 +152,18 @@ impl RelayShell<'_> {
         self.signals.push(lost(live));
         loop {
             let input = match machine.step(self.facts()) {
-                RelayOutput::Wait(wait) => self.wait(wait, source).await,
+                RelayOutput::Wait(wait) => match self.wait(wait, source).await {
+                    // The gateway itself holds a call of the runner back.
+                    RelayInput::Silent
+                        if machine.is_silent(Instant::now())
+                            && waits_for_budget(&parts.deps, run).await =>
+                    {
+                        let again_at = Instant::now() + parts.deps.limits.silence;
+                        self.signals.push(silence_at(again_at));
+                        continue;
+                    }
+                    input => input,
+                },
                 RelayOutput::AwaitCommit => {
                     RelayInput::Committed(committed(&mut self.in_flight).await)
                 }
@@ -231,6 +242,12 @@ impl RelayShell<'_> {
         self.parts.deps.notifier.notify(advanced);
         relayed(read_at);
     }
+}
+
+/// True while a call of the run waits for a raise of a budget.
+async fn waits_for_budget(deps: &RunDeps, run: &Run) -> bool {
+    let waits = Box::pin(deps.waits_of(run.id)).await;
+    waits.is_some_and(|waits| waits.is_waiting)
 }
 
 /// Commits an append, and answers the append calls whose results it has written.

@@ -6,6 +6,7 @@ use crate::agent_cache::AgentCache;
 use crate::artifacts::Artifacts;
 use crate::async_runs::AsyncRuns;
 use crate::awaited::AwaitedInteractions;
+use crate::budget_waits::BudgetWaits;
 use crate::call_abort::CallAborts;
 use crate::call_usage::CallUsage;
 use crate::cancel::Cancellation;
@@ -43,6 +44,7 @@ pub struct Services {
     pub previews: EventPreviews,
     pub interactions: Interactions,
     pub awaited: AwaitedInteractions,
+    pub budget_waits: BudgetWaits,
     pub children: Children,
     pub cancellation: Arc<Cancellation>,
     pub grants: GrantLookup,
@@ -121,6 +123,10 @@ impl Services {
                 intake: Arc::clone(&intake),
             },
             awaited: AwaitedInteractions {
+                deps: shared(),
+                aborts: aborts.clone(),
+            },
+            budget_waits: BudgetWaits {
                 deps: shared(),
                 aborts: aborts.clone(),
             },

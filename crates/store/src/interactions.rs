@@ -3,6 +3,7 @@
 
 mod approval;
 mod awaited;
+mod budget;
 mod gateway_question;
 mod list;
 
@@ -20,6 +21,8 @@ use crate::sql::{Sql, SqlRow, inserted};
 
 pub use approval::{AnswerSummary, ApprovalReference};
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
+pub(crate) use budget::raised_to;
+pub use budget::{AskBudget, BudgetQuestion, CloseBudgetQuestion, QuestionedBudget, RunWaits};
 pub use gateway_question::{AskAboutRun, GATEWAY_QUESTION};
 pub use list::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,
@@ -38,7 +41,8 @@ pub struct InteractionRecord {
     pub expires_at: i64,
     /// The asking agent.
     pub agent_id: AgentId,
-    /// The asking run was cancelled or has a cancel request; it takes no answer.
+    /// The asking run was cancelled or has a cancel request, or has ended with a question about a budget; it takes no
+    /// answer.
     pub cancelled: bool,
     /// The event of the asking run.
     pub event_id: String,
@@ -46,6 +50,8 @@ pub struct InteractionRecord {
     pub is_awaited: bool,
     /// The run was notified of the expiry: no more answers, regardless of clocks.
     pub is_closed: bool,
+    /// The budget of a question of the gateway. `None`: a runner asks.
+    pub budget: Option<QuestionedBudget>,
     pub answered: Option<AnsweredInteraction>,
 }
 
@@ -83,6 +89,8 @@ const COLUMNS: Columns = Columns {
         "e.answer",
         "e.envelope",
         "i.given_answer",
+        "i.budget",
+        "i.budget_measure",
     ],
     fixed: &[
         "i.sequence",
@@ -91,7 +99,9 @@ const COLUMNS: Columns = Columns {
         "i.is_awaited",
         "i.given_at",
         "i.closed_at",
-        "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL) AS is_cancelled",
+        "i.budget_limit",
+        "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL \
+            OR (i.budget IS NOT NULL AND r.finished_at IS NOT NULL)) AS is_cancelled",
         "e.received_at",
     ],
 };
@@ -143,6 +153,7 @@ fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
         event_id: row.text("event_id")?,
         is_awaited: row.flag("is_awaited")?,
         is_closed: row.number_if_any("closed_at")?.is_some(),
+        budget: QuestionedBudget::of(row, &id)?,
         answered: answered(row)?,
         id,
     })

@@ -125,10 +125,11 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
-    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutRun,
-    AwaitedRecord, CloseAwaited, DeliverAnswer, ExpiryPosition, GATEWAY_QUESTION,
-    InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus, InteractionsFound,
-    LinkInteraction, TakenAs, answer_event_id,
+    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutRun, AskBudget,
+    AwaitedRecord, BudgetQuestion, CloseAwaited, CloseBudgetQuestion, DeliverAnswer,
+    ExpiryPosition, GATEWAY_QUESTION, InteractionFilter, InteractionOrder, InteractionRecord,
+    InteractionStatus, InteractionsFound, LinkInteraction, QuestionedBudget, RunWaits, TakenAs,
+    answer_event_id,
 };
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
@@ -186,7 +187,8 @@ pub use tool_calls::{
 };
 pub use transcript::terms_of;
 pub use usage::{
-    BudgetLine, BudgetOverride, BudgetSet, MAX_OVERRIDES, ReserveBudget, ResetBudget, SetBudget,
-    SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun, UsedBudget, UsedCall,
+    BudgetLine, BudgetOverride, BudgetRefusal, BudgetSet, MAX_OVERRIDES, ReserveBudget,
+    ResetBudget, SetBudget, SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun,
+    UsedBudget, UsedCall,
 };
 pub use workspaces::{CreateWorkspace, WorkspaceRecord};

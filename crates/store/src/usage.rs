@@ -26,7 +26,7 @@ use crate::sql::returned;
 
 pub use days::{UsageDays, UsageGrouping, UsageOfDay};
 pub use overrides::{BudgetOverride, BudgetSet, MAX_OVERRIDES, ResetBudget, SetBudget};
-pub use reserved::ReserveBudget;
+pub use reserved::{BudgetRefusal, ReserveBudget};
 
 /// Name of the advisory lock: on `PostgreSQL` one replica at a time changes the sums of budgets.
 const LOCK: &str = "budgets";

@@ -66,6 +66,7 @@ fn given(bench: &StoreFixture, run: &Run, id: &str, answer: &str, at: i64) -> De
         id: id.to_owned(),
         run_id: run.id,
         token_sha256: None,
+        raised_to: None,
         answer: answer.to_owned(),
         answer_sha256: format!("hash of {answer}"),
         audit: audit(Uuid::now_v7()),

@@ -3,7 +3,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::support::{StoreFixture, TestRng, on_both};
-use domain::budget::{Amount, Budget, BudgetWindow};
+use domain::budget::{Amount, Budget, BudgetReached, BudgetWindow};
 use domain::run::Run;
 use domain::usage::TokenParts;
 use protocol::budget::BudgetScope;
@@ -32,6 +32,7 @@ fn line(bench: &StoreFixture, name: &str, calls: Option<u64>, tokens: Option<u64
             tokens,
             cost_micros: None,
             wall_ms: None,
+            reached: BudgetReached::Refuse,
         },
         subject: format!("{0}/{0}", bench.workspace),
         window_start: 0,

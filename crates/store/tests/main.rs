@@ -6,6 +6,7 @@ mod support;
 mod awaited;
 mod beginning;
 mod bounds;
+mod budget_questions;
 mod budgets;
 mod crossing;
 mod discovery;

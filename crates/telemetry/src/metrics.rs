@@ -18,7 +18,7 @@ use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, Promet
 use crate::spans::Exported;
 
 pub use calls::{ModelCallCounter, ToolCallTimer, model_called};
-pub use labels::{BreakerState, NotificationOutcome, PanickedTask, RecoveryReason};
+pub use labels::{BreakerState, BudgetWaitEnd, NotificationOutcome, PanickedTask, RecoveryReason};
 pub use table::{METRICS, Metric, MetricKind};
 
 /// Maximum number of endpoint label values; further ones are `other`.
@@ -42,6 +42,7 @@ const LEASES_LOST: &str = "runnel_leases_lost_total";
 const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
+const BUDGET_WAITS: &str = "runnel_budget_waits_total";
 const MODEL_CALLS: &str = "runnel_model_calls_total";
 const MODEL_TOKENS: &str = "runnel_model_tokens_total";
 const MODEL_TOKEN_PARTS: &str = "runnel_model_token_parts_total";
@@ -234,6 +235,11 @@ pub fn spans_exported(outcome: Exported, count: u64) {
 /// A lease that another replica took over.
 pub fn lease_lost() {
     counter!(LEASES_LOST).increment(1);
+}
+
+/// A call that waited for raises of budgets.
+pub fn budget_waited(end: BudgetWaitEnd) {
+    counter!(BUDGET_WAITS, "outcome" => end.as_str()).increment(1);
 }
 
 /// A discovery of an endpoint. `outcome`: `ok`, `unreachable` or `unhealthy`.

@@ -1,4 +1,4 @@
-//! Budgets that the API sets in place of those of the configuration.
+//! Budgets that the API sets, which replace those of the configuration.
 
 use reqwest::Method;
 use rstest::rstest;
@@ -116,7 +116,7 @@ async fn budget_of_api_needs_no_configured_one() {
     let budgets = &dry_run.expect(200).body["agent"]["budgets"];
     let expected = json!([{
         "name": "run-calls", "source": "api", "scope": "workspace", "window": "month",
-        "most": {"tokens": 1},
+        "most": {"tokens": 1}, "on_reached": "refuse",
     }]);
     assert_eq!(*budgets, expected);
     assert_eq!(stage.admin.delete(PATH).await.status, 204);

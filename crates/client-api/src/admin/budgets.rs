@@ -4,7 +4,9 @@ use std::collections::HashMap;
 
 use axum::Json;
 use axum::extract::State;
-use domain::budget::{Amount, Budget, BudgetWindow, check_budget, check_budget_name};
+use domain::budget::{
+    Amount, Budget, BudgetReached, BudgetWindow, check_budget, check_budget_name,
+};
 use http::StatusCode;
 use protocol::budget::{BudgetScope, BudgetSpec};
 use protocol::error::ErrorBody;
@@ -65,6 +67,11 @@ pub(crate) struct BudgetRule {
     window: &'static str,
     /// Limits of each subject in a window.
     most: Bounds,
+    /// Effect on a call beyond the budget: `refuse`, or `pause` until a raise.
+    on_reached: &'static str,
+    /// For `pause`: maximum wait of a run in total. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_wait_seconds: Option<i64>,
 }
 
 /// A budget that limits a run.
@@ -136,7 +143,7 @@ pub(crate) async fn get_budget(
     view_of(&state, &caller, &name).await.map(Json)
 }
 
-/// Sets a budget of this workspace, in place of that of the configuration with its name.
+/// Sets a budget of this workspace, which replaces that of the configuration with its name.
 ///
 /// All replicas apply it within a second. Use that is counted already stays counted: a limit below it refuses further
 /// calls. A budget of another scope or window counts from zero. A workspace has at most 100 budgets of the API.
@@ -262,7 +269,13 @@ impl BudgetView {
 
 impl BudgetRule {
     fn of(WorkspaceBudget { budget, change, .. }: &WorkspaceBudget) -> Self {
+        let (on_reached, max_wait_ms) = match budget.reached {
+            BudgetReached::Refuse => ("refuse", None),
+            BudgetReached::Pause { max_wait_ms } => ("pause", Some(max_wait_ms)),
+        };
         Self {
+            on_reached,
+            max_wait_seconds: max_wait_ms.map(|wait| wait.div_euclid(1000)),
             source: match change {
                 Some(_) => "api",
                 None => "configuration",

@@ -5,7 +5,6 @@ mod html;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::response::{IntoResponse, Response};
 use domain::interaction::form_post::submission_of_form;
-use domain::interaction::{check_answer, check_submission};
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
     REFERRER_POLICY, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
@@ -15,7 +14,9 @@ use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use store::InteractionRecord;
 
-use crate::client::interactions::{LinkCaller, accept_answer, check_open, read_request};
+use crate::client::interactions::{
+    LinkCaller, accept_answer, answer_faults, check_open, read_request,
+};
 use html::{AnswerFormPage, PageNotice};
 use web::error::{ApiError, ApiResult};
 use web::json::{media_type, read_body};
@@ -101,8 +102,7 @@ pub(crate) async fn submit_interaction_page(
     // With an answer, the intake compares: an equal one succeeds, thus a repeated form does no harm.
     if record.answered.is_none() {
         check_open(&state, record)?;
-        let mut faults = check_submission(&submission);
-        faults.extend(check_answer(&interaction, &submission));
+        let faults = answer_faults(record, &interaction, &submission);
         if !faults.is_empty() {
             return form(StatusCode::BAD_REQUEST, record, &submission.values, &faults);
         }

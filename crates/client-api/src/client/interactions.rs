@@ -7,13 +7,15 @@ mod view;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use domain::budget::raise_of;
 use domain::interaction::{check_answer, check_submission};
 use http::{HeaderValue, StatusCode};
+use protocol::admin::Fault;
 use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
 use protocol::event::EventAccepted;
 use protocol::id::{RunId, WorkspaceId};
-use protocol::interaction::InteractionSubmission;
+use protocol::interaction::{InteractionRequest, InteractionSubmission};
 use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{
@@ -209,11 +211,13 @@ pub(crate) struct InteractionLink {
 
 /// Creates a link to answer an interaction without an API key.
 ///
-/// Deliver it to the intended user only. Each call creates a new link and invalidates the previous one.
+/// Deliver it to the intended user only. Each call creates a new link and invalidates the previous one. One of kind
+/// `budget` needs a key of role admin.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/link", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")), responses(
     (status = 200, description = "The link", body = InteractionLink),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The role of the key does not raise budgets", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted", body = ErrorBody),
     (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody)))]
@@ -223,6 +227,7 @@ pub(crate) async fn link_interaction(
     PathOf(id): PathOf<String>,
 ) -> ApiResult<Json<InteractionLink>> {
     let (workspace, record) = caller.find_interaction(&state, &id).await?;
+    check_raiser(caller.role, &record)?;
     if record.answered.is_some() {
         return Err(already_submitted());
     }
@@ -250,7 +255,8 @@ pub(crate) async fn link_interaction(
 ///
 /// Only the first answer is accepted. If the asking run waits for it (`request.await`), the run receives it:
 /// 200. Otherwise the answer becomes an event `interaction.submitted` for the asking agent in the same
-/// conversation: 202. The same answer again returns the same response with `Idempotent-Replayed: true`.
+/// conversation: 202. The same answer again returns the same response with `Idempotent-Replayed: true`. One of kind
+/// `budget` needs a key of role admin or operator.
 #[utoipa::path(post, path = "/v1/interactions/{interaction}/submit", tag = "client", security(("api_key" = [])),
     params(("interaction" = String, Path, description = "The `id` of the interaction")),
     request_body = InteractionSubmission, responses(
@@ -258,6 +264,7 @@ pub(crate) async fn link_interaction(
     (status = 202, description = "Stored; the run is created", body = EventAccepted),
     (status = 400, description = "The body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 403, description = "The role of the key does not raise budgets", body = ErrorBody),
     (status = 404, description = "No such interaction", body = ErrorBody),
     (status = 409, description = "`details.reason`: already_submitted, agent_gone, run_active", body = ErrorBody),
     (status = 410, description = "The interaction has expired, or its run was cancelled", body = ErrorBody),
@@ -271,6 +278,7 @@ pub(crate) async fn submit_interaction(
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
     let (workspace, record) = caller.find_interaction(&state, &id).await?;
+    check_raiser(caller.role, &record)?;
     let question = AnsweredQuestion {
         record,
         sender: AnswerSender::Key(caller.key),
@@ -314,6 +322,30 @@ pub(super) fn check_open(state: &ApiState, record: &InteractionRecord) -> ApiRes
     Ok(())
 }
 
+/// Returns all faults of an answer to this question.
+pub(super) fn answer_faults(
+    record: &InteractionRecord,
+    request: &InteractionRequest,
+    submission: &InteractionSubmission,
+) -> Vec<Fault> {
+    let mut faults = check_submission(submission);
+    faults.extend(check_answer(request, submission));
+    if let Some(questioned) = &record.budget {
+        faults.extend(raise_of(&questioned.measure, submission).err());
+    }
+    faults
+}
+
+/// Fails if a key of this role must not decide about a budget: a program that posts events does not raise their limits.
+fn check_raiser(role: KeyRole, record: &InteractionRecord) -> ApiResult<()> {
+    if record.budget.is_none() || matches!(role, KeyRole::Admin | KeyRole::Operator) {
+        return Ok(());
+    }
+    let message =
+        "a question about a budget is answered with a key of role admin or operator, or by a link";
+    Err(ApiError::unauthorized(message))
+}
+
 /// Validates an answer and submits it.
 pub(super) async fn accept_answer(
     state: &ApiState,
@@ -325,8 +357,7 @@ pub(super) async fn accept_answer(
     // An answered interaction needs no check here: the submission compares the two answers.
     if record.answered.is_none() {
         check_open(state, record)?;
-        let mut faults = check_submission(&submission);
-        faults.extend(check_answer(&read_request(record)?, &submission));
+        let faults = answer_faults(record, &read_request(record)?, &submission);
         if !faults.is_empty() {
             return Err(ApiError::faults(&faults));
         }

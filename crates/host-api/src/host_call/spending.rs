@@ -14,7 +14,8 @@
 //! 3. `CallUsage::hold_reservation` registers the call for keep-alive. This precedes the write, because a commit may
 //!    succeed although its reply is late.
 //! 4. [`ReserveBudget`] adds the bound to each sum, checks each limit, and stores a row per budget with a lease. If one
-//!    budget is exceeded, it reverts all sums and the call is rejected. No provider was called then.
+//!    budget is exceeded, it reverts all sums. The call is rejected, or with `on_reached = "pause"` waits for a raise
+//!    and then begins again with 1 (`runs::budget_waits`). No provider was called then.
 //! 5. The provider is called.
 //! 6. [`SettleUsage`] deletes the reservation, replaces the bound by the actual use, and records the call. It runs in
 //!    the background, also if the caller has disconnected ([`Spending::settle`]).
@@ -44,6 +45,7 @@
 //!
 //! | fault | consequence |
 //! |---|---|
+//! | gateway stops or crashes during a wait | the question stays open; the runner repeats the call, which joins it |
 //! | gateway crashes | its reservations expire with their lease and another process, or the next start, releases them |
 //! | run ends during the call | the reservation is released; the call still settles in full |
 //! | call settles after its release | `SettleUsage` subtracts only reservations that it found; no sum is too low |
@@ -54,6 +56,7 @@
 //!
 //! # Bounds
 //!
+//! * A raise sets the limit for one run, subject and window: the limit that refused the call plus the amount.
 //! * Tokens and cost exceed a limit only if a provider counts more than the bound, or after an early release.
 //!   Durations may exceed it by the calls in flight: a call needs only 1 ms of the remainder.
 //! * A call without a price is rejected if a budget of cost applies: it would count nothing.
@@ -64,16 +67,19 @@
 //! * Reservations without a lease, as older gateways wrote them, last until the run ends, even after a crash.
 //! * A check before the reservation locks no rows until the sums change.
 
+use std::time::Duration;
+
 use chrono::{DateTime, SecondsFormat, Utc};
 use domain::budget::{Amount, BudgetExceeded};
 use domain::usage::TokenParts;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
 use serde_json::json;
-use store::{BudgetLine, ReserveBudget, SettleUsage, UsedCall};
+use store::{BudgetLine, BudgetRefusal, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
 use models::{Model, Price};
+use runs::budget_waits::BudgetWaitError;
 use runs::grant::Grant;
 use runs::{Reservation, Runs};
 use telemetry::metrics;
@@ -103,8 +109,9 @@ pub(super) struct Spending {
     spend: Spend,
     lines: Vec<BudgetLine>,
     reserved: Amount,
-    /// Present if anything is reserved.
-    _reservation: Option<Reservation>,
+    /// Present if anything is reserved. Held until the drop.
+    reservation: Option<Reservation>,
+    waited: Duration,
     counted: Option<LlmTokenUsage>,
     /// Bytes of generated text.
     generated_bytes: u64,
@@ -125,19 +132,14 @@ pub(super) struct EndedCall {
 }
 
 impl Spending {
-    /// Reserves the upper bound of the call in each budget that applies.
+    /// Reserves the upper bound of the call in each budget that applies. A call beyond a budget that pauses waits for a
+    /// raise.
     pub(super) async fn reserve(
         runs: &Runs,
         grant: &Grant,
         call_id: Uuid,
         spend: Spend,
     ) -> Result<Self, ApiError> {
-        let lines = runs.usage.budgets_of(grant).await?;
-        let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
-        // Without a price, the budget of cost would count nothing.
-        if let Some(line) = of_cost.filter(|_| spend.is_unpriced()) {
-            return Err(unpriced(&spend, &line.budget.name));
-        }
         let reserved = Amount {
             calls: 1,
             tokens: spend
@@ -151,28 +153,68 @@ impl Spending {
             // The duration is unknown before the call.
             wall_ms: 0,
         };
-        let mut reservation = None;
-        if !lines.is_empty() {
-            // Registered before the write: the commit may succeed even if its confirmation is late.
-            reservation = Some(runs.usage.hold_reservation(call_id));
-            let reserve = ReserveBudget {
-                call_id,
-                run_id: grant.run.id,
-                lines: lines.clone(),
-                amount: reserved,
-                lease: runs.limits().lease,
-            };
-            let reserved = runs.store().write(reserve).await?;
-            reserved.map_err(|exceeded| refusal(&exceeded, runs.clock().now_ms()))?;
-        }
-        Ok(Self {
+        let mut spending = Self {
             spend,
-            lines,
+            lines: Vec::new(),
             reserved,
-            _reservation: reservation,
+            reservation: None,
+            waited: Duration::ZERO,
             counted: None,
             generated_bytes: 0,
-        })
+        };
+        let mut wait = runs.budget_waits.of_call(grant);
+        loop {
+            // Read for each try: the budgets and their windows change meanwhile.
+            let lines = runs.usage.budgets_of(grant).await?;
+            let Err(refused) = spending.try_reserve(runs, grant, call_id, lines).await? else {
+                // Boxed, because few calls wait.
+                spending.waited = Box::pin(wait.end()).await?;
+                return Ok(spending);
+            };
+            let BudgetRefusal { line, exceeded } = &refused;
+            let waiting = Box::pin(wait.wait(&spending.lines[*line], exceeded));
+            waiting.await.map_err(|error| match error {
+                BudgetWaitError::Refused => refusal(exceeded, runs.clock().now_ms()),
+                BudgetWaitError::Full(limit) => limit.into(),
+                BudgetWaitError::Over(over) => over.into(),
+                BudgetWaitError::Store(error) => error.into(),
+            })?;
+        }
+    }
+
+    /// Reserves in each of these lines, or in none.
+    async fn try_reserve(
+        &mut self,
+        runs: &Runs,
+        grant: &Grant,
+        call_id: Uuid,
+        lines: Vec<BudgetLine>,
+    ) -> Result<Result<(), BudgetRefusal>, ApiError> {
+        let of_cost = lines.iter().find(|line| line.budget.cost_micros.is_some());
+        // Without a price, the budget of cost would count nothing.
+        if let Some(line) = of_cost.filter(|_| self.spend.is_unpriced()) {
+            return Err(unpriced(&self.spend, &line.budget.name));
+        }
+        self.lines = lines;
+        if self.lines.is_empty() {
+            return Ok(Ok(()));
+        }
+        // Registered before the write: the commit may succeed even if its confirmation is late.
+        self.reservation
+            .get_or_insert_with(|| runs.usage.hold_reservation(call_id));
+        let reserve = ReserveBudget {
+            call_id,
+            run_id: grant.run.id,
+            lines: self.lines.clone(),
+            amount: self.reserved,
+            lease: runs.limits().lease,
+        };
+        Ok(runs.store().write(reserve).await?)
+    }
+
+    /// The time for which the call has waited for raises of budgets.
+    pub(super) fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Records the provider's count. A count without numbers is ignored.
@@ -341,6 +383,7 @@ fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
         limit,
         used,
         resets_at,
+        ..
     } = exceeded;
     let resets = resets_at.and_then(DateTime::<Utc>::from_timestamp_millis);
     let when = match resets {
@@ -391,7 +434,8 @@ mod tests {
             },
             lines: Vec::new(),
             reserved: Amount::default(),
-            _reservation: None,
+            reservation: None,
+            waited: Duration::ZERO,
             counted,
             generated_bytes,
         }

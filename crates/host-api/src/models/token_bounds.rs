@@ -130,7 +130,7 @@ fn with_reasoning(body: &JsonObject, bound: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use domain::budget::{Amount, Budget, BudgetWindow};
+    use domain::budget::{Amount, Budget, BudgetReached, BudgetWindow};
     use protocol::budget::BudgetScope;
     use serde_json::json;
 
@@ -166,6 +166,7 @@ mod tests {
             tokens: None,
             cost_micros: Some(10_000_000),
             wall_ms: None,
+            reached: BudgetReached::Refuse,
         };
         let request = body(&json!({"max_tokens": 32_000}));
         let bound = completion_bound(&request, "max_tokens", ThoughtCount::Within);

@@ -49,8 +49,8 @@ impl Turn {
         state: &ApiState,
         request: &mut JsonObject,
     ) -> ApiResult<Self> {
-        let run = &caller.grant.run;
-        let owner = ResponseOwner::of(run.id, run.deadline_at, state.runs.clock().now_ms());
+        let (grant, now) = (&caller.grant, state.runs.clock().now_ms());
+        let owner = ResponseOwner::of(grant.run.id, grant.deadline_at(), now);
         let store = state.response_store();
         // Before `input` is stored, so that a stored turn has no references.
         if let Some(input) = request.get_mut("input") {

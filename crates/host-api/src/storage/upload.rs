@@ -104,10 +104,8 @@ impl<'a> Upload<'a> {
         call: AuditedCall<'_>,
     ) -> ApiResult<String> {
         let run = &self.caller.grant.run;
-        let now = self.state.runs.clock().now_ms();
-        let left = u64::try_from(run.deadline_at.saturating_sub(now)).unwrap_or(0);
         // An upload must not last longer than its run.
-        let time = UPLOAD_TIMEOUT.min(Duration::from_millis(left));
+        let time = UPLOAD_TIMEOUT.min(self.state.runs.aborts.time_left(&self.caller.grant));
         let outcome = tokio::time::timeout(time, self.carry_out(body, call))
             .await
             .map_err(|_| slow_body())

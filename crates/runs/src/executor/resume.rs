@@ -101,11 +101,8 @@ impl RunExecutor {
                 return None;
             }
         };
-        let grant = Arc::new(Grant {
-            attempt: run.attempt,
-            snapshot: Arc::clone(&prepared.snapshot),
-            run,
-        });
+        let attempt = run.attempt;
+        let grant = Arc::new(Grant::new(run, Arc::clone(&prepared.snapshot), attempt));
         live.set_grant(Arc::clone(&grant));
         Some(AttachedRun {
             grant,

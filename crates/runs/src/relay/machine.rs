@@ -297,14 +297,19 @@ impl<'a> RelayMachine<'a> {
     // Armed again only after it has expired: a timer for each event would be expensive.
     fn on_silent(&mut self, facts: RelayFacts) {
         let silent_at = self.pace.last_read_at + self.silence;
-        if self.pace.was_full {
+        if self.is_silent(facts.now) {
+            self.take(SourceRead::Silent, facts);
+        } else if self.pace.was_full {
             let again_at = facts.now + self.silence;
             self.outputs.push_back(RelayOutput::WatchSilence(again_at));
-        } else if facts.now < silent_at {
-            self.outputs.push_back(RelayOutput::WatchSilence(silent_at));
         } else {
-            self.take(SourceRead::Silent, facts);
+            self.outputs.push_back(RelayOutput::WatchSilence(silent_at));
         }
+    }
+
+    /// True when the runner has sent nothing for the maximum silence, although it could.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        !self.pace.was_full && now >= self.pace.last_read_at + self.silence
     }
 
     fn start_commit(&mut self, facts: RelayFacts) -> Arc<Append> {

@@ -42,7 +42,7 @@ impl InteractionRepository<'_> {
         approval: &ApprovalReference,
     ) -> Result<Option<String>, StoreError> {
         let sql = "SELECT i.id FROM interactions i JOIN runs r ON r.id = i.run_id \
-            WHERE i.run_id = $1 AND i.interaction_id = $2 AND i.workspace_id = $3 \
+            WHERE i.run_id = $1 AND i.interaction_id = $2 AND i.workspace_id = $3 AND i.budget IS NULL \
             AND (r.id = $4 OR (r.agent_id = $5 AND r.conversation_key = $6)) \
             AND (i.given_at IS NOT NULL OR EXISTS (SELECT 1 FROM events e \
                 WHERE e.workspace_id = i.workspace_id AND e.event_id = 'interaction:' || i.id))";

@@ -6,8 +6,9 @@ use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
 use uuid::Uuid;
 
+use super::budget::add_wait;
 use crate::entity::runs;
-use crate::error::StoreError;
+use crate::error::{StoreError, signed};
 use crate::model::audit::AuditEntry;
 use crate::model::ingest::Unanswerable;
 use crate::mutation::Mutation;
@@ -33,7 +34,7 @@ impl InteractionRepository<'_> {
         interaction_id: &str,
     ) -> Result<Option<AwaitedRecord>, StoreError> {
         let sql = "SELECT i.is_awaited, i.expires_at, i.closed_at, i.given_answer FROM interactions i \
-            WHERE i.run_id = $1 AND i.interaction_id = $2";
+            WHERE i.run_id = $1 AND i.interaction_id = $2 AND i.budget IS NULL";
         let values = vec![run.to_string().into(), interaction_id.into()];
         let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
         let Some(row) = rows.first() else {
@@ -58,6 +59,8 @@ pub struct DeliverAnswer {
     pub run_id: RunId,
     /// Hex SHA-256 of the link's token; `None`: sent with an API key.
     pub token_sha256: Option<String>,
+    /// The limit that the answer sets for the run in a question about a budget. `None`: it sets none.
+    pub raised_to: Option<u64>,
     /// The answer for the run, as JSON.
     pub answer: String,
     /// Hash that identifies a repeated answer.
@@ -98,7 +101,7 @@ impl Mutation for DeliverAnswer {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<AnswerDelivery, StoreError> {
         // First: this lock orders the answer with the end of the run and with the close of the question.
         let run = lock_run(tx, &self.workspace, self.run_id).await?;
-        let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256 FROM interactions i \
+        let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256, i.budget FROM interactions i \
             WHERE i.workspace_id = $1 AND i.id = $2 AND i.run_id = $3 AND i.is_awaited";
         let of = || -> Vec<Value> {
             vec![
@@ -132,15 +135,19 @@ impl Mutation for DeliverAnswer {
         if row.number_if_any("closed_at")?.is_some() || row.number("expires_at")? <= self.at {
             return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }
-        let sql = "UPDATE interactions SET given_answer = $4, given_sha256 = $5, given_at = $6 \
+        let sql = "UPDATE interactions SET given_answer = $4, given_sha256 = $5, given_at = $6, raised_to = $7 \
             WHERE workspace_id = $1 AND id = $2 AND run_id = $3";
         let mut values = of();
         values.extend([
             self.answer.as_str().into(),
             self.answer_sha256.as_str().into(),
             self.at.into(),
+            self.raised_to.map(signed).into(),
         ]);
         tx.execute_sql(sql.to_owned(), values).await?;
+        if row.text_if_any("budget")?.is_some() {
+            add_wait(tx, self.run_id, &self.id, self.at).await?;
+        }
         crate::audit::insert(tx, [&self.audit]).await?;
         Ok(AnswerDelivery::Stored)
     }
@@ -181,13 +188,13 @@ impl Mutation for CloseAwaited {
 }
 
 /// State of a run with a locked row.
-enum LockedRun {
+pub(super) enum LockedRun {
     Lives,
     Cancelled,
     Ended,
 }
 
-async fn lock_run(
+pub(super) async fn lock_run(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,
     run: RunId,

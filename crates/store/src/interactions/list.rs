@@ -170,7 +170,9 @@ impl Conditions {
 
     fn add_status(&mut self, status: InteractionStatus, now: i64) {
         const IS_SUBMITTED: &str = "(e.event_id IS NOT NULL OR i.given_at IS NOT NULL)";
-        const IS_CANCELLED: &str = "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL)";
+        // A question about a budget ends with its run.
+        const IS_CANCELLED: &str = "(r.status = 'cancelled' OR r.cancel_requested_at IS NOT NULL \
+            OR (i.budget IS NOT NULL AND r.finished_at IS NOT NULL))";
         if status == InteractionStatus::Submitted {
             return self.add(IS_SUBMITTED);
         }

@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use domain::budget::{Amount, BudgetExceeded};
+use domain::budget::{Amount, Budget, BudgetExceeded, BudgetReached};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
@@ -19,6 +19,7 @@ use super::{BudgetLine, LOCK, SumKey, add};
 use crate::database_clock::{database_now, lease_end, millis, read_now};
 use crate::entity::{budget_reservations, runs};
 use crate::error::{StoreError, signed, unsigned};
+use crate::interactions::raised_to;
 use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
 
@@ -34,6 +35,14 @@ const LIVE: [RunStatus; 4] = [
     RunStatus::Running,
 ];
 
+/// The budget that refuses a call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BudgetRefusal {
+    /// Index of its line.
+    pub line: usize,
+    pub exceeded: BudgetExceeded,
+}
+
 /// Reserves an amount in every budget, or in none.
 #[derive(Clone, Debug)]
 pub struct ReserveBudget {
@@ -47,7 +56,7 @@ pub struct ReserveBudget {
 }
 
 impl Mutation for ReserveBudget {
-    type Output = Result<(), BudgetExceeded>;
+    type Output = Result<(), BudgetRefusal>;
 
     const CHANGES_AGENTS: bool = false;
 
@@ -64,11 +73,12 @@ impl Mutation for ReserveBudget {
         for (taken, line) in self.lines.iter().enumerate() {
             let used = add(tx, line.sum(), self.amount, Amount::default()).await?;
             let before = minus(used, self.amount);
-            if let Err(exceeded) = line.budget.check(before, self.amount, line.resets_at) {
+            if let Err(exceeded) = self.check(tx, line, before).await? {
                 for line in &self.lines[..=taken] {
                     add(tx, line.sum(), Amount::default(), self.amount).await?;
                 }
-                return Ok(Err(exceeded));
+                let line = taken;
+                return Ok(Err(BudgetRefusal { line, exceeded }));
             }
         }
         if !self.lines.is_empty() {
@@ -96,6 +106,24 @@ impl Mutation for ReserveBudget {
 }
 
 impl ReserveBudget {
+    /// Checks the call next to `before`, with the limits that answers have raised for its run.
+    async fn check(
+        &self,
+        tx: &DatabaseTransaction,
+        line: &BudgetLine,
+        before: Amount,
+    ) -> Result<Result<(), BudgetExceeded>, StoreError> {
+        let check = |budget: &Budget| budget.check(before, self.amount, line.resets_at);
+        // Read only for calls that the budget itself refuses: they are rare.
+        match check(&line.budget) {
+            Err(_) if line.budget.reached != BudgetReached::Refuse => {
+                let raised = raised_to(tx, self.run_id, line).await?;
+                Ok(check(&line.budget.raised(raised)))
+            }
+            checked => Ok(checked),
+        }
+    }
+
     fn row(&self, line: &BudgetLine, until: i64) -> budget_reservations::ActiveModel {
         budget_reservations::ActiveModel {
             call_id: Set(self.call_id.to_string()),

@@ -48,6 +48,27 @@ impl RecoveryReason {
     }
 }
 
+/// End of a call's waits for raises of budgets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BudgetWaitEnd {
+    /// The call went on.
+    Continued,
+    /// The answer refused, or the time to wait was over.
+    Refused,
+    /// The run was over, the gateway stopped, or the database failed.
+    Aborted,
+}
+
+impl BudgetWaitEnd {
+    pub(super) fn as_str(self) -> &'static str {
+        match self {
+            Self::Continued => "continued",
+            Self::Refused => "refused",
+            Self::Aborted => "aborted",
+        }
+    }
+}
+
 /// The kind of task that panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PanickedTask {

@@ -107,6 +107,8 @@ metrics!(
         "Circuit breakers of endpoints, exported once opened. 0: closed, 1: half-open, 2: open";
     Counter super::HOST_CALLS, ["route", "outcome"],
         "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
+    Counter super::BUDGET_WAITS, ["outcome"],
+        "Calls that waited for a raise of a budget, at the end of the wait: continued, refused, or aborted";
     Counter super::MODEL_CALLS, ["model", "outcome"],
         "Model calls: ok, abandoned, or the error code";
     Counter super::MODEL_TOKENS, ["model", "direction"],

@@ -85,7 +85,8 @@ async fn run_of(
         state.auth_rate_limit().refuse(source, now, log)
     })?;
     // The grant may be cached longer than its deadline.
-    if state.runs.clock().now_ms() >= grant.run.deadline_at {
+    let aborts = &state.runs.aborts;
+    if aborts.time_left(&grant).is_zero() && !aborts.is_extended(&grant).await {
         return Err(ApiError::deadline_exceeded());
     }
     // After the token check: other callers must not use up the rate of a run.

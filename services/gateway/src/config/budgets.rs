@@ -2,8 +2,8 @@
 
 use std::ops::RangeInclusive;
 
-use domain::budget::{Budget, MAX_COUNT, MAX_MEASURE, check_budget};
-use protocol::budget::{BudgetScope, BudgetSpec, ResetInterval};
+use domain::budget::{Budget, MAX_COUNT, MAX_MEASURE, MAX_WAIT_SECONDS, check_budget};
+use protocol::budget::{BudgetScope, BudgetSpec, OnReached, ResetInterval};
 use serde_json::Value;
 
 use super::table::{Reported, Table, integer, name, one_of, text};
@@ -17,6 +17,8 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     let tokens = table.optional("tokens", integer(0..=MAX_COUNT));
     let cost = table.optional("cost", number(0.0..=MAX_MEASURE));
     let seconds = table.optional("seconds", number(0.0..=MAX_MEASURE));
+    let on_reached = table.optional("on_reached", one_of(&["refuse", "pause"]));
+    let max_wait = table.optional("max_wait_seconds", integer(1..=MAX_WAIT_SECONDS));
     let scope = scope.map(|scope| match scope.as_str() {
         "run" => BudgetScope::Run,
         "agent" => BudgetScope::Agent,
@@ -28,6 +30,10 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
         Some("day") => Some(ResetInterval::Day),
         Some(_) => Some(ResetInterval::Month),
         None => None,
+    });
+    let on_reached = on_reached.map(|on_reached| match on_reached.as_deref() {
+        Some("pause") => OnReached::Pause,
+        _ => OnReached::Refuse,
     });
     let mut shape = Ok(());
     if let Ok(scope) = scope {
@@ -41,6 +47,8 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
             tokens: tokens.unwrap_or(Some(0)),
             cost: cost.unwrap_or(Some(0.0)),
             seconds: seconds.unwrap_or(Some(0.0)),
+            on_reached: on_reached.unwrap_or(OnReached::Pause),
+            max_wait_seconds: max_wait.unwrap_or_default(),
         };
         for fault in check_budget(&considered) {
             let key = fault.pointer.trim_start_matches('/');
@@ -57,6 +65,8 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
         tokens: tokens?,
         cost: cost?,
         seconds: seconds?,
+        on_reached: on_reached?,
+        max_wait_seconds: max_wait?,
     };
     Ok(Budget::of(name?, &spec))
 }

@@ -50,7 +50,10 @@ pub(crate) fn request(
     let primary = |id, label| button(id, label, InteractionActionStyle::Primary);
     let actions = match kind {
         InteractionKind::Confirmation => vec![primary(YES, "Yes"), decline("No")],
-        InteractionKind::Form => vec![primary(SUBMIT, "Submit"), decline("Decline")],
+        // Only the gateway asks about budgets.
+        InteractionKind::Form | InteractionKind::Budget => {
+            vec![primary(SUBMIT, "Submit"), decline("Decline")]
+        }
         InteractionKind::Choice => {
             let choices = choices(&execute.input);
             if choices.is_empty() && fields.is_empty() {
