@@ -157,6 +157,8 @@ mod packaging;
 mod payload_limits;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
+#[path = "e2e/pauses.rs"]
+mod pauses;
 #[path = "e2e/planner.rs"]
 mod planner;
 #[path = "e2e/policies.rs"]

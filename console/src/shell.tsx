@@ -9,6 +9,7 @@ import { useText } from "./i18n";
 import { Boundary } from "./ui/boundary";
 import { KeyHelp, useKeys } from "./ui/keys";
 import { LanguageChoice } from "./ui/language";
+import { PauseBanner } from "./ui/pause-banner";
 
 export function Shell() {
   const t = useText();
@@ -46,6 +47,7 @@ export function Shell() {
           {t("signOut")}
         </button>
       </header>
+      <PauseBanner />
       <Boundary>
         <Outlet />
       </Boundary>

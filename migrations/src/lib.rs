@@ -13,6 +13,7 @@ mod m20261129_000004_usage_by_day;
 mod m20261129_000005_run_checkpoints;
 mod m20261129_000006_tool_call_tickets;
 mod m20261129_000008_budgets;
+mod m20261129_000007_pauses_and_jobs;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -28,6 +29,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000005_run_checkpoints::Migration),
             Box::new(m20261129_000006_tool_call_tickets::Migration),
             Box::new(m20261129_000008_budgets::Migration),
+            Box::new(m20261129_000007_pauses_and_jobs::Migration),
         ]
     }
 }

@@ -28,6 +28,7 @@ enum ResourceKind {
     Run,
     Event,
     Agent,
+    Workspace,
     Endpoint,
     Key,
     /// Document of a knowledge base that both workspaces have.
@@ -72,6 +73,13 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_budget", ResourceKind::Budget, 0),
     ("put_budget", ResourceKind::Own, 0),
     ("delete_budget", ResourceKind::Budget, 0),
+    ("list_pauses", ResourceKind::Own, 0),
+    ("pause_agent", ResourceKind::Agent, 0),
+    ("resume_agent", ResourceKind::Agent, 0),
+    ("pause_workspace", ResourceKind::Workspace, 0),
+    ("resume_workspace", ResourceKind::Workspace, 0),
+    ("pause_all", ResourceKind::Installation, 0),
+    ("resume_all", ResourceKind::Installation, 0),
     ("cancel_run", ResourceKind::Run, 0),
     ("retry_run", ResourceKind::Run, 0),
     ("link_run_stream", ResourceKind::Run, 0),
@@ -189,6 +197,9 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("runner_json", ResourceKind::Installation, 0),
 ];
 
+/// Operations of role `admin` that are open to role `owner`, too.
+const OWNERS_TOO: [&str; 3] = ["list_pauses", "pause_workspace", "resume_workspace"];
+
 fn row(id: &str) -> (ResourceKind, u16) {
     let found = ROWS.iter().find(|(row, ..)| *row == id);
     let (_, about, bare) = found.unwrap_or_else(|| panic!("{id} has no row in this file"));
@@ -303,6 +314,8 @@ pub fn request(
     let body = match operation.id.as_str() {
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
+        "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
+        "resume_agent" | "resume_workspace" => json!({}),
         // Invalid on purpose: its effect is not under test.
         "post_event"
         | "stream_event"
@@ -311,6 +324,8 @@ pub fn request(
         | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
+        | "pause_all"
+        | "resume_all"
         | "create_api_key"
         | "put_budget" => {
             json!({"unknown": 1})
@@ -372,6 +387,7 @@ pub fn absent_ids() -> ResourceIds {
         "run_id",
         "event_id",
         "agent_id",
+        "workspace_id",
         "endpoint_id",
         "api_key_id",
         "artifact_id",
@@ -446,6 +462,7 @@ impl Tenant {
             ("run_id", run_id),
             ("event_id", "m-1".to_owned()),
             ("agent_id", text(&agent["id"])),
+            ("workspace_id", workspace.to_owned()),
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("artifact_id", artifact),
@@ -669,6 +686,9 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
             Face::Owner => assert!(opens(owners) && owners != 403, "{id} {owners}"),
             // A key of any role reads itself.
             Face::Client if id == "get_own_key" => assert_eq!(owners, 200),
+            Face::Admin if OWNERS_TOO.contains(&id.as_str()) => {
+                assert!(opens(owners) && owners != 403, "{id} {owners}");
+            }
             Face::Client | Face::Admin => assert_eq!(owners, 403, "{id}"),
             Face::Host | Face::Link => assert_eq!(owners, 401, "{id}"),
             Face::Open => assert_eq!(owners, 200, "{id}"),

@@ -50,6 +50,10 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("reindex_knowledge_base", Others),
     ("put_budget", Others),
     ("delete_budget", Others),
+    ("pause_agent", Others),
+    ("resume_agent", Others),
+    ("pause_workspace", Others),
+    ("resume_workspace", Others),
 ];
 
 async fn key_of(stage: &OwnStage, role: &str) -> Client {

@@ -149,6 +149,17 @@ export function openQuestionsQuery() {
   return interactionsQuery({ status: "open", order: "expiry" });
 }
 
+/** Pauses by operators. */
+export function pausesQuery() {
+  return queryOptions({
+    queryKey: ["pauses"],
+    queryFn: ({ signal }) => dataOf(api.GET("/v1/pauses", { signal })),
+    refetchInterval: PAGES_MS,
+    // A gateway of an older version lacks the route.
+    retry: false,
+  });
+}
+
 export function agentsQuery() {
   return queryOptions({
     queryKey: ["agents", "page"],

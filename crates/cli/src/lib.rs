@@ -20,6 +20,7 @@ mod interactions;
 mod kb;
 mod lifetime;
 mod parse_toml;
+mod pauses;
 mod runs;
 mod send;
 mod table;
@@ -57,6 +58,12 @@ pub enum ClientCommand {
     Endpoints(endpoints::EndpointsCommand),
     /// List the budgets and what is left of them, set and reset them.
     Budgets(budgets::BudgetsArguments),
+    /// Pause the runs of an agent, of a workspace or of all workspaces.
+    Pause(pauses::PauseArguments),
+    /// End a pause. Held runs are dispatched at a rate.
+    Resume(pauses::ResumeArguments),
+    /// List the pauses and the number of runs that wait.
+    Pauses(pauses::PausesArguments),
     /// Explain which agent would get an event, and what its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
@@ -88,6 +95,9 @@ impl ClientCommand {
             Self::Agents(command) => agents::agents(command, format).await,
             Self::Endpoints(command) => endpoints::endpoints(command, format).await,
             Self::Budgets(arguments) => Box::pin(budgets::budgets(arguments, format)).await,
+            Self::Pause(arguments) => pauses::pause(arguments, format).await,
+            Self::Resume(arguments) => pauses::resume(arguments, format).await,
+            Self::Pauses(arguments) => pauses::pauses(arguments, format).await,
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,
             #[cfg(feature = "graph")]

@@ -1,4 +1,4 @@
-//! The admin API. It needs role `admin`; workspaces need role `owner`.
+//! The admin API. It needs role `admin`; workspaces and the pause of all need role `owner`.
 
 pub(super) mod agent_skills;
 pub(super) mod agents;
@@ -11,5 +11,6 @@ pub(super) mod health;
 pub(super) mod knowledge;
 pub(super) mod mcp_servers;
 pub(super) mod model_providers;
+pub(super) mod pauses;
 pub(super) mod runners;
 pub(super) mod workspaces;

@@ -114,6 +114,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::workspaces::create_workspace,
             admin::workspaces::list_workspaces
         ))
+        .merge(pause_routes())
         .routes(routes!(admin::budgets::list_budgets))
         .routes(routes!(
             admin::budgets::get_budget,
@@ -127,6 +128,17 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
         .merge(knowledge_routes())
+}
+
+fn pause_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(admin::pauses::list_pauses))
+        .routes(routes!(admin::pauses::pause_agent))
+        .routes(routes!(admin::pauses::resume_agent))
+        .routes(routes!(admin::pauses::pause_workspace))
+        .routes(routes!(admin::pauses::resume_workspace))
+        .routes(routes!(admin::pauses::pause_all))
+        .routes(routes!(admin::pauses::resume_all))
 }
 
 fn knowledge_routes() -> OpenApiRouter<ApiState> {

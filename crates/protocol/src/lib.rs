@@ -28,6 +28,7 @@ pub mod host_api;
 pub mod knowledge;
 pub mod lists;
 pub mod model;
+pub mod pause;
 pub mod principal;
 pub mod raw;
 pub mod run;

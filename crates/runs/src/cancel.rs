@@ -66,6 +66,10 @@ impl Cancellation {
             }
         }
         child_cancellation::cancel_children(&self.deps, id).await;
+        if run.status == RunStatus::Created && self.deps.pauses.covers(run) {
+            // No process drives a held run, so its task here ends it.
+            self.executor.spawn(id, workspace.clone(), None);
+        }
         // The run may have started since.
         self.deps
             .send_cancel(id, run.cancel_requested_at.unwrap_or(now));

@@ -68,7 +68,7 @@ impl Decider {
             check_capacity(&facts.capacities, draft.row.endpoint_id)?;
         }
         match admission {
-            Admission::Start => Ok(start(input, facts, draft)),
+            Admission::Start => Ok(start(input, facts, winner, draft)),
             Admission::Queue => Ok(queue(input, draft, Vec::new())),
             Admission::Interrupt(cancelled) => Ok(queue(input, draft, cancelled)),
             Admission::Absorb(active) => {
@@ -83,10 +83,11 @@ impl Decider {
     }
 }
 
-/// Stores the event with its run, which starts now.
+/// Stores the event with its run, which starts now, or at the end of a pause.
 fn start(
     input: &DecisionInput,
     facts: &DecisionFacts,
+    winner: &Candidate,
     draft: RunDraft,
 ) -> EventDecision<DecisionEffects> {
     let answer = accepted(input, draft.row.id, RunStatus::Created, None);
@@ -98,10 +99,12 @@ fn start(
             message: input.message.clone(),
             answer: canonical_json(&answer),
         },
-        context_scopes: context_scopes(&inputs),
+        // Without scopes the commit dispatches no run.
+        context_scopes: context_scopes(&inputs).filter(|_| !winner.is_paused),
         effects: DecisionEffects {
             answer: Some(answer),
             run: Some(inputs),
+            is_held: winner.is_paused,
             ..DecisionEffects::default()
         },
     }

@@ -27,6 +27,7 @@ use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::Notifier;
 use crate::parts::RunParts;
+use crate::pauses::PauseBoard;
 use crate::rate::EventRates;
 use blob_store::ArtifactStore;
 use clock::Clock;
@@ -63,6 +64,7 @@ pub(crate) struct RunDeps {
     pub(super) calls: CallLimits,
     pub(super) rates: EventRates,
     pub(super) endpoint_cache: EndpointCache,
+    pub(super) pauses: PauseBoard,
 }
 
 impl RunDeps {
@@ -81,6 +83,7 @@ impl RunDeps {
             },
             calls: CallLimits::default(),
             rates: EventRates::new(parts.limits.workspace_events),
+            pauses: PauseBoard::default(),
             endpoint_cache: EndpointCache::new(Arc::clone(&parts.master_key)),
             store: parts.store,
             bus: parts.bus,

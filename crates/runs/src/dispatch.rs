@@ -15,7 +15,7 @@ use futures_util::FutureExt as _;
 use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::request::{HostAccess, ResumeRequest};
 use serde_json::value::RawValue;
-use store::{CheckSoon, Dispatch, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
+use store::{CheckSoon, Dispatch, DispatchPurpose, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
 use tokio::time::Instant;
 
 use crate::bus::Notification;
@@ -36,7 +36,7 @@ pub(super) enum DispatchOutcome {
     Failed(Box<Run>, Failure, Option<Rejection>),
     /// The connection to a resumable runner broke before it answered.
     Disconnected(Box<Run>),
-    /// Another process owns the run, or it has ended.
+    /// Another process owns the run, it has ended, or a pause holds it.
     Lost,
     /// The gateway stops, and another one can resume the run.
     Released(Box<Run>),
@@ -226,6 +226,7 @@ impl Dispatcher {
             context: Arc::clone(&prepared.context),
             shared: prepared.shared.clone(),
             deadline_at: run.deadline_at,
+            purpose: DispatchPurpose::Call,
             at: self.deps.clock.now_ms(),
         });
         // A claim whose answer was lost must be found again: no other process would post the run.

@@ -9,7 +9,7 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{
-    Appended, Dispatch, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, StoreError,
+    Appended, Dispatch, DispatchPurpose, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, StoreError,
     failpoint,
 };
 
@@ -220,6 +220,7 @@ impl Finisher {
             context: RawValue::NULL.to_owned().into(),
             shared: SharedParts::default(),
             deadline_at: run.deadline_at,
+            purpose: DispatchPurpose::End,
             at: self.deps.clock.now_ms(),
             run,
         };

@@ -303,7 +303,7 @@ impl Intake {
             if let Some(run) = effects.answer.as_ref().and_then(|answer| answer.run_id) {
                 deps.notifier.notify_changed(run);
             }
-            if let Some(run) = effects.answer.as_ref().and_then(created_run) {
+            if let Some(run) = run_to_start(&effects) {
                 let inputs = effects.run.take().filter(|inputs| inputs.run.id == run);
                 executor.spawn(run, workspace, inputs);
             }
@@ -352,8 +352,9 @@ fn accepted(ingested: Ingested, effects: DecisionEffects) -> Result<AcceptedEven
     Ok(AcceptedEvent { answer, replayed })
 }
 
-/// The run of an answer, if the run was created to start at once.
-fn created_run(answer: &EventAccepted) -> Option<RunId> {
+/// The run of a decision, if it was created to start at once.
+fn run_to_start(effects: &DecisionEffects) -> Option<RunId> {
+    let answer = effects.answer.as_ref().filter(|_| !effects.is_held)?;
     let is_created = answer.status == Some(RunStatus::Created);
     answer.run_id.filter(|_| is_created)
 }

@@ -19,6 +19,7 @@ pub mod grant;
 pub mod intake;
 pub mod interactions;
 pub mod key_uses;
+pub mod pauses;
 pub mod preview;
 pub mod rate;
 pub mod watch;

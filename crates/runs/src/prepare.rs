@@ -37,7 +37,8 @@ pub(super) struct Preparer {
 }
 
 impl Preparer {
-    /// Prepares a created run. Without `inputs` it reads them. `None`: the run does not exist or was dispatched.
+    /// Prepares a created run. Without `inputs` it reads them. `None`: the run does not exist, was dispatched, or a
+    /// pause holds it.
     pub(super) async fn prepare(
         &self,
         workspace: &WorkspaceId,
@@ -163,7 +164,7 @@ impl Preparer {
         Ok((endpoint, address.delta_mode))
     }
 
-    /// Reads a created run. `None`: it does not exist, or has another status.
+    /// Reads a created run. `None`: it does not exist, has another status, or a pause holds it.
     async fn read_created(
         &self,
         workspace: &WorkspaceId,
@@ -172,7 +173,8 @@ impl Preparer {
         let Some(run) = self.deps.find_run(workspace, id).await? else {
             return Ok(None);
         };
-        if run.status != RunStatus::Created {
+        // The dispatch would refuse a held run; here it costs no context.
+        if run.status != RunStatus::Created || self.deps.pauses.holds(&run) {
             return Ok(None);
         }
         let agent = self

@@ -50,6 +50,7 @@ impl RunRecovery {
             // Other replicas dispatch their own runs.
             Backend::Postgres => (LeaseFilter::Expired, Some(CREATED_TIMEOUT)),
         };
+        self.deps.pauses.refresh(&self.deps.store).await?;
         self.end_orphans(leases).await?;
         self.release_reservations().await?;
         self.dispatch_created(age).await
@@ -127,7 +128,7 @@ impl RunRecovery {
         Ok(())
     }
 
-    /// Ends runs that have been queued for too long.
+    /// Ends runs that have been queued or held for too long.
     async fn end_overdue(&self) -> Result<(), StoreError> {
         for run in self
             .deps
@@ -136,7 +137,10 @@ impl RunRecovery {
             .overdue_runs(MAX_QUEUE_TIME, BATCH)
             .await?
         {
-            let message = "the run waited an hour for others of its conversation";
+            let message = match run.status {
+                RunStatus::Queued => "the run waited an hour for others of its conversation",
+                _ => "the run waited an hour for the end of a pause",
+            };
             let failure = Failure::new(FailureCode::DeadlineExceeded, message);
             self.end_waiting(&run, failure).await?;
         }
@@ -147,7 +151,8 @@ impl RunRecovery {
     async fn end_waiting(&self, run: &Run, failure: Failure) -> Result<(), StoreError> {
         let now = self.deps.find_run(&run.workspace, run.id).await?;
         // The query is old: ends of earlier runs may have released this one.
-        if let Some(now) = now.filter(|now| now.status == RunStatus::Queued)
+        let is_waiting = |now: &Run| now.status == RunStatus::Queued || self.deps.pauses.holds(now);
+        if let Some(now) = now.filter(is_waiting)
             && self.executor.end_waiting(now, failure).await
         {
             metrics::swept(RecoveryReason::Overdue);

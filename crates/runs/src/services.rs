@@ -29,6 +29,7 @@ use crate::interrupts::Interrupts;
 use crate::key_uses::KeyUses;
 use crate::lease_renewal::LeaseRenewal;
 use crate::notifier::PeerNotifications;
+use crate::pauses::Pauses;
 use crate::prepare::Preparer;
 use crate::preview::EventPreviews;
 use crate::recovery::RunRecovery;
@@ -63,6 +64,7 @@ pub struct Services {
     pub upkeep: Upkeep,
     pub key_uses: KeyUses,
     pub gauges: Gauges,
+    pub pauses: Pauses,
 }
 
 impl Services {
@@ -139,6 +141,12 @@ impl Services {
                 deps: shared(),
                 counts: Arc::default(),
                 cancellation: Arc::clone(&cancellation),
+            },
+            pauses: Pauses {
+                deps: shared(),
+                executor: Arc::clone(&executor),
+                cancellation: Arc::clone(&cancellation),
+                aborts: aborts.clone(),
             },
             recovery: RunRecovery {
                 deps: shared(),

@@ -71,6 +71,7 @@ mod leases;
 mod ledger;
 mod new_run;
 mod overview;
+mod pauses;
 mod preview;
 mod promotion;
 mod release;
@@ -143,7 +144,7 @@ pub use model::append::{
     SteeredEvent, TranscriptWrite,
 };
 pub use model::audit::{AuditEntry, AuditOutcome, TicketEffect};
-pub use model::dispatch::{Dispatch, Dispatched};
+pub use model::dispatch::{Dispatch, DispatchPurpose, Dispatched};
 pub use model::ingest::{
     AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, DecideEvent, DecisionFacts,
     EventDecision, Ingest, IngestOutcome, IngestPlan, Ingested, ParentAttempt, Unanswerable,
@@ -154,13 +155,17 @@ pub use model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
 pub use part_text::{SharedParts, StoredText};
+pub use pauses::{
+    MAX_PAUSES, PauseRecord, PauseScope, RunInScope, ReleaseHeld, ReleasedRuns, ResumePause,
+    SetPause,
+};
 pub use probe::DatabaseCondition;
 pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
     EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
-    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
-    UsageRepository,
+    LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
+    StateRepository, UsageRepository,
 };
 pub use retry::{Retried, RetryOutcome, RetryRun};
 pub use runners::FoundRunner;

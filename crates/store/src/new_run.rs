@@ -36,7 +36,9 @@ pub(crate) struct RunEvent<'a> {
 static ENABLED: LazyLock<String> = LazyLock::new(|| {
     let agent = columns::<agents::Entity>("a");
     format!(
-        "SELECT {agent}, EXISTS (SELECT 1 FROM agent_skills s WHERE s.agent_id = a.id) AS has_skills \
+        "SELECT {agent}, EXISTS (SELECT 1 FROM agent_skills s WHERE s.agent_id = a.id) AS has_skills, \
+         EXISTS (SELECT 1 FROM pauses p WHERE p.scope IN \
+         ('all', 'workspace:' || a.workspace_id, 'agent:' || a.id)) AS is_paused \
          FROM agents a WHERE a.workspace_id = $1 AND a.enabled"
     )
 });
@@ -67,7 +69,11 @@ pub(crate) async fn candidates(
     } else {
         Vec::new()
     };
-    Ok(with_runners(agents, skills, &runners))
+    let mut candidates = with_runners(agents, skills, &runners);
+    for (candidate, row) in candidates.iter_mut().zip(&enabled) {
+        candidate.is_paused = row.flag("is_paused")?;
+    }
+    Ok(candidates)
 }
 
 /// The same, read once in a transaction.
@@ -113,7 +119,7 @@ pub(crate) async fn bound_runners(
     bound.collect()
 }
 
-/// Agents with their runners, each with its own skills from `skills`.
+/// Agents with their runners, each with its own skills from `skills`. None is paused.
 pub(crate) fn with_runners(
     agents: Vec<AgentRecord>,
     skills: Vec<(AgentId, SkillResource)>,
@@ -130,6 +136,7 @@ pub(crate) fn with_runners(
             endpoint: bound.and_then(|one| one.endpoint.clone()),
             runner: bound.map(|one| one.runner.clone()),
             skills: skills_of.remove(&agent.id).unwrap_or_default(),
+            is_paused: false,
             agent,
         }
     });

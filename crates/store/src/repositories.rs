@@ -56,6 +56,12 @@ pub struct KnowledgeRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
+/// Pauses by operators.
+#[derive(Clone, Copy)]
+pub struct PauseRepository<'s> {
+    pub(crate) db: &'s StoreEngine,
+}
+
 /// Runs: reads, dispatch attempts, cancel requests, and the ledger.
 #[derive(Clone, Copy)]
 pub struct RunRepository<'s> {

@@ -23,6 +23,7 @@ use crate::database_clock::ago;
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::page::{ListPage, PageBound, PageOf, ReadBudget};
+use crate::pauses::held;
 use crate::repositories::RunRepository;
 use filter::ResolvedFilter;
 use lookup::RunSearch;
@@ -166,7 +167,8 @@ impl RunRepository<'_> {
         Ok(u64::try_from(n).ok().filter(|n| *n <= MAX_COUNTED))
     }
 
-    /// Runs that wait for dispatch, created at least `age` ago, oldest first; all for `None`.
+    /// Runs that wait for dispatch, created at least `age` ago, oldest first; all for `None`. Without the runs that a
+    /// pause holds.
     pub async fn created_runs(
         self,
         age: Option<Duration>,
@@ -179,6 +181,12 @@ impl RunRepository<'_> {
             .filter(runs::Column::FinishedAt.is_null())
             .filter(runs::Column::Status.eq(RunStatus::Created.as_str()))
             .filter(Condition::all().add_option(is_old))
+            .filter(
+                // A cancelled run must end, also in a pause.
+                Condition::any()
+                    .add(runs::Column::CancelRequestedAt.is_not_null())
+                    .add(Expr::cust(held()).not()),
+            )
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)
             .all(&self.db.readers)
@@ -186,17 +194,25 @@ impl RunRepository<'_> {
         Ok(readable(models))
     }
 
-    /// Queued runs created more than `patience` ago, by the database clock.
+    /// Queued and held runs created more than `patience` ago, by the database clock.
     pub async fn overdue_runs(
         self,
         patience: Duration,
         limit: u64,
     ) -> Result<Vec<Run>, StoreError> {
         let backend = self.db.readers.get_database_backend();
-        let created = Expr::col(runs::Column::CreatedAt);
+        let (created, status) = (Expr::col(runs::Column::CreatedAt), runs::Column::Status);
         let models = runs::Entity::find()
             .filter(runs::Column::FinishedAt.is_null())
-            .filter(runs::Column::Status.eq(RunStatus::Queued.as_str()))
+            .filter(
+                Condition::any()
+                    .add(status.eq(RunStatus::Queued.as_str()))
+                    .add(
+                        Condition::all()
+                            .add(status.eq(RunStatus::Created.as_str()))
+                            .add(Expr::cust(held())),
+                    ),
+            )
             .filter(created.lt(ago(backend, patience)))
             .order_by_asc(runs::Column::CreatedAt)
             .limit(limit)

@@ -11,8 +11,8 @@ use crate::probe::{DatabaseCondition, DatabaseProbes};
 use crate::repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
     EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
-    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
-    UsageRepository,
+    LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
+    StateRepository, UsageRepository,
 };
 
 /// The tables of one gateway. Cheap to clone.
@@ -134,6 +134,11 @@ impl Store {
     /// Knowledge bases: documents, chunks and vectors.
     pub fn knowledge(&self) -> KnowledgeRepository<'_> {
         KnowledgeRepository { db: &self.db }
+    }
+
+    /// Pauses by operators.
+    pub fn pauses(&self) -> PauseRepository<'_> {
+        PauseRepository { db: &self.db }
     }
 
     /// Runs: reads, dispatch attempts, cancel requests, and the ledger.

@@ -14,6 +14,7 @@ mod foreign;
 mod interleavings;
 mod keys;
 mod knowledge;
+mod pauses;
 mod plans;
 mod schema;
 mod search;

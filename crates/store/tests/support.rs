@@ -16,7 +16,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
     Append, Appended, AuditEntry, CancelCause, ConversationsOf, DecideEvent, DecisionFacts,
-    Dispatch, Dispatched, DocumentParts, EndpointRecord, EventDecision, FirstAttempt, FoundRunner,
+    Dispatch, DispatchPurpose, Dispatched, DocumentParts, EndpointRecord, EventDecision, FirstAttempt, FoundRunner,
     Ingest, IngestPlan, Ingested, NewRun, Promotion, RunEnd, RunFilter, RunWindow, SaveDiscovery,
     SaveEndpoint, ScopeState, SharedParts, StateAccess, StateChange, Store, StoreError,
     UserMessage,
@@ -646,6 +646,7 @@ pub(crate) fn dispatch(run: &Run) -> Dispatch {
         context: serde_json::value::RawValue::NULL.to_owned().into(),
         shared: SharedParts::default(),
         deadline_at: run.deadline_at,
+        purpose: DispatchPurpose::Call,
         at: 2_000,
     }
 }

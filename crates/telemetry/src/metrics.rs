@@ -55,6 +55,7 @@ const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
 const LIVE_RUNS: &str = "runnel_live_runs";
 const RUNS: &str = "runnel_runs";
 const READY: &str = "runnel_ready";
+const PAUSES: &str = "runnel_pauses";
 const QUEUED_WRITES: &str = "runnel_writer_queue_items";
 const COMMIT_SECONDS: &str = "runnel_commit_seconds";
 const COMMIT_ITEMS: &str = "runnel_commit_items";
@@ -327,6 +328,11 @@ pub fn set_not_ready() {
 /// Number of unfinished runs in the database, by status. Equal on all replicas.
 pub fn set_runs(status: &'static str, count: u32) {
     gauge!(RUNS, "status" => status).set(f64::from(count));
+}
+
+/// Number of pauses by operators, by mode. Equal on all replicas.
+pub fn set_pauses(mode: &'static str, count: u32) {
+    gauge!(PAUSES, "mode" => mode).set(f64::from(count));
 }
 
 /// The endpoint's name, or `other` beyond the limit.

@@ -105,7 +105,7 @@ impl AcceptedCredential {
 
 impl RunAccess {
     /// Fails if the run has ended, was cancelled or has a newer attempt.
-    async fn check(&self, state: &ApiState) -> ApiResult<()> {
+    pub(crate) async fn check(&self, state: &ApiState) -> ApiResult<()> {
         let over = match state.runs.aborts.local_state(&self.grant) {
             LocalRunState::Lives => None,
             LocalRunState::Over(over) => Some(over),

@@ -225,6 +225,9 @@ impl App {
             runs.recovery.keep_sweeps().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.pauses.keep_pauses().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.notifications.keep_notifying().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {

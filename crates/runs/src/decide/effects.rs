@@ -17,6 +17,8 @@ pub(crate) struct DecisionEffects {
     pub(crate) cancelled: Vec<RunId>,
     /// Run that starts as soon as the event is committed.
     pub(crate) run: Option<Box<RunInputs>>,
+    /// A pause holds the run: its resume dispatches it.
+    pub(crate) is_held: bool,
 }
 
 impl DecisionEffects {

@@ -84,7 +84,7 @@ impl RunExecutor {
                 return drop(Box::pin(ended).await);
             }
             Ok(DispatchOutcome::Lost | DispatchOutcome::Released(_)) => {
-                tracing::warn!(run.id = %id, "another replica executes run {id}");
+                tracing::warn!(run.id = %id, "another replica executes run {id}, or a pause holds it");
                 return;
             }
             Err(error) => {

@@ -11,7 +11,7 @@ use protocol::run::RunStatus;
 use store::{Retried, RetryOutcome, RetryRun, StoreError};
 use uuid::Uuid;
 
-use super::{EventSender, Intake, IntakeError, created_run};
+use super::{EventSender, Intake, IntakeError, run_to_start};
 use crate::decide::{DecisionEffects, DecisionInput, PendingDecision};
 
 /// The run of a retry.
@@ -153,7 +153,7 @@ impl Intake {
                 for run in std::mem::take(&mut effects.cancelled) {
                     deps.send_cancel(run, at);
                 }
-                if let Some(run) = effects.answer.as_ref().and_then(created_run) {
+                if let Some(run) = run_to_start(&effects) {
                     executor.spawn(run, workspace, None);
                 }
             }

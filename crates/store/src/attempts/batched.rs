@@ -7,8 +7,9 @@ use sea_orm::Value;
 
 use crate::database_clock::{lease_end_sql, millis};
 use crate::error::StoreError;
-use crate::model::dispatch::{AttemptOutcome, Dispatch, Dispatched};
+use crate::model::dispatch::{AttemptOutcome, Dispatch, DispatchPurpose, Dispatched};
 use crate::part_text::StoredText;
+use crate::pauses::held;
 use crate::shared_parts::{NamedParts, StoredParts};
 use crate::sql::{Sql, executed, inserted, returned, text};
 use crate::tx_cache::TxCache;
@@ -30,10 +31,13 @@ pub(crate) async fn dispatch_all(
             millis(dispatch.lease).into(),
             begins.then_some(dispatch.at).into(),
             begins.then_some(dispatch.deadline_at).into(),
+            i64::from(dispatch.purpose == DispatchPurpose::Call).into(),
         ]
     });
     // The epoch rules out another owner, the status a run that ended or was dispatched meanwhile.
     let lease_end = lease_end_sql(tx.backend(), "?6");
+    // A cancelled run must end, also in a pause.
+    let held = held();
     let update = format!(
         "UPDATE runs SET status = 'running', attempt = ?4, lease_owner = ?5, \
              lease_epoch = ?2 + 1, lease_expires_at = {lease_end}, \
@@ -41,6 +45,7 @@ pub(crate) async fn dispatch_all(
              deadline_at = COALESCE(?8, runs.deadline_at) FROM rows \
              WHERE runs.id = ?1 AND runs.lease_epoch = ?2 \
              AND runs.status = ?3 \
+             AND (runs.status <> 'created' OR runs.cancel_requested_at IS NOT NULL OR ?9 = 0 OR NOT {held}) \
              RETURNING runs.id, runs.cancel_requested_at, runs.status_reason"
     );
     let moving = returned(tx, rows.collect(), &update);

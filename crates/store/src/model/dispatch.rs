@@ -25,7 +25,17 @@ pub struct Dispatch {
     pub shared: SharedParts,
     /// Deadline of the run; its time starts with the first attempt.
     pub deadline_at: i64,
+    pub purpose: DispatchPurpose,
     pub at: i64,
+}
+
+/// Purpose of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DispatchPurpose {
+    /// The runner is called. A pause holds the first attempt.
+    Call,
+    /// The owner ends the run without its runner.
+    End,
 }
 
 /// Result of a dispatch.
@@ -33,7 +43,7 @@ pub struct Dispatch {
 pub enum Dispatched {
     /// The caller owns the run, under its new epoch.
     Owned(Box<Run>),
-    /// The run has another owner, or has ended.
+    /// The run has another owner, has ended, or a pause holds it.
     Lost,
 }
 

@@ -68,4 +68,6 @@ pub struct Candidate {
     pub endpoint: Option<Arc<EndpointAddress>>,
     /// Skills registered by its runs, by name.
     pub skills: Vec<SkillResource>,
+    /// A pause holds its new runs.
+    pub is_paused: bool,
 }

@@ -61,6 +61,8 @@ metrics!(
         "Always 1; the label is the running version";
     Gauge super::RUNS, ["status"],
         "Unfinished runs in the database, at most 10000 per status; equal on all replicas";
+    Gauge super::PAUSES, ["mode"],
+        "Pauses by operators: hold, freeze, stop or resuming; equal on all replicas";
     Gauge super::LIVE_RUNS, [],
         "Runs that this replica drives";
     Gauge super::OPEN_STREAMS, [],

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use axum::extract::FromRequestParts;
+use axum::extract::{FromRequestParts, MatchedPath};
 use http::request::Parts;
 use protocol::id::RunId;
 
@@ -18,6 +18,7 @@ use crate::state::ApiState;
 use keys::token::TokenFault;
 use runs::call_limits::CallKind;
 use runs::grant::Grant;
+use runs::pauses::PauseWait;
 
 impl FromRequestParts<ApiState> for RunCaller {
     type Rejection = ApiError;
@@ -64,6 +65,20 @@ pub async fn run_of_token(
     Ok(caller)
 }
 
+/// Routes that a frozen run may use: without them its runner would lose the run.
+const OPEN_WHILE_FROZEN: [&str; 4] = [
+    "/host/v1/run/cancel",
+    "/host/v1/run/heartbeat",
+    "/host/v1/run/results",
+    "/host/v1/token",
+];
+
+/// A new route is delayed until it is listed above.
+fn is_delayed_by_freeze(parts: &Parts) -> bool {
+    let route = parts.extensions.get::<MatchedPath>();
+    !OPEN_WHILE_FROZEN.contains(&route.map_or("", MatchedPath::as_str))
+}
+
 async fn run_of(
     parts: &mut Parts,
     token: Result<String, ApiError>,
@@ -103,6 +118,11 @@ async fn run_of(
         grant: Arc::clone(&grant),
         after_cancel,
     };
+    if is_delayed_by_freeze(parts)
+        && state.runs.pauses.delay_call(&access.grant).await? == PauseWait::Over
+    {
+        access.check(state).await?;
+    }
     AcceptedCredential::note(parts, CallerCredential::Run(access.clone()));
     let caller = RunCaller {
         grant,

@@ -2,6 +2,7 @@
 
 use egress::limiter::LimitSpec;
 use http::StatusCode;
+use runs::pauses::CallsPaused;
 use serde_json::json;
 
 use super::api_error::ApiError;
@@ -22,6 +23,14 @@ impl From<LimitSpec> for ApiError {
     fn from(LimitSpec { refusal, .. }: LimitSpec) -> Self {
         let message = refusal.message.to_owned();
         Self::rate_limited_by(refusal.reason, message, refusal.retry_after_seconds)
+    }
+}
+
+/// A pause of an operator delays host calls.
+impl From<CallsPaused> for ApiError {
+    fn from(_: CallsPaused) -> Self {
+        let message = "an operator has paused the calls of this run; send the call again after `Retry-After` seconds";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "paused", message).retryable_after(5)
     }
 }
 

@@ -16,6 +16,18 @@ pub(super) struct Health {
     /// `ok`, `stopping`, `database_unreachable` or `database_takes_no_writes` (for example, the disk is
     /// full, or PostgreSQL is a standby).
     status: &'static str,
+    /// Number of pauses by operators. Absent without one, and while not ready. A paused gateway accepts events.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pauses: Option<usize>,
+}
+
+impl Health {
+    fn of(status: &'static str) -> Self {
+        Self {
+            status,
+            pauses: None,
+        }
+    }
 }
 
 /// Checks that the process is alive.
@@ -24,7 +36,7 @@ pub(super) struct Health {
 #[utoipa::path(get, path = "/healthz", tag = "operation", responses(
     (status = 200, description = "The process is alive", body = Health)))]
 pub(super) async fn healthz() -> Json<Health> {
-    Json(Health { status: "ok" })
+    Json(Health::of("ok"))
 }
 
 /// Checks whether the gateway accepts new runs.
@@ -32,13 +44,17 @@ pub(super) async fn healthz() -> Json<Health> {
     (status = 200, description = "Ready", body = Health),
     (status = 503, description = "Shutting down, or the database does not respond or accepts no writes", body = Health)))]
 pub(super) async fn readyz(State(state): State<ApiState>) -> (StatusCode, Json<Health>) {
-    let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health { status }));
+    let unready = |status| (StatusCode::SERVICE_UNAVAILABLE, Json(Health::of(status)));
     // First: a draining gateway may still have a healthy database.
     if state.runs.stopping().is_cancelled() {
         return unready("stopping");
     }
     match state.runs.store().condition().await {
-        DatabaseCondition::Healthy => (StatusCode::OK, Json(Health { status: "ok" })),
+        DatabaseCondition::Healthy => {
+            let pauses = Some(state.runs.pauses.current().len()).filter(|count| *count > 0);
+            let status = "ok";
+            (StatusCode::OK, Json(Health { status, pauses }))
+        }
         DatabaseCondition::WritesFail => unready("database_takes_no_writes"),
         DatabaseCondition::Unreachable => unready("database_unreachable"),
     }

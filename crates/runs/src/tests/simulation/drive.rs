@@ -9,7 +9,10 @@ use domain::run::{Failure, FailureCode};
 use protocol::run::RunStatus;
 use runner_client::{ResultFormat, StartError};
 use serde_json::value::RawValue;
-use store::{Appended, Dispatch, Dispatched, LeaseFilter, Promotion, SharedParts, StoreError};
+use store::{
+    Appended, Dispatch, DispatchPurpose, Dispatched, LeaseFilter, Promotion, SharedParts,
+    StoreError,
+};
 
 use super::database::{Answer, Op};
 use super::driver::Driver;
@@ -183,6 +186,7 @@ impl Driver<'_> {
             context: RawValue::NULL.to_owned().into(),
             shared: SharedParts::default(),
             deadline_at: self.task.run.deadline_at,
+            purpose: DispatchPurpose::Call,
             at: self.epoch_ms(),
         }
     }

@@ -8,7 +8,10 @@ use clap::builder::StyledStr;
 
 /// Commands by what a person wants to do.
 pub(super) const GROUPS: [(&str, &[&str]); 4] = [
-    ("Run", &["dev", "serve", "send", "backup"]),
+    (
+        "Run",
+        &["dev", "serve", "send", "pause", "resume", "backup"],
+    ),
     (
         "Look",
         &[
@@ -16,6 +19,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "conversations",
             "interactions",
             "budgets",
+            "pauses",
             "explain",
             "health",
         ],
