@@ -123,6 +123,8 @@ mod interaction_waits;
 mod interactions;
 #[path = "e2e/isolation.rs"]
 mod isolation;
+#[path = "e2e/jobs.rs"]
+mod jobs;
 #[path = "e2e/key_expiry.rs"]
 mod key_expiry;
 #[path = "e2e/knowledge.rs"]

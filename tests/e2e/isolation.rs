@@ -27,6 +27,7 @@ enum ResourceKind {
     Own,
     Run,
     Event,
+    Job,
     Agent,
     Workspace,
     Endpoint,
@@ -82,6 +83,11 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("resume_all", ResourceKind::Installation, 0),
     ("cancel_run", ResourceKind::Run, 0),
     ("retry_run", ResourceKind::Run, 0),
+    ("cancel_runs", ResourceKind::Own, 0),
+    ("retry_runs", ResourceKind::Own, 0),
+    ("list_jobs", ResourceKind::Own, 0),
+    ("get_job", ResourceKind::Job, 0),
+    ("cancel_job", ResourceKind::Job, 0),
     ("link_run_stream", ResourceKind::Run, 0),
     ("stream_by_link", ResourceKind::Interaction, 0),
     ("get_conversation_history", ResourceKind::Conversation, 0),
@@ -316,6 +322,7 @@ pub fn request(
         "update_agent" => spec("renamed"),
         "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
         "resume_agent" | "resume_workspace" => json!({}),
+        "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
         // Invalid on purpose: its effect is not under test.
         "post_event"
         | "stream_event"
@@ -388,6 +395,7 @@ pub fn absent_ids() -> ResourceIds {
         "event_id",
         "agent_id",
         "workspace_id",
+        "job_id",
         "endpoint_id",
         "api_key_id",
         "artifact_id",
@@ -463,6 +471,7 @@ impl Tenant {
             ("event_id", "m-1".to_owned()),
             ("agent_id", text(&agent["id"])),
             ("workspace_id", workspace.to_owned()),
+            ("job_id", job_of(&admin).await),
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("artifact_id", artifact),
@@ -493,6 +502,13 @@ pub async fn ask(stage: &OwnStage, workspace: &str, run_id: &str, mark: &str) ->
     );
     rows(&stage.gateway.database_url(), &sql).await;
     id
+}
+
+/// Id of a job that changes no run.
+async fn job_of(admin: &Client) -> String {
+    let none = "/v1/runs/cancel?status_reason=none";
+    let job = admin.create(none, &json!({"expect": 0})).await.expect(202);
+    job.body["id"].as_str().unwrap().to_owned()
 }
 
 /// Inserts a skill of a run, as the gateway writes it.

@@ -60,6 +60,11 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("get_conversation_history", 403, 403),
     ("search_conversation_history", 403, 403),
     ("upload_artifact", 403, 403),
+    ("cancel_runs", 403, 403),
+    ("retry_runs", 403, 403),
+    ("list_jobs", 403, 403),
+    ("get_job", 403, 403),
+    ("cancel_job", 403, 403),
 ];
 
 fn event(event_id: &str, event_type: &str) -> Value {

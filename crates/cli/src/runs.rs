@@ -1,25 +1,26 @@
 //! `runnel runs`: runs of a gateway, over HTTP.
 
+mod bulk;
 mod details; // lists of `runs show`
+mod filter;
 
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anstyle::Style;
 use anyhow::Context as _;
 use clap::Subcommand;
-use clock::Clock;
 use http::Method;
 use serde_json::{Value, json};
 
 use crate::facts::{age, elements, moment, principal, print_facts, text, took};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{RUNS, find_id, tail};
-use crate::lifetime::parse_lifetime;
 use crate::output::{self, OutputFormat};
+use crate::send;
 use crate::table::{TableRow, one_line, print_table};
-use crate::{agents, send};
+use bulk::BulkArguments;
 use details::DetailArguments;
+use filter::{FILTERS, MatchArguments};
 
 /// Finish reason of a run whose graph has failed actions.
 pub const ACTIONS_FAILED: &str = "actions_failed";
@@ -35,17 +36,8 @@ const INPUT_CHARACTERS: usize = 100;
 pub enum RunsCommand {
     /// List the newest runs.
     List {
-        /// Only runs with this status, such as running or failed. May be repeated.
-        #[arg(long, value_name = "STATUS")]
-        status: Vec<String>,
-        /// Only runs of this agent: its name, its id, or a part of the id.
-        #[arg(long)]
-        agent: Option<String>,
-        /// Only runs of this conversation.
-        #[arg(long, value_name = "ID")]
-        conversation: Option<String>,
         #[command(flatten)]
-        filter: FilterArguments,
+        matching: MatchArguments,
         /// Maximum number of runs.
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=2000))]
         limit: u16,
@@ -61,60 +53,26 @@ pub enum RunsCommand {
     },
     /// Follow a run from its first event to its end, and answer its questions. Exit code 0: it completed.
     Watch(RunArguments),
-    /// Cancel runs.
+    /// Cancel runs: those named, or all that match filters.
     Cancel {
         /// The runs: their ids, or any unique parts of them.
-        #[arg(required = true, value_name = "ID")]
+        #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
         runs: Vec<String>,
         #[command(flatten)]
-        gateway: GatewayArguments,
-    },
-    /// Run the event of an ended run again, and follow the new run.
-    Retry {
-        /// The run: its id, or any unique part of it.
-        #[arg(value_name = "ID")]
-        run: String,
+        bulk: BulkArguments,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
-}
-
-/// Further filters of a list.
-#[derive(clap::Args)]
-pub struct FilterArguments {
-    /// Only runs created within this time: a number with s, m, h, d or w.
-    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
-    since: Option<Duration>,
-    /// Only runs whose id, event id or idempotency key begins with this text.
-    #[arg(long)]
-    text: Option<String>,
-    /// Only the run of the event with this idempotency key, and its retries.
-    #[arg(long)]
-    idempotency_key: Option<String>,
-    /// Only runs that ended with this error code.
-    #[arg(long, value_name = "CODE")]
-    error: Option<String>,
-}
-
-impl FilterArguments {
-    /// Parameters of the request.
-    fn query(self) -> Vec<String> {
-        let since = self.since.map(|since| {
-            let since = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-            let from = Clock::system().now_seconds().saturating_sub(since);
-            from.max(0).to_string()
-        });
-        let parameters = [
-            ("created_after", since),
-            ("text", self.text),
-            ("idempotency_key", self.idempotency_key),
-            ("error_code", self.error),
-        ];
-        let given = parameters
-            .into_iter()
-            .filter_map(|(name, value)| value.map(|value| format!("{name}={}", encoded(&value))));
-        given.collect()
-    }
+    /// Run the event of an ended run again, and follow the new run; or those of all that match filters.
+    Retry {
+        /// The run: its id, or any unique part of it.
+        #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
+        run: Option<String>,
+        #[command(flatten)]
+        bulk: BulkArguments,
+        #[command(flatten)]
+        gateway: GatewayArguments,
+    },
 }
 
 #[derive(clap::Args)]
@@ -141,25 +99,9 @@ pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::
     };
     match command {
         RunsCommand::List {
-            status,
-            agent,
-            conversation,
-            filter,
-            limit,
-            ..
+            matching, limit, ..
         } => {
-            let mut query = filter.query();
-            if !status.is_empty() {
-                query.push(format!("statuses={}", encoded(&status.join(","))));
-            }
-            if let Some(agent) = agent {
-                // The API filters by id only.
-                let agent = find_id(&gateway, &agents::AGENTS, &agent).await?;
-                query.push(format!("agent_id={}", encoded(&agent)));
-            }
-            if let Some(conversation) = conversation {
-                query.push(format!("conversation_id={}", encoded(&conversation)));
-            }
+            let query = matching.query(&gateway).await?;
             let path = format!("/v1/runs?{}", query.join("&"));
             let path = path.trim_end_matches('?');
             let runs = gateway.list(path, "cursor", usize::from(limit)).await?;
@@ -173,9 +115,15 @@ pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::
             let run = find(&gateway, run).await?;
             return send::watch(&gateway, &run, format).await;
         }
+        RunsCommand::Cancel { bulk, .. } if bulk.is_given() => {
+            return bulk.run(&gateway, "cancel", format).await;
+        }
         RunsCommand::Cancel { runs, .. } => return cancel(&gateway, &runs, format).await,
+        RunsCommand::Retry { bulk, .. } if bulk.is_given() => {
+            return bulk.run(&gateway, "retry", format).await;
+        }
         RunsCommand::Retry { run, .. } => {
-            let run = find(&gateway, Some(run)).await?;
+            let run = find(&gateway, run).await?;
             let path = format!("/v1/runs/{}/retry", encoded(&run));
             let next = gateway.ask(gateway.request(Method::POST, &path)?).await?;
             let next = next["run_id"].as_str().context("the answer names no run")?;

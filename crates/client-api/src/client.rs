@@ -4,6 +4,7 @@ pub(super) mod answer_page;
 pub(super) mod artifacts;
 pub(super) mod audit;
 pub mod body_files;
+pub(super) mod bulk;
 pub(super) mod conversations;
 pub(super) mod event_batch;
 pub(super) mod event_body;

@@ -46,6 +46,10 @@ uuid_id!(
     /// Public id of an API key: a `UUIDv7`. It is not a credential.
     ApiKeyId
 );
+uuid_id!(
+    /// Id of a job: a `UUIDv7`.
+    JobId
+);
 
 /// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";

@@ -25,6 +25,7 @@ pub mod error;
 pub mod feed;
 pub mod history;
 pub mod host_api;
+pub mod job;
 pub mod knowledge;
 pub mod lists;
 pub mod model;

@@ -18,6 +18,7 @@ pub mod feed;
 pub mod grant;
 pub mod intake;
 pub mod interactions;
+pub mod jobs;
 pub mod key_uses;
 pub mod pauses;
 pub mod preview;

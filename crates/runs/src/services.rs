@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use tokio::sync::Notify;
+
 use crate::agent_cache::AgentCache;
 use crate::artifacts::Artifacts;
 use crate::async_runs::AsyncRuns;
@@ -26,6 +28,7 @@ use crate::grant_lookup::GrantLookup;
 use crate::intake::Intake;
 use crate::interactions::Interactions;
 use crate::interrupts::Interrupts;
+use crate::jobs::Jobs;
 use crate::key_uses::KeyUses;
 use crate::lease_renewal::LeaseRenewal;
 use crate::notifier::PeerNotifications;
@@ -64,6 +67,7 @@ pub struct Services {
     pub upkeep: Upkeep,
     pub key_uses: KeyUses,
     pub gauges: Gauges,
+    pub jobs: Jobs,
     pub pauses: Pauses,
 }
 
@@ -141,6 +145,12 @@ impl Services {
                 deps: shared(),
                 counts: Arc::default(),
                 cancellation: Arc::clone(&cancellation),
+            },
+            jobs: Jobs {
+                deps: shared(),
+                cancellation: Arc::clone(&cancellation),
+                intake: Arc::clone(&intake),
+                wake: Notify::new(),
             },
             pauses: Pauses {
                 deps: shared(),

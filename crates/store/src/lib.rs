@@ -66,6 +66,7 @@ mod history;
 mod history_search;
 mod ingest;
 mod interactions;
+mod jobs;
 mod knowledge;
 mod leases;
 mod ledger;
@@ -132,6 +133,9 @@ pub use interactions::{
     InteractionStatus, InteractionsFound, LinkInteraction, QuestionedBudget, RunWaits, TakenAs,
     answer_event_id,
 };
+pub use jobs::{
+    CancelJob, ClaimJob, ClaimedJob, CreateJob, JobProgress, JobRecord, MAX_OPEN_JOBS, RecordJob,
+};
 pub use knowledge::{
     BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
@@ -163,7 +167,7 @@ pub use probe::DatabaseCondition;
 pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
-    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    EndpointRepository, EventRepository, InteractionRepository, JobRepository, KnowledgeRepository,
     LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
     StateRepository, UsageRepository,
 };

@@ -38,6 +38,12 @@ pub struct EndpointRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
+/// Jobs: acts on many runs.
+#[derive(Clone, Copy)]
+pub struct JobRepository<'s> {
+    pub(crate) db: &'s StoreEngine,
+}
+
 /// Events: ingest and reads.
 #[derive(Clone, Copy)]
 pub struct EventRepository<'s> {

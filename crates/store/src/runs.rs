@@ -5,6 +5,7 @@ mod filter;
 mod inputs;
 mod labels;
 mod lookup;
+mod matching;
 mod owners;
 mod rows;
 

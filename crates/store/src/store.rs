@@ -10,7 +10,7 @@ use crate::mutation::Mutation;
 use crate::probe::{DatabaseCondition, DatabaseProbes};
 use crate::repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
-    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    EndpointRepository, EventRepository, InteractionRepository, JobRepository, KnowledgeRepository,
     LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
     StateRepository, UsageRepository,
 };
@@ -129,6 +129,11 @@ impl Store {
     /// Questions of runs, and their answers.
     pub fn interactions(&self) -> InteractionRepository<'_> {
         InteractionRepository { db: &self.db }
+    }
+
+    /// Jobs: acts on many runs.
+    pub fn jobs(&self) -> JobRepository<'_> {
+        JobRepository { db: &self.db }
     }
 
     /// Knowledge bases: documents, chunks and vectors.

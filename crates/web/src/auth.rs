@@ -40,6 +40,7 @@ const RESOURCE_CHARS: usize = 200;
 pub struct ClientCaller {
     pub workspace: WorkspaceId,
     pub key: ApiKeyId,
+    pub role: KeyRole,
     pub answer: ResponseMemory,
 }
 
@@ -92,6 +93,7 @@ impl FromRequestParts<ApiState> for ClientCaller {
             KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => Ok(Self {
                 workspace,
                 key,
+                role,
                 answer: ResponseMemory::of(&parts.extensions)?,
             }),
             // An owner creates workspaces and must not read their content.

@@ -228,6 +228,9 @@ impl App {
             runs.pauses.keep_pauses().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.jobs.keep_jobs().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.notifications.keep_notifying().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {

@@ -1,26 +1,19 @@
-import { useQuery, useQueryClient } from "@tanstack/react-query";
-import { type FormEvent, useEffect, useId, useRef, useState } from "react";
-import { api, dataOf } from "../../api/client";
-import { nextCursor } from "../../api/queries";
+import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
+import { type FormEvent, useEffect, useId, useState } from "react";
+import { api, dataOf, type Schema } from "../../api/client";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
-import {
-  actOnAll,
-  type BulkKind,
-  bulkKind,
-  collectRuns,
-  countByAgent,
-  type Matching,
-  type Progress,
-} from "../../lib/bulk";
+import { type BulkKind, bulkKind } from "../../lib/bulk";
 import { sumOf } from "../../lib/counts";
 import { queryOf, type RunFilters } from "../../lib/filters";
-import { PAGE } from "../../lib/pages";
+import { short } from "../../lib/format";
 import { Dialog } from "../../ui/dialog";
 import { Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { STATUSES } from "../../ui/status";
 import { countsQuery } from "./counts";
+
+const JOB_MS = 1000;
 
 /** Cancels or repeats all runs of a filter whose statuses allow it. */
 export function BulkActions({ filters }: { filters: RunFilters }) {
@@ -60,17 +53,21 @@ interface BulkProps {
   close: () => void;
 }
 
+/** A dry run answers the number of runs, an act its job. */
+function post(kind: BulkKind, filters: RunFilters, body: Schema<"BulkRequest">, signal?: AbortSignal) {
+  const options = { params: { query: queryOf(filters) }, body, ...(signal === undefined ? {} : { signal }) };
+  return kind === "cancel"
+    ? dataOf(api.POST("/v1/runs/cancel", options))
+    : dataOf(api.POST("/v1/runs/retry", options));
+}
+
 function BulkDialog({ kind, filters, close }: BulkProps) {
   const t = useText();
   const matching = useQuery({
     queryKey: ["bulk", filters],
     queryFn: ({ signal }) =>
-      collectRuns(async (cursor) => {
-        const query = { ...queryOf(filters), limit: PAGE, ...(cursor === undefined ? {} : { cursor }) };
-        const page = await dataOf(api.GET("/v1/runs", { params: { query }, signal }));
-        return { items: page.items, next: nextCursor(page) };
-      }),
-    // The number that is typed back is that of the runs that are acted on.
+      post(kind, filters, { dry_run: true }, signal) as Promise<Schema<"BulkPreview">>,
+    // The number that is typed back is the one that the gateway compares.
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 0,
   });
@@ -78,40 +75,42 @@ function BulkDialog({ kind, filters, close }: BulkProps) {
     <Dialog title={t(`bulk.${kind}`)} close={close}>
       {matching.isPending && <Loading what="nav.runs" />}
       {matching.error !== null && <Problem error={matching.error} />}
-      {matching.data !== undefined && <Confirm kind={kind} matching={matching.data} />}
+      {matching.data !== undefined && <Confirm kind={kind} filters={filters} matching={matching.data} />}
     </Dialog>
   );
 }
 
-function Confirm({ kind, matching }: { kind: BulkKind; matching: Matching }) {
+interface ConfirmProps {
+  kind: BulkKind;
+  filters: RunFilters;
+  matching: Schema<"BulkPreview">;
+}
+
+function Confirm({ kind, filters, matching }: ConfirmProps) {
   const t = useText();
-  const client = useQueryClient();
   const [typed, setTyped] = useState("");
-  const [progress, setProgress] = useState<Progress | null>(null);
-  const abort = useRef(new AbortController());
-  useEffect(() => {
-    abort.current = new AbortController();
-    return () => abort.current.abort();
-  }, []);
-  const total = matching.runs.length;
-  const submit = async (event: FormEvent) => {
+  const total = matching.count;
+  const start = useMutation({
+    mutationFn: () => post(kind, filters, { expect: total }) as Promise<Schema<"BulkJob">>,
+  });
+  const submit = (event: FormEvent) => {
     event.preventDefault();
-    setProgress({ done: 0, failed: [] });
-    await actOnAll(matching.runs, (runId) => act(kind, runId), setProgress, abort.current.signal);
-    await client.invalidateQueries({ queryKey: ["runs"] });
+    start.mutate();
   };
-  if (progress !== null) return <Report kind={kind} progress={progress} total={total} />;
+  if (start.data !== undefined) return <Report kind={kind} started={start.data} />;
   return (
-    <form onSubmit={(event) => void submit(event)}>
+    <form onSubmit={submit}>
       <p>{t(`bulk.${kind}Effect`, { n: total })}</p>
-      {matching.isCut && <p className="problem">{t("bulk.cut", { n: total })}</p>}
       <ul>
-        {countByAgent(matching.runs).map(([agent, count]) => (
-          <li key={agent}>
-            {agent}: {count}
+        {matching.first.map((run) => (
+          <li key={run.run_id}>
+            {run.agent_name ?? short(run.agent_id)}: {run.input_preview ?? short(run.run_id)}
           </li>
         ))}
       </ul>
+      {total > matching.first.length && (
+        <p className="faint">{t("bulk.more", { n: total - matching.first.length })}</p>
+      )}
       <label className="field">
         {t("bulk.type", { n: total })}{" "}
         <input inputMode="numeric" value={typed} onChange={(event) => setTyped(event.target.value)} />
@@ -121,8 +120,13 @@ function Confirm({ kind, matching }: { kind: BulkKind; matching: Matching }) {
           {t("bulk.wrong", { n: total })}
         </p>
       )}
+      {start.error !== null && <Problem error={start.error} />}
       <div className="actions">
-        <button type="submit" className="danger" disabled={total === 0 || typed.trim() !== `${total}`}>
+        <button
+          type="submit"
+          className="danger"
+          disabled={total === 0 || typed.trim() !== `${total}` || start.isPending}
+        >
           {t(`bulk.${kind}`)}
         </button>
       </div>
@@ -130,30 +134,37 @@ function Confirm({ kind, matching }: { kind: BulkKind; matching: Matching }) {
   );
 }
 
-function act(kind: BulkKind, runId: string): Promise<unknown> {
-  const params = { path: { run_id: runId } };
-  return kind === "cancel"
-    ? dataOf(api.POST("/v1/runs/{run_id}/cancel", { params }))
-    : dataOf(api.POST("/v1/runs/{run_id}/retry", { params }));
-}
-
-function Report({ kind, progress, total }: { kind: BulkKind; progress: Progress; total: number }) {
+function Report({ kind, started }: { kind: BulkKind; started: Schema<"BulkJob"> }) {
   const t = useText();
+  const client = useQueryClient();
+  const path = { job_id: started.id };
+  const found = useQuery({
+    queryKey: ["job", started.id],
+    queryFn: ({ signal }) => dataOf(api.GET("/v1/jobs/{job_id}", { params: { path }, signal })),
+    initialData: started,
+    refetchInterval: ({ state }) => (state.data?.finished_at == null ? JOB_MS : false),
+  });
+  const job = found.data;
+  const isOver = job.finished_at != null;
+  useEffect(() => {
+    if (isOver) void client.invalidateQueries({ queryKey: ["runs"] });
+  }, [client, isOver]);
   return (
     <>
-      <progress max={total} value={progress.done} aria-label={t("bulk.progress")} />
+      <progress max={job.total} value={job.done + job.failed} aria-label={t("bulk.progress")} />
       <p role="status">
-        {t(`bulk.${kind}Done`, { n: progress.done - progress.failed.length, all: total })}
-        {progress.failed.length > 0 && ` · ${t("bulk.failed", { n: progress.failed.length })}`}
+        {t(`bulk.${kind}Done`, { n: job.done, all: job.total })}
+        {job.failed > 0 && ` · ${t("bulk.failed", { n: job.failed })}`}
       </p>
       <ul>
-        {progress.failed.map(({ runId, reason }) => (
-          <li key={runId}>
-            <code>{runId}</code> {reason}
+        {job.errors.map((error) => (
+          <li key={error.run_id}>
+            <code>{error.run_id}</code> {error.message}
           </li>
         ))}
       </ul>
-      {progress.done < total && <p className="faint">{t("bulk.closeStops")}</p>}
+      {found.error !== null && <Problem error={found.error} />}
+      {!isOver && <p className="faint">{t("bulk.continues")}</p>}
     </>
   );
 }

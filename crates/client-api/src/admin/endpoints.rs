@@ -26,14 +26,14 @@ use web::state::ApiState;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct NameQuery {
-    pub(super) cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
     /// 1 to 100, default 50.
     #[param(minimum = 1, maximum = 100)]
-    pub(super) limit: Option<u64>,
+    pub(crate) limit: Option<u64>,
 }
 
 /// The name before the first item of a page, and the page size.
-pub(super) fn name_page(
+pub(crate) fn name_page(
     state: &ApiState,
     list: &str,
     workspace: &WorkspaceId,
@@ -55,7 +55,7 @@ pub(super) fn name_page(
 }
 
 /// Builds a page sorted by name.
-pub(super) fn to_page<T>(
+pub(crate) fn to_page<T>(
     state: &ApiState,
     list: &str,
     workspace: &WorkspaceId,

@@ -34,7 +34,7 @@ use web::stream::wants_stream;
 use web::view::{Direction, PREVIEW_READ, agent_run, preview};
 
 /// The runs for a reader of this role.
-async fn views(
+pub(super) async fn views(
     state: &ApiState,
     workspace: &WorkspaceId,
     reader: KeyRole,

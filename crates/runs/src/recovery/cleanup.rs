@@ -11,6 +11,9 @@ use crate::ticks::ticks_every;
 /// Pause between two deletes, in which other writes commit.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 
+/// Time for which finished jobs are stored: seven days.
+const JOB_RETENTION_MS: i64 = 7 * 24 * 3600 * 1000;
+
 /// Deletes expired rows in small steps, so that other writes do not wait long.
 pub(super) async fn keep_deleting(artifacts: &Artifacts) {
     let mut tick = ticks_every(artifacts.deps.limits.lease / 3);
@@ -39,6 +42,10 @@ async fn clean_some(artifacts: &Artifacts) -> u64 {
             .sweep_stream_links(deps.clock.now_ms())
             .await,
         store.retention().sweep_shared_parts().await,
+        store
+            .retention()
+            .sweep_jobs(deps.clock.now_ms() - JOB_RETENTION_MS)
+            .await,
     ];
     if let Some(retention) = deps.limits.retention {
         swept.push(store.retention().prune_runs(retention).await);

@@ -14,9 +14,12 @@ const READS: [&str; 3] = [
     "/v1/knowledge-bases/{kb_id}/retrieve",
 ];
 /// Routes of role `operator`, in addition to those of role `viewer`.
-const OPERATIONS: [&str; 3] = [
+const OPERATIONS: [&str; 6] = [
     "/v1/runs/{run_id}/cancel",
     "/v1/runs/{run_id}/retry",
+    "/v1/runs/cancel",
+    "/v1/runs/retry",
+    "/v1/jobs/{job_id}/cancel",
     "/v1/interactions/{interaction}/submit",
 ];
 
