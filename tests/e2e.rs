@@ -185,6 +185,8 @@ mod resumable;
 mod retention;
 #[path = "e2e/retries.rs"]
 mod retries;
+#[path = "e2e/retry_from.rs"]
+mod retry_from;
 #[path = "e2e/rights.rs"]
 mod rights;
 #[path = "e2e/roles.rs"]

@@ -14,6 +14,7 @@ mod m20261129_000005_run_checkpoints;
 mod m20261129_000006_tool_call_tickets;
 mod m20261129_000008_budgets;
 mod m20261129_000007_pauses_and_jobs;
+mod m20261129_000009_retry_from;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -30,6 +31,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000006_tool_call_tickets::Migration),
             Box::new(m20261129_000008_budgets::Migration),
             Box::new(m20261129_000007_pauses_and_jobs::Migration),
+            Box::new(m20261129_000009_retry_from::Migration),
         ]
     }
 }

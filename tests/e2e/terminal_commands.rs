@@ -9,6 +9,7 @@ use crate::dev::{sending, start_echoing};
 use crate::interactions::{ask, asking_event, question, stage as asking_stage};
 use crate::support::playground::Playground;
 use crate::support::programs::runnel;
+use crate::support::runner::StubRunner;
 use crate::support::script::{Run, answer, sse};
 use crate::support::{CommandOutput, OwnStage, Sqlite, Stage, TempDirectory, run};
 
@@ -148,6 +149,29 @@ async fn failed_run_is_retried_and_followed() {
         let is_shown = |line: &str| line.starts_with(name) && line.ends_with(value);
         assert!(shown.stdout.lines().any(is_shown), "{name}: {shown:?}");
     }
+}
+
+#[tokio::test]
+async fn retry_begins_after_named_result() {
+    let runner = StubRunner::start_resumable(20).await;
+    let stage = OwnStage::of(Sqlite, runner, |_| {}).await.unwrap();
+    let log = r#"{"level":"info","message":"one step"}"#;
+    stage
+        .runner
+        .answer_all(move |run| sse([run.result(1, "processor.log", log), run.failed(2)].concat()));
+    on_stage(&stage, &["send", "hi"]).await.exited(1);
+    let runs = document(&on_stage(&stage, &["runs", "list", "--json"]).await);
+    let id = runs["items"][0]["run_id"].as_str().unwrap();
+    stage.runner.answer_all(|run| sse(run.talk(1).concat()));
+    let retried = on_stage(&stage, &["runs", "retry", id, "--from", "1"]).await;
+    assert_contains!(
+        retried.exited(0).stderr,
+        "runs the event again after result 1"
+    );
+    let shown = on_stage(&stage, &["runs", "show"]).await;
+    assert_contains!(shown.stdout, &format!("{id} after result 1"));
+    let earlier = on_stage(&stage, &["runs", "show", id]).await;
+    assert_contains!(earlier.stdout, "retried as");
 }
 
 #[tokio::test]

@@ -209,6 +209,12 @@ async def test_lost_response_of_a_retry_is_repeated() -> None:
     assert [(one.method, one.url.path) for one in script.requests] == [("POST", f"/v1/runs/{RUN}/retry")] * 2
 
 
+async def test_retry_names_its_result() -> None:
+    script = Script(httpx.Response(202, json={"run_id": "r-2", "retry_of": RUN, "retry_from": 3}))
+    assert (await client(script).retry(RUN, after=3)).get("retry_from") == 3
+    assert json.loads(script.requests[0].content) == {"from": 3}
+
+
 @pytest.mark.parametrize("data", [{}, {"chunk": None}, {"chunk": {"role": "assistant", "tool_calls": []}}])
 def test_deltas_without_text_are_empty(data: typing.Any) -> None:
     event: RunEvent = {

@@ -219,11 +219,13 @@ export class Client {
   /**
    * Runs the event of a failed, cancelled or timed-out run again. Returns the new run: see `retry_of`.
    *
-   * A second call returns the same new run. Throws `ApiError` 409 if the run cannot be retried; `details.reason` is
-   * then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
+   * With `after` the new run begins after the result with this sequence; its runner must be resumable. A second call
+   * returns the same new run. Throws `ApiError` 409 if the run cannot be retried; `details.reason` is then `run_live`,
+   * `run_completed`, `child_run` or `no_agent`, for example.
    */
-  retry(runId: string): Promise<AgentRun> {
-    return this.#http.json("POST", `/v1/runs/${segment(runId)}/retry`);
+  retry(runId: string, options: { after?: number } = {}): Promise<AgentRun> {
+    const parts = options.after === undefined ? {} : { json: { from: options.after } };
+    return this.#http.json("POST", `/v1/runs/${segment(runId)}/retry`, parts);
   }
 
   /** Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only. */

@@ -336,8 +336,8 @@ export interface EventAccepted {
 /**
  * Run of an event. Times (`…_at`) are in epoch seconds, `duration_ms` is in milliseconds. `output` is the last message.
  * `error` is `{code, message, retryable}` of a run that did not complete. `usage` has token counts. `metadata` counts
- * the results that deviated from the protocol. `retry_of` is the ended run that this run repeats. `input_preview` has
- * at most 200 characters.
+ * the results that deviated from the protocol. `retry_of` is the ended run that this run repeats, after its result
+ * `retry_from` if that is set; `retried_as` is the run that repeats this one. `input_preview` has at most 200 characters.
  */
 export interface AgentRun {
   run_id: string;
@@ -356,6 +356,8 @@ export interface AgentRun {
   status_reason?: string | null;
   parent_run_id?: string | null;
   retry_of?: string | null;
+  retry_from?: number | null;
+  retried_as?: string | null;
   conversation_id?: string | null;
   thread_id?: string | null;
   bot_id?: string | null;

@@ -3,6 +3,7 @@
 mod bulk;
 mod details; // lists of `runs show`
 mod filter;
+mod retry;
 
 use std::process::ExitCode;
 
@@ -21,6 +22,7 @@ use crate::table::{TableRow, one_line, print_table};
 use bulk::BulkArguments;
 use details::DetailArguments;
 use filter::{FILTERS, MatchArguments};
+use retry::{retry, retry_of};
 
 /// Finish reason of a run whose graph has failed actions.
 pub const ACTIONS_FAILED: &str = "actions_failed";
@@ -68,6 +70,9 @@ pub enum RunsCommand {
         /// The run: its id, or any unique part of it.
         #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
         run: Option<String>,
+        /// Begin after this result: its sequence in the ledger, as `runs show --events` lists it. Default: the event.
+        #[arg(long, value_name = "SEQUENCE", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = FILTERS)]
+        from: Option<u64>,
         #[command(flatten)]
         bulk: BulkArguments,
         #[command(flatten)]
@@ -122,13 +127,10 @@ pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::
         RunsCommand::Retry { bulk, .. } if bulk.is_given() => {
             return bulk.run(&gateway, "retry", format).await;
         }
-        RunsCommand::Retry { run, .. } => {
+        RunsCommand::Retry { run, from, .. } => {
             let run = find(&gateway, run).await?;
-            let path = format!("/v1/runs/{}/retry", encoded(&run));
-            let next = gateway.ask(gateway.request(Method::POST, &path)?).await?;
-            let next = next["run_id"].as_str().context("the answer names no run")?;
-            output::remark(&format!("run {next} runs the event again"));
-            return send::watch(&gateway, next, format).await;
+            let next = retry(&gateway, &run, from).await?;
+            return send::watch(&gateway, &next, format).await;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -231,7 +233,8 @@ async fn show(
     add("conversation", member("conversation_id"));
     add("event", member("event_id"));
     add("parent", member("parent_run_id"));
-    add("retry of", member("retry_of"));
+    add("retry of", retry_of(&run));
+    add("retried as", member("retried_as"));
     add("API key", member("posted_by"));
     add("cancelled by", principal(&run, "cancelled_by"));
     let created = moment(&run, "created_at");

@@ -9,6 +9,7 @@ use protocol::context::{
 };
 use protocol::event::EventEnvelope;
 use protocol::resources::StateScope;
+use protocol::retry_origin::RetryOrigin;
 use protocol::{JsonObject, PROTOCOL_VERSION};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
@@ -42,6 +43,8 @@ pub struct ContextParts<'a> {
     pub limits: JsonObject,
     /// Token limits of the run's first model, if known.
     pub model_limits: ModelLimits,
+    /// Results after which the run begins.
+    pub from: Option<RetryOrigin>,
 }
 
 /// Builds the context of a run, as it is sent and as `GET /context` repeats it.
@@ -104,6 +107,7 @@ pub fn build_context(parts: ContextParts<'_>) -> AgentRunContext {
             timezone: parts.locale.timezone,
             static_refs: parts.static_refs,
             resume: None,
+            from: parts.from,
             metadata,
         },
         variables: variables(event),
@@ -333,6 +337,7 @@ mod tests {
             trace_id: "0".repeat(32),
             limits: JsonObject::new(),
             model_limits: ModelLimits::default(),
+            from: None,
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Run {
     pub parent_run_id: Option<RunId>,
     /// The ended run of the same event that this run repeats.
     pub retry_of: Option<RunId>,
+    /// Sequence of the result in that run's ledger after which this run begins. `None`: it begins with the event.
+    pub retry_from: Option<u64>,
     /// The API key that posted the event, answered the question or requested the retry, if known.
     pub posted_by: Option<ApiKeyId>,
     /// Span of the event, if traces are exported.

@@ -13,6 +13,7 @@ pub mod messages;
 pub mod models;
 pub mod openai;
 mod prompt;
+mod recorded_call;
 mod responses;
 mod result_offload;
 pub mod results;

@@ -109,12 +109,7 @@ impl TicketedCall<'_> {
             }
             ToolCallBegun::Stored { key, result } => {
                 self.note(&self.ticket(&key), CallEffect::Recorded);
-                let corrupt = StoreError::Corrupt {
-                    column: "tool_calls.result",
-                    row: key,
-                };
-                let result = serde_json::from_str(&result).map_err(|_| corrupt)?;
-                Ok(TriedCall::Answered(result))
+                Ok(TriedCall::Answered(stored_result(&result, &key)?))
             }
             ToolCallBegun::Unknown { key, call_id } => {
                 let ticket = self.ticket(&key);
@@ -152,7 +147,6 @@ impl TicketedCall<'_> {
     }
 
     fn intent(&self, id: Uuid, parameters: &JsonObject, replaces: Option<Uuid>) -> BeginToolCall {
-        let request = json!({"tool": self.granted.tool_name, "parameters": parameters});
         let calls = self.state.calls_in_progress().clone();
         let goes_on: GoesOn = Arc::new(move |call| calls.contains(call));
         let at = self.state.runs.clock().now_ms();
@@ -162,7 +156,7 @@ impl TicketedCall<'_> {
             key_of: self.key_of.clone(),
             key: self.key.clone(),
             call_id: id,
-            request_sha256: sha256_hex(canonical_json(&request).as_bytes()),
+            request_sha256: request_sha256(&self.granted.tool_name, parameters),
             effect: self.granted.effect,
             owner: self.state.runs.owner().to_owned(),
             goes_on,
@@ -315,7 +309,21 @@ impl Drop for CallInProgress {
     }
 }
 
-fn refusal(decision: RepeatedCallDecision) -> ApiError {
+/// Hash by which equal calls of a tool are found.
+pub(super) fn request_sha256(tool_name: &str, parameters: &JsonObject) -> String {
+    let request = json!({"tool": tool_name, "parameters": parameters});
+    sha256_hex(canonical_json(&request).as_bytes())
+}
+
+/// Parses the stored result of a call. `row`: names it in the error.
+pub(super) fn stored_result(result: &str, row: &str) -> Result<Value, StoreError> {
+    serde_json::from_str(result).map_err(|_| StoreError::Corrupt {
+        column: "tool_calls.result",
+        row: row.to_owned(),
+    })
+}
+
+pub(super) fn refusal(decision: RepeatedCallDecision) -> ApiError {
     match decision {
         RepeatedCallDecision::Mismatch => ApiError::conflict(
             "idempotency_mismatch",

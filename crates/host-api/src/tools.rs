@@ -193,6 +193,9 @@ impl ToolCalling<'_> {
         parameters: JsonObject,
         key: Option<CallKey<'_>>,
     ) -> ApiResult<Value> {
+        if let Some(recorded) = self.answer_from_record(&parameters, key).await? {
+            return Ok(recorded);
+        }
         let call = AuditedCall {
             action: "call_tool",
             resource: self.name,

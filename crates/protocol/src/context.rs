@@ -8,6 +8,7 @@ use serde_json::Value;
 use crate::interaction::{InteractionDeliveryCapabilities, InteractionSubmission};
 use crate::message::ContentElement;
 use crate::resources::AgentResources;
+use crate::retry_origin::RetryOrigin;
 use crate::{JsonObject, PROTOCOL_VERSION};
 
 pub use inline::{InlineContextPolicy, InlineMode};
@@ -377,6 +378,9 @@ pub struct AgentRuntimeContext {
     /// Checkpoint that the run continues from. Absent in the first attempt, and in one that starts from the event.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resume: Option<RunResume>,
+    /// The results after which the run begins. Absent for a run that begins with its event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<RetryOrigin>,
     /// `limits`: the limits that the gateway enforces on this run, in bytes, events and seconds.
     /// `authorization_sha256`: hash of the run's own authorization, as `GET /v1/runs/{id}/authorization` shows it.
     /// `conversation_generation`: set after the conversation began anew, by the agent's `conversation_idle_seconds`.

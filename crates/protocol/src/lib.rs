@@ -15,6 +15,7 @@ pub mod message;
 pub mod request;
 pub mod resources;
 pub mod result;
+pub mod retry_origin;
 
 pub mod admin;
 pub mod api_key;

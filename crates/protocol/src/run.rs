@@ -87,6 +87,14 @@ pub struct AgentRun {
     /// The ended run of the same event that this run repeats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub retry_of: Option<RunId>,
+    /// Sequence of the result in the ledger of `retry_of` after which this run begins. Absent for a run that begins
+    /// with its event.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
+    pub retry_from: Option<u64>,
+    /// The run that repeats this one. Absent in lists and in the host API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retried_as: Option<RunId>,
     /// Id of the API key that posted the event, answered the question or requested the retry. Absent for child
     /// runs, answers by a link, events that a live run left unpulled, runs of older gateways, and in the host API.
     #[serde(default, skip_serializing_if = "Option::is_none")]

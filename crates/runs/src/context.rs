@@ -13,6 +13,7 @@ use protocol::context::AgentRunState;
 use protocol::event::EventEnvelope;
 use protocol::message::Message;
 use protocol::resources::{AgentResources, StateScope, ToolResource};
+use protocol::retry_origin::RetryOrigin;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use store::{ScopeState, SharedParts, StateAccess, StoreError, StoredText, sha256_hex};
@@ -41,6 +42,8 @@ pub(super) struct ContextInputs<'a> {
     pub(super) trace: RunTrace,
     /// Empty, unless the runner wants them.
     pub(super) static_refs: JsonObject,
+    /// Results after which the run begins.
+    pub(super) from: Option<RetryOrigin>,
 }
 
 /// A context without position and state, with its stored form.
@@ -167,6 +170,7 @@ impl ContextWriter {
             trace_id: inputs.trace.trace_id.to_string(),
             limits: context_limits(&self.deps.limits),
             model_limits: self.deps.catalog.load().first_limits(&snapshot.resources),
+            from: inputs.from.clone(),
             snapshot,
         })
     }

@@ -26,7 +26,7 @@ pub(super) use decider::Decider;
 pub(super) use dispatch_now::PendingDecision;
 pub(super) use draft::RunDraft;
 pub(super) use effects::DecisionEffects;
-pub(super) use input::{DecisionInput, ParentContext};
+pub(super) use input::{DecisionInput, ParentContext, RetryPoint};
 pub(super) use message::{transcript_text, user_message};
 pub(super) use promote_next::promote_next;
 

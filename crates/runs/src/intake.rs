@@ -29,6 +29,7 @@ use crate::executor::RunExecutor;
 use crate::unconfirmed::UnconfirmedDispatches;
 use telemetry::metrics;
 
+pub use crate::retry_origin::RetryPointError;
 pub use error::IntakeError;
 pub use retry::{RetriedRun, RetryError};
 pub use sender::EventSender;
@@ -202,6 +203,7 @@ impl Intake {
             scope,
             parent,
             retry_of: None,
+            retry_point: None,
             posted_by,
             trace_parent,
             run_id: RunId(Uuid::now_v7()),

@@ -57,6 +57,7 @@ mod parts;
 mod prepare;
 mod recovery;
 mod relay;
+mod retry_origin;
 mod services;
 #[cfg(test)]
 mod tests;

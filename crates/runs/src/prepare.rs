@@ -10,6 +10,7 @@ use protocol::admin::{AgentSpec, DeltaMode};
 use protocol::event::EventEnvelope;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
+use protocol::retry_origin::RetryOrigin;
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use store::{EndpointAddress, SharedParts, StoreError};
@@ -18,6 +19,7 @@ use crate::context::{ContextInputs, ContextWriter, readable_prompt, static_refs}
 use crate::deps::RunDeps;
 use crate::grant::read_snapshot;
 use crate::inputs::{ExpectedPosition, PreparedDispatch, RunInputs};
+use crate::retry_origin::{RetryPointError, read_origin};
 use runner_client::Endpoint;
 use telemetry::spans::trace_of;
 
@@ -76,6 +78,7 @@ impl Preparer {
             run.deadline_at += self.deps.clock.now_ms() - run.created_at;
         }
         let (endpoint, delta_mode) = self.open_endpoint(&run, endpoint).await?;
+        let from = self.read_origin(&run).await?;
         let context_inputs = ContextInputs {
             snapshot: &snapshot,
             snapshot_sha256: &run.snapshot_sha256,
@@ -93,6 +96,7 @@ impl Preparer {
             } else {
                 JsonObject::new()
             },
+            from,
         };
         let context = self.context.write(context_inputs, position);
         let dispatch = PreparedDispatch {
@@ -137,6 +141,21 @@ impl Preparer {
             lease_requested_at: None,
         };
         Ok((inputs.run, dispatch))
+    }
+
+    /// The results after which a retry begins.
+    async fn read_origin(&self, run: &Run) -> Result<Option<RetryOrigin>, PrepareError> {
+        let (Some(id), Some(after)) = (run.retry_of, run.retry_from) else {
+            return Ok(None);
+        };
+        let origin = self.deps.find_run(&run.workspace, id).await?;
+        let origin = origin.ok_or_else(|| broken("the run that it repeats is gone"))?;
+        match read_origin(&self.deps.store, &origin, after).await {
+            Ok(origin) => Ok(Some(origin)),
+            Err(RetryPointError::Store(error)) => Err(error.into()),
+            // Checked as the retry was requested; the retention may have deleted them since.
+            Err(_) => Err(broken("the results that it begins after are gone")),
+        }
     }
 
     /// Without `address` it reads the address.

@@ -98,6 +98,7 @@ impl EventPreviews {
             scope: AgentReach::All,
             parent: None,
             retry_of: None,
+            retry_point: None,
             posted_by: None,
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),

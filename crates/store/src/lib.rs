@@ -75,6 +75,7 @@ mod overview;
 mod pauses;
 mod preview;
 mod promotion;
+mod recorded_calls;
 mod release;
 mod retention;
 mod retry;
@@ -164,6 +165,7 @@ pub use pauses::{
     SetPause,
 };
 pub use probe::DatabaseCondition;
+pub use recorded_calls::{AnswerFromRecord, RecordedAnswer};
 pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,

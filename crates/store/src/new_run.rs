@@ -14,7 +14,7 @@ use crate::attempts::{DispatchIntent, insert_intents};
 use crate::database_clock::{lease_end_sql, millis};
 use crate::endpoints::bound_endpoints;
 use crate::entity::{agents, runners};
-use crate::error::StoreError;
+use crate::error::{StoreError, signed};
 use crate::model::append::TranscriptWrite;
 use crate::model::new_run::{FirstAttempt, NewRun, UserMessage};
 use crate::model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord};
@@ -247,12 +247,13 @@ fn inserting(backend: DbBackend, also: &str) -> String {
     format!(
         "INSERT INTO runs (lease_expires_at, id, workspace_id, event_id, agent_id, agent_version, runner_id, \
          endpoint_id, conversation_key, status, attempt, lease_epoch, lease_owner, started_at, last_sequence, \
-         deadline_at, snapshot_sha256, metadata, created_at, trace_parent, parent_run_id, retry_of, posted_by{also}) SELECT {values} FROM rows"
+         deadline_at, snapshot_sha256, metadata, created_at, trace_parent, parent_run_id, retry_of, \
+         retry_from, posted_by{also}) SELECT {values} FROM rows"
     )
 }
 
 /// Number of values in a run's own row.
-const OWN_VALUES: usize = 23;
+const OWN_VALUES: usize = 24;
 
 fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN_VALUES] {
     let attempt = begin.attempt();
@@ -280,6 +281,7 @@ fn own_values(RunRow { event, run, begin }: &RunRow<'_>) -> [Value; OWN_VALUES] 
         run.trace_parent.map(|parent| parent.to_string()).into(),
         run.parent_run_id.map(|parent| parent.to_string()).into(),
         run.retry_of.map(|retried| retried.to_string()).into(),
+        run.retry_from.map(signed).into(),
         run.posted_by.map(|key| key.to_string()).into(),
     ]
 }

@@ -81,10 +81,11 @@ impl Mutation for Prune {
             .filter(run_attempts::Column::RunId.is_in(old.clone()))
             .exec(tx)
             .await?;
-        let unused = "DELETE FROM part_uses WHERE run_id = $1";
         for run in &old {
-            tx.execute_sql(unused.to_owned(), vec![run.as_str().into()])
-                .await?;
+            for table in ["part_uses", "recorded_calls"] {
+                let sql = format!("DELETE FROM {table} WHERE run_id = $1");
+                tx.execute_sql(sql, vec![run.as_str().into()]).await?;
+            }
         }
         tool_calls::Entity::delete_many()
             .filter(tool_calls::Column::RunId.is_in(old.clone()))

@@ -2,18 +2,18 @@
 
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::DatabaseTransaction;
-use uuid::Uuid;
 
 use crate::capacity::{count_live, lock_capacity};
 use crate::conversation::{InterruptedRun, cancel_all, live_runs, lock_all, lock_runs};
-use crate::error::{StoreError, parsed};
+use crate::error::StoreError;
 use crate::generations::generations_of;
 use crate::model::ingest::{DecideEvent, DecisionFacts, IngestPlan};
 use crate::mutation::Mutation;
 use crate::new_run::{Begin, RunEvent, RunRow, cached_candidates, insert_runs};
+use crate::recorded_calls::copy_record;
 use crate::repositories::RunRepository;
+use crate::runs::retry_of;
 use crate::shared_parts::StoredParts;
-use crate::sql::Sql;
 use crate::tx_cache::TxCache;
 
 /// An ended run to repeat, and the decision about its event as of now.
@@ -22,6 +22,8 @@ pub struct RetryRun<D> {
     pub run_id: RunId,
     pub event_id: String,
     pub conversation_key: Option<String>,
+    /// Sequence of the result after which the new run begins. `None`: it begins with the event.
+    pub from: Option<u64>,
     /// Maximum live runs of the workspace.
     pub max_live_runs: Option<u64>,
     pub at: i64,
@@ -76,7 +78,7 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
         lock_all(tx, conversation.into_iter()).await?;
         // Concurrent retries of this run wait here, and then find its successor.
         lock_runs(tx, &[self.run_id.0].into(), std::iter::empty()).await?;
-        if let Some(existing) = self.find_successor(tx).await? {
+        if let Some(existing) = retry_of(tx, self.run_id).await? {
             return Ok(RetryOutcome {
                 retried: Retried::Existing(existing),
                 effects: None,
@@ -117,6 +119,9 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
         let (run, begin) = (&*run, &begin);
         let parts = StoredParts::find(tx, [&run.shared].into_iter(), tx_cache).await?;
         insert_runs(tx, &[RunRow { event, run, begin }], &parts).await?;
+        if let Some(from) = self.from {
+            copy_record(tx, run.id, self.run_id, from).await?;
+        }
         let retried = Retried::Created(run.id);
         Ok(RetryOutcome { retried, effects })
     }
@@ -126,18 +131,7 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
         tx: &DatabaseTransaction,
         output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        let successor = self.find_successor(tx).await?;
+        let successor = retry_of(tx, self.run_id).await?;
         Ok(matches!(output.retried, Retried::Created(run) if successor == Some(run)))
-    }
-}
-
-impl<D: DecideEvent> RetryRun<D> {
-    async fn find_successor(&self, tx: &DatabaseTransaction) -> Result<Option<RunId>, StoreError> {
-        let sql = "SELECT id FROM runs WHERE retry_of = $1";
-        let retried = vec![self.run_id.to_string().into()];
-        let found = tx.query_sql(sql.to_owned(), retried).await?;
-        let id = found.first().map(|row| row.text("id")).transpose()?;
-        let id: Option<Uuid> = id.map(|id| parsed("runs.id", &id, &id)).transpose()?;
-        Ok(id.map(RunId))
     }
 }

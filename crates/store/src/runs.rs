@@ -34,6 +34,7 @@ pub use filter::{NumberRange, RunFilter};
 pub use inputs::StoredRunInputs;
 pub use labels::RunLabels;
 pub(crate) use labels::input_texts;
+pub(crate) use lookup::retry_of;
 pub use owners::RunOwner;
 pub(crate) use rows::{principal_if_any, readable, to_domain};
 

@@ -191,10 +191,19 @@ impl StateChange {
 
 /// Locks the row of a live run, so its end commits before or after this transaction. False: the run has ended.
 pub(crate) async fn lock_live_run(tx: &impl Sql, run: RunId) -> Result<bool, StoreError> {
-    let lock =
-        "UPDATE runs SET last_sequence = last_sequence WHERE id = $1 AND status = $2 RETURNING id";
+    Ok(lock_live_run_at(tx, run).await?.is_some())
+}
+
+/// The same; returns the last sequence of its ledger. `None`: the run has ended.
+pub(crate) async fn lock_live_run_at(tx: &impl Sql, run: RunId) -> Result<Option<i64>, StoreError> {
+    let lock = "UPDATE runs SET last_sequence = last_sequence WHERE id = $1 AND status = $2 \
+                RETURNING last_sequence";
     let values = vec![text(run), RunStatus::Running.as_str().into()];
-    Ok(!tx.query_sql(lock.to_owned(), values).await?.is_empty())
+    let locked = tx.query_sql(lock.to_owned(), values).await?;
+    locked
+        .first()
+        .map(|row| row.number("last_sequence"))
+        .transpose()
 }
 
 /// Writes a state update from a runner's result, or returns the reason to refuse it.

@@ -22,7 +22,7 @@ use crate::error::{StoreError, parsed, unsigned};
 use crate::mutation::Mutation;
 use crate::repositories::RetentionRepository;
 use crate::sql::{Sql as _, text};
-use crate::state::lock_live_run;
+use crate::state::lock_live_run_at;
 
 /// Maximum recorded calls of one run: each stores a result. A call without a key replaces the oldest one of its kind.
 pub const TOOL_CALLS: u64 = 1000;
@@ -162,9 +162,9 @@ impl Mutation for BeginToolCall {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<ToolCallBegun, StoreError> {
-        if !lock_live_run(tx, self.run_id).await? {
+        let Some(after_sequence) = lock_live_run_at(tx, self.run_id).await? else {
             return Ok(ToolCallBegun::RunEnded);
-        }
+        };
         let sharers = self.key_of.row(self.run_id, "").0;
         if self.key_of != KeyOf::Run {
             self.forget_old(tx, &sharers).await?;
@@ -177,7 +177,7 @@ impl Mutation for BeginToolCall {
             if !self.has_space(tx, &sharers).await? {
                 return Ok(ToolCallBegun::TooMany);
             }
-            tool_calls::Entity::insert(self.row(&key))
+            tool_calls::Entity::insert(self.row(&key, after_sequence))
                 .exec_without_returning(tx)
                 .await?;
             return Ok(ToolCallBegun::Call { key });
@@ -185,7 +185,9 @@ impl Mutation for BeginToolCall {
         let standing = self.standing(&row);
         match (decide(standing, self.effect), row.result) {
             (RepeatedCallDecision::Call, _) => {
-                tool_calls::Entity::update(self.row(&key)).exec(tx).await?;
+                tool_calls::Entity::update(self.row(&key, after_sequence))
+                    .exec(tx)
+                    .await?;
                 Ok(ToolCallBegun::Call { key })
             }
             (RepeatedCallDecision::Answer, Some(result)) => {
@@ -342,7 +344,7 @@ impl BeginToolCall {
         }
     }
 
-    fn row(&self, key: &str) -> tool_calls::ActiveModel {
+    fn row(&self, key: &str, after_sequence: i64) -> tool_calls::ActiveModel {
         let (run_id, key) = self.key_of.row(self.run_id, key);
         tool_calls::ActiveModel {
             run_id: Set(run_id),
@@ -355,6 +357,7 @@ impl BeginToolCall {
             result: Set(None),
             at: Set(self.at),
             attempt: Set(self.attempt()),
+            after_sequence: Set(Some(after_sequence)),
         }
     }
 

@@ -142,6 +142,7 @@ impl TestAgent {
             trace_id: "0".repeat(32),
             limits: serde_json::Map::new(),
             model_limits: ModelLimits::default(),
+            from: None,
         });
         let context = context_json(&context);
         let run = NewRun {

@@ -621,6 +621,7 @@ pub(crate) fn new_run(id: RunId) -> NewRun {
         trace_parent: None,
         parent_run_id: None,
         retry_of: None,
+        retry_from: None,
         begun: None,
         posted_by: None,
         agent_id: AGENT,

@@ -57,6 +57,21 @@ impl<S: ChecksCredentials, T: DeserializeOwned> FromRequest<S> for JsonBody<T> {
     }
 }
 
+/// A JSON object body of any media type, or no body. The credential is checked again like for [`JsonBody`].
+pub struct OptionalJsonBody<T>(pub Option<T>);
+
+impl<S: ChecksCredentials, T: DeserializeOwned> FromRequest<S> for OptionalJsonBody<T> {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        let bytes = read_json(request, state).await?;
+        if bytes.is_empty() {
+            return Ok(Self(None));
+        }
+        parse(&bytes).map(|body| Self(Some(body)))
+    }
+}
+
 /// Reads a body with `Content-Type: application/json`.
 pub async fn json_bytes(
     request: Request,

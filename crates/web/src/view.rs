@@ -57,6 +57,8 @@ pub fn agent_run(run: Run, conversation: Option<&FrozenConversation>) -> AgentRu
         input_preview: None,
         parent_run_id: run.parent_run_id,
         retry_of: run.retry_of,
+        retry_from: run.retry_from,
+        retried_as: None,
         posted_by: None,
         cancelled_by: None,
         binding_id: None,

@@ -248,13 +248,15 @@ class AsyncClient:
         """Requests the cancellation of a run and returns its current state. `follow` shows when it ends."""
         return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/cancel"))
 
-    async def retry(self, run_id: str) -> AgentRun:
+    async def retry(self, run_id: str, *, after: int | None = None) -> AgentRun:
         """Runs the event of a failed, cancelled or timed-out run again. Returns the new run: see `retry_of`.
 
-        A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried;
-        `details["reason"]` is then `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
+        With `after` the new run begins after the result with this sequence; its runner must be resumable. A second
+        call returns the same new run. Raises `ApiError` 409 if the run cannot be retried; `details["reason"]` is then
+        `run_live`, `run_completed`, `child_run` or `no_agent`, for example.
         """
-        return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/retry"))
+        body = None if after is None else {"from": after}
+        return cast(AgentRun, await self._json("POST", f"/v1/runs/{segment(run_id)}/retry", json=body))
 
     async def stream_link(self, run_id: str) -> RunStreamLink:
         """Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only."""

@@ -141,12 +141,13 @@ class Client:
         """Requests the cancellation of a run and returns its current state. `follow` shows when it ends."""
         return self._loop.call(self._client.cancel(run_id))
 
-    def retry(self, run_id: str) -> AgentRun:
+    def retry(self, run_id: str, *, after: int | None = None) -> AgentRun:
         """Runs the event of a failed, cancelled or timed-out run again and returns the new run.
 
-        A second call returns the same new run. Raises `ApiError` 409 if the run cannot be retried.
+        With `after` the new run begins after the result with this sequence; its runner must be resumable. A second
+        call returns the same new run. Raises `ApiError` 409 if the run cannot be retried.
         """
-        return self._loop.call(self._client.retry(run_id))
+        return self._loop.call(self._client.retry(run_id, after=after))
 
     def stream_link(self, run_id: str) -> RunStreamLink:
         """Link to the stream of a run, for a browser. It opens one stream, within a minute, and reads this run only."""

@@ -396,7 +396,8 @@ class AgentRun(TypedDict):
 
     `output` is the last message. `error` is `{code, message, retryable}` of a run that did not complete. `usage` has
     token counts. `metadata` counts the results that deviated from the protocol. `retry_of` is the ended run that this
-    run repeats. `input_preview` has at most 200 characters.
+    run repeats, after its result `retry_from` if that is set; `retried_as` is the run that repeats this one.
+    `input_preview` has at most 200 characters.
     """
 
     run_id: str
@@ -415,6 +416,8 @@ class AgentRun(TypedDict):
     status_reason: NotRequired[str | None]
     parent_run_id: NotRequired[str | None]
     retry_of: NotRequired[str | None]
+    retry_from: NotRequired[int | None]
+    retried_as: NotRequired[str | None]
     conversation_id: NotRequired[str | None]
     thread_id: NotRequired[str | None]
     bot_id: NotRequired[str | None]

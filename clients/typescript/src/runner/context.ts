@@ -1,5 +1,6 @@
 /** The request of a run and the manifest of a runner, as `openapi/runner.json` defines them. */
 
+import type { RunEvent } from "../events.js";
 import type { ActorContext, AgentInput, ContentElement, Json, StateScope, SubjectContext } from "../types.js";
 
 /** Operations that a runner asks for. An agent of it is granted at most these. */
@@ -140,7 +141,17 @@ export interface RunResume {
   after: number;
 }
 
-/** Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run. */
+/** Results of an ended run. The run begins after them. They have no `message.delta`. */
+export interface RetryOrigin {
+  run_id: string;
+  after: number;
+  results: RunEvent[];
+}
+
+/**
+ * Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run. `from` has
+ * the results after which a retry begins.
+ */
 export interface AgentRuntimeContext {
   host?: string;
   protocol_version?: string;
@@ -151,6 +162,7 @@ export interface AgentRuntimeContext {
   timezone?: string | null;
   static_refs?: Json;
   resume?: RunResume | null;
+  from?: RetryOrigin | null;
   metadata?: Json;
 }
 

@@ -12,7 +12,14 @@ import type {
   StateScope,
   TranscriptItem,
 } from "../types.js";
-import type { AgentRunContext, KnowledgeBaseResource, Permissions, RetrievalResultEntry, RunResume } from "./context.js";
+import type {
+  AgentRunContext,
+  KnowledgeBaseResource,
+  Permissions,
+  RetrievalResultEntry,
+  RetryOrigin,
+  RunResume,
+} from "./context.js";
 import { MissingPermissions } from "./grants.js";
 import { RunFailed } from "./failure.js";
 import type { HostApi } from "./host.js";
@@ -137,6 +144,14 @@ export class RunContext {
   /** Configuration of the agent for this runner. */
   get config(): Json {
     return this.context.config ?? {};
+  }
+
+  /**
+   * Results of an ended run after which this one begins; undefined for a run that begins with its event. The gateway
+   * answers tool calls that the ended run made before them, if they had an idempotency key.
+   */
+  get origin(): RetryOrigin | undefined {
+    return this.context.runtime.from ?? undefined;
   }
 
   /** Answer to an earlier question, for events `interaction.submitted`; otherwise undefined. */

@@ -68,6 +68,7 @@ export function EventList({ run, chosen }: { run: Run; chosen: number[] | null }
               style={{ transform: `translateY(${start}px)` }}
             >
               <EventRow
+                run={run}
                 sequence={sequenceAt(index)}
                 event={bySequence.get(sequenceAt(index))}
                 isOpen={opened.has(sequenceAt(index))}

@@ -1,9 +1,11 @@
-import type { RunEvent } from "../../api/client";
+import type { Run, RunEvent } from "../../api/client";
 import { isFailure, summaryOf } from "../../lib/summary";
 import { Json } from "../../ui/parts";
 import { When } from "../../ui/when";
+import { RetryFrom } from "./chain";
 
 interface RowProps {
+  run: Run;
   sequence: number;
   /** Undefined until its page is loaded. */
   event: RunEvent | undefined;
@@ -11,7 +13,7 @@ interface RowProps {
   toggle: () => void;
 }
 
-export function EventRow({ sequence, event, isOpen, toggle }: RowProps) {
+export function EventRow({ run, sequence, event, isOpen, toggle }: RowProps) {
   if (event === undefined) {
     return (
       <div className="line">
@@ -35,7 +37,12 @@ export function EventRow({ sequence, event, isOpen, toggle }: RowProps) {
           <When at={event.created_at} />
         </span>
       </button>
-      {isOpen && <Json value={event} />}
+      {isOpen && (
+        <>
+          <RetryFrom run={run} event={event} />
+          <Json value={event} />
+        </>
+      )}
     </>
   );
 }

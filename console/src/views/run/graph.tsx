@@ -18,6 +18,7 @@ import { Badge, type Fact, Facts, Scroll } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
 import { Text } from "../../ui/text";
 import { When } from "../../ui/when";
+import { RetryChain } from "./chain";
 import { GraphCanvas } from "./graph-canvas";
 
 export const GRAPH_TONES: Record<GraphStatus, string> = {
@@ -39,6 +40,7 @@ export function Graphs({ run, graphs }: { run: Run; graphs: Graph[] }) {
   return (
     <section className="graph" aria-label={t("graph.title")}>
       <h2>{t("graph.title")}</h2>
+      <RetryChain run={run} />
       {graphs.length > 1 && (
         <div className="quick">
           {graphs.map((graph, index) => (

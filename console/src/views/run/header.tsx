@@ -130,7 +130,8 @@ function RunFacts({ run }: { run: Run }) {
     { label: t("run.cost"), value: usage && usage.cost > 0 ? money(usage.cost) : null },
     { label: t("run.conversation"), value: run.conversation_id && <ConversationLink run={run} /> },
     { label: t("run.parent"), value: run.parent_run_id && <RunLink runId={run.parent_run_id} /> },
-    { label: t("run.retryOf"), value: run.retry_of && <RunLink runId={run.retry_of} /> },
+    { label: t("run.retryOf"), value: run.retry_of && <RetriedRun run={run} runId={run.retry_of} /> },
+    { label: t("run.retriedAs"), value: run.retried_as && <RunLink runId={run.retried_as} /> },
     {
       label: t("run.cancelledBy"),
       value: run.cancel_requested_at == null ? null : <CancelledBy run={run} />,
@@ -208,6 +209,17 @@ function Elapsed({ run }: { run: Run }) {
   if (run.duration_ms != null) return <>{duration(run.duration_ms)}</>;
   if (!isLive(run.status)) return <>–</>;
   return <>{duration(Math.max(0, now - (run.started_at ?? run.created_at)) * 1000)}</>;
+}
+
+/** The run that this one repeats, and the result after which it begins. */
+function RetriedRun({ run, runId }: { run: Run; runId: string }) {
+  const t = useText();
+  return (
+    <>
+      <RunLink runId={runId} />
+      {run.retry_from != null && ` ${t("chain.after", { n: run.retry_from })}`}
+    </>
+  );
 }
 
 function RunLink({ runId }: { runId: string }) {

@@ -7,6 +7,7 @@ import { CALL_KINDS, isCallShown } from "../../lib/steps";
 import { type Bar, type Lane, layoutTimeline, ticks } from "../../lib/timeline";
 import { KindChoice, useSteps } from "../../ui/steps";
 import { useNow } from "../../ui/when";
+import { RetryChain } from "./chain";
 
 export function TimelinePanel({ run }: { run: Run }) {
   const t = useText();
@@ -21,6 +22,7 @@ export function TimelinePanel({ run }: { run: Run }) {
   return (
     <section className="timeline" aria-label={t("run.timeline")}>
       <h2>{t("run.timeline")}</h2>
+      <RetryChain run={run} />
       <KindChoice kinds={CALL_KINDS} />
       <div className="axis">
         <span />

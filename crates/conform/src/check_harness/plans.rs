@@ -140,6 +140,7 @@ impl CheckHarness {
             trace_id: run.0.simple().to_string(),
             limits: context_limits(&self.limits),
             model_limits: ModelLimits::default(),
+            from: None,
             snapshot: &snapshot,
         });
         let token = self.host.open(MockRun {

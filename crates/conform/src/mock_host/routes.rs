@@ -264,6 +264,8 @@ async fn get_run(MockRunCaller(part): MockRunCaller) -> Json<AgentRun> {
         input_preview: None,
         duration_ms: None,
         retry_of: None,
+        retry_from: None,
+        retried_as: None,
         posted_by: None,
         cancelled_by: None,
         id: None,

@@ -1,10 +1,13 @@
 //! Preconditions of a run: a callable runner, capacity, and the agent's peers.
 
 use domain::authorization::peers;
+use domain::manifest::resume_window;
 use protocol::id::EndpointId;
+use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::AgentResource;
 use store::{Candidate, Capacities, RunnerRecord};
 
+use super::input::RetryPoint;
 use crate::intake::IntakeError;
 
 /// Agents of which the runs of this agent may start child runs, by its policy.
@@ -40,6 +43,21 @@ pub(super) fn callable(winner: &Candidate) -> Result<&RunnerRecord, IntakeError>
             winner,
             "no endpoint serves it at the moment; register or refresh its endpoint",
         )),
+    }
+}
+
+/// Checks that the runner with this manifest can begin after a result of an earlier run.
+pub(super) fn check_point(
+    point: &RetryPoint,
+    manifest: &AgentRunnerManifest,
+) -> Result<(), IntakeError> {
+    // The results and the recorded calls are those of one runner; another one may lack the right to them.
+    if manifest.id != point.runner {
+        return Err(IntakeError::RunnerChanged(manifest.id.clone()));
+    }
+    match resume_window(manifest) {
+        Some(_) => Ok(()),
+        None => Err(IntakeError::NotResumable(manifest.id.clone())),
     }
 }
 

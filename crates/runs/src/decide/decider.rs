@@ -15,7 +15,7 @@ use protocol::JsonObject;
 use protocol::event::MESSAGE_RECEIVED;
 use store::{Candidate, NewRun, RunnerRecord, sha256_hex};
 
-use super::callable::{callable, peers_among, unavailable};
+use super::callable::{callable, check_point, peers_among, unavailable};
 use super::draft::RunDraft;
 use super::input::{DecisionInput, ParentContext};
 use crate::agent_cache::{AgentCache, AgentGrants, CachedAgent};
@@ -82,6 +82,9 @@ impl Decider {
         let agent = self.agents.get(winner, runner).ok_or_else(|| {
             unavailable(winner, "its manifest cannot be read; refresh its endpoint")
         })?;
+        if let Some(point) = &input.retry_point {
+            check_point(point, &agent.manifest)?;
+        }
         let (snapshot, snapshot_text, grants) =
             self.authorize(input, winner, runner, &agent, candidates, step);
         let max_ms = i64::try_from(self.deps.limits.max_deadline.as_millis()).unwrap_or(i64::MAX);
@@ -94,6 +97,7 @@ impl Decider {
             trace_parent: input.trace_parent,
             parent_run_id: parent.map(|parent| parent.snapshot.run_id),
             retry_of: input.retry_of,
+            retry_from: input.retry_point.as_ref().map(|point| point.sequence),
             begun: step.begun(),
             posted_by: input.posted_by,
             agent_id: winner.agent.id,
@@ -122,6 +126,8 @@ impl Decider {
             deadline_at: row.deadline_at,
             trace: RunTrace::of(row.id, row.trace_parent),
             static_refs,
+            // The dispatch of a retry reads it.
+            from: None,
         };
         let context = self.context.prepare(&context_inputs, shared);
         // A retry gets a run of its own.

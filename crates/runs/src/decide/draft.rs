@@ -43,6 +43,7 @@ impl RunDraft {
             event_id: input.event_id.clone(),
             parent_run_id: row.parent_run_id,
             retry_of: row.retry_of,
+            retry_from: row.retry_from,
             posted_by: row.posted_by,
             trace_parent: row.trace_parent,
             agent_id: row.agent_id,

@@ -7,7 +7,7 @@ use domain::authorization::{AuthorizationSnapshot, ParentGrant};
 use domain::trace::TraceParent;
 use protocol::child_run::ChildGrants;
 use protocol::event::EventEnvelope;
-use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, RunId, RunnerId, WorkspaceId};
 use store::{ParentAttempt, UserMessage};
 
 /// Everything that the decision about one event needs, except the facts that the store reads.
@@ -25,6 +25,8 @@ pub(crate) struct DecisionInput {
     pub(crate) parent: Option<ParentContext>,
     /// The ended run that the new one repeats.
     pub(crate) retry_of: Option<RunId>,
+    /// The result of that run after which the new one begins.
+    pub(crate) retry_point: Option<RetryPoint>,
     /// The API key that posted the event.
     pub(crate) posted_by: Option<ApiKeyId>,
     /// Span that the run continues.
@@ -35,6 +37,15 @@ pub(crate) struct DecisionInput {
     pub(crate) message: Option<UserMessage>,
     /// The event was acknowledged earlier, so its runner is called even if no endpoint lists it now.
     pub(crate) was_accepted: bool,
+}
+
+/// A result of an ended run after which its retry begins.
+#[derive(Clone, Debug)]
+pub(crate) struct RetryPoint {
+    /// Sequence in the ledger of the ended run.
+    pub(crate) sequence: u64,
+    /// The runner that sent the result.
+    pub(crate) runner: RunnerId,
 }
 
 /// Parent of a child run that is to be started.

@@ -50,6 +50,7 @@ pub(crate) fn promote_next(
             scope: AgentReach::All,
             parent: None,
             retry_of: None,
+            retry_point: None,
             // The event is stored without its key.
             posted_by: None,
             // The span of the event is not stored, so the run begins a new trace.

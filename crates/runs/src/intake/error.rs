@@ -62,8 +62,16 @@ pub enum IntakeError {
          use another key, or ask the operator to change the binding"
     )]
     OutsideScope(Vec<AgentId>),
-    #[error("the asking agent is disabled or deleted; enable it and send the answer again")]
+    #[error("the agent of the run is disabled or deleted; enable it and try again")]
     AgentGone,
+    #[error(
+        "needs a runner with the capability resumable, and {0} is none; retry the run without `from`"
+    )]
+    NotResumable(RunnerId),
+    #[error(
+        "the agent has the runner {0} now, which did not send the results of the run; retry it without `from`"
+    )]
+    RunnerChanged(RunnerId),
     #[error("the agent is disabled or deleted; continue without it")]
     CalledAgentGone,
     #[error("the question no longer accepts answers")]
@@ -97,6 +105,8 @@ impl IntakeError {
             Self::Attachment(_) | Self::Reference(_) => "attachment",
             Self::OutsideScope(_) => "outside_scope",
             Self::AgentGone | Self::CalledAgentGone => "agent_gone",
+            Self::NotResumable(_) => "not_resumable",
+            Self::RunnerChanged(_) => "runner_changed",
             Self::Unanswerable(_) => "unanswerable",
             Self::ChildRefused(_) => "childless",
             Self::Stopping => "stopping",

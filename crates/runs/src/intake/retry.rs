@@ -5,14 +5,15 @@ use std::sync::Arc;
 use domain::run::Run;
 use domain::trace::TraceParent;
 use protocol::event::EventEnvelope;
-use protocol::id::{AgentId, RunId};
+use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::interaction::INTERACTION_SUBMITTED;
 use protocol::run::RunStatus;
 use store::{Retried, RetryOutcome, RetryRun, StoreError};
 use uuid::Uuid;
 
 use super::{EventSender, Intake, IntakeError, run_to_start};
-use crate::decide::{DecisionEffects, DecisionInput, PendingDecision};
+use crate::decide::{DecisionEffects, DecisionInput, PendingDecision, RetryPoint};
+use crate::retry_origin::{RetryPointError, read_origin};
 
 /// The run of a retry.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +34,13 @@ pub enum RetryError {
     Completed,
     #[error("run {0} started this run as its child; retry that run")]
     Child(RunId),
+    #[error(
+        "run {0} repeats the run from another result, and a run is retried once; retry that one"
+    )]
+    Retried(RunId),
+    /// The requested result.
+    #[error(transparent)]
+    Point(#[from] RetryPointError),
     /// With the hint of the decision.
     #[error("the event gets no run: {0}")]
     NoAgent(String),
@@ -47,12 +55,13 @@ impl From<StoreError> for RetryError {
 }
 
 impl Intake {
-    /// Runs the event of an ended run again. A run is retried at most once; a repeated retry returns the same
-    /// run. `trace`: the `traceparent` of the request.
+    /// Runs the event of an ended run again; with `from`, after the result with this sequence of its ledger. A run is
+    /// retried at most once; a repeated retry returns the same run. `trace`: the `traceparent` of the request.
     pub async fn retry(
         &self,
         sender: EventSender<'_>,
         id: RunId,
+        from: Option<u64>,
         trace: Option<&str>,
     ) -> Result<RetriedRun, RetryError> {
         let workspace = sender.workspace;
@@ -60,13 +69,17 @@ impl Intake {
         let run = self.deps.find_run(workspace, id).await?;
         let run = run.ok_or(RetryError::Unknown(id))?;
         check_retryable(&run)?;
+        if let Some(from) = from {
+            read_origin(&self.deps.store, &run, from).await?;
+        }
         let parent = self.deps.spans.parent_of(trace);
-        let input = self.retry_input(&run, sender, parent).await?;
+        let input = self.retry_input(&run, sender, from, parent).await?;
         let retry = RetryRun {
             workspace: workspace.clone(),
             run_id: id,
             event_id: run.event_id,
             conversation_key: run.conversation_key,
+            from,
             max_live_runs: self.deps.limits.workspace_runs,
             at: input.arrived_at,
             decide: PendingDecision {
@@ -83,6 +96,7 @@ impl Intake {
             Retried::Existing(run_id) => {
                 // No decision was made now, and the earlier retry may be of another key.
                 self.check_reach(sender, Some(run_id)).await?;
+                self.check_point(workspace, run_id, from).await?;
                 Ok(RetriedRun {
                     run_id,
                     replayed: true,
@@ -100,10 +114,26 @@ impl Intake {
         }
     }
 
+    /// Fails if an earlier retry begins after another result than `from`.
+    async fn check_point(
+        &self,
+        workspace: &WorkspaceId,
+        retry: RunId,
+        from: Option<u64>,
+    ) -> Result<(), RetryError> {
+        let Some(from) = from else { return Ok(()) };
+        let run = self.deps.find_run(workspace, retry).await?;
+        match run.and_then(|run| run.retry_from) {
+            Some(earlier) if earlier == from => Ok(()),
+            _ => Err(RetryError::Retried(retry)),
+        }
+    }
+
     async fn retry_input(
         &self,
         run: &Run,
         sender: EventSender<'_>,
+        from: Option<u64>,
         trace_parent: Option<TraceParent>,
     ) -> Result<DecisionInput, StoreError> {
         let stored = self
@@ -122,13 +152,18 @@ impl Intake {
         Ok(DecisionInput {
             workspace: run.workspace.clone(),
             event_id: run.event_id.clone(),
-            only: asking_agent(&event, run),
+            // The results of a run go to its own agent.
+            only: asking_agent(&event, run).or(from.map(|_| run.agent_id)),
             scope: sender.scope.clone(),
             posted_by: Some(sender.key),
             event: Arc::new(event),
             arrived_at: self.deps.clock.now_ms(),
             parent: None,
             retry_of: Some(run.id),
+            retry_point: from.map(|sequence| RetryPoint {
+                sequence,
+                runner: run.runner_id.clone(),
+            }),
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
             // The first run has added it to the conversation.

@@ -36,6 +36,7 @@ pub struct Model {
     pub trace_parent: Option<String>,
     pub parent_run_id: Option<String>,
     pub retry_of: Option<String>,
+    pub retry_from: Option<i64>,
     pub posted_by: Option<String>,
     pub cancelled_by: Option<String>,
 }

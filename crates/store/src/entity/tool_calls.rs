@@ -19,6 +19,8 @@ pub struct Model {
     pub kept_until: Option<i64>,
     /// Newest attempt that made or repeated the call, for a key that the gateway has chosen.
     pub attempt: Option<i64>,
+    /// Last ledger sequence of the run as the call began. NULL in rows of older gateways.
+    pub after_sequence: Option<i64>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -19,6 +19,8 @@ pub struct NewRun {
     pub parent_run_id: Option<RunId>,
     /// The run that this one repeats.
     pub retry_of: Option<RunId>,
+    /// Sequence of the result of that run after which this one begins.
+    pub retry_from: Option<u64>,
     /// The generation that the event begins in its conversation.
     pub begun: Option<ConversationGeneration>,
     /// The API key that posted the event, sent the answer or requested the retry.

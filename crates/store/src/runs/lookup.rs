@@ -6,8 +6,8 @@ use protocol::id::{RunId, WorkspaceId};
 use super::filter::{KEY_PREFIX, ResolvedFilter, RunFilter};
 use crate::engine::StoreEngine;
 use crate::error::{StoreError, parsed, signed};
-use crate::repositories::EventRepository;
-use crate::sql::Sql;
+use crate::repositories::{EventRepository, RunRepository};
+use crate::sql::{Sql, text};
 
 /// Maximum retries of one event that a list shows.
 const MAX_RETRIES: usize = 64;
@@ -66,12 +66,10 @@ impl RunSearch<'_> {
         while let Some(last) = found.last()
             && found.len() <= MAX_RETRIES
         {
-            let sql = "SELECT id FROM runs WHERE retry_of = $1";
-            let values = vec![last.to_string().into()];
-            let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
-            let Some(row) = rows.first() else { break };
-            let id = row.text("id")?;
-            found.push(parsed("runs.id", &id, &id)?);
+            let Some(retry) = retry_of(&self.db.readers, *last).await? else {
+                break;
+            };
+            found.push(retry);
         }
         Ok(found)
     }
@@ -97,6 +95,21 @@ impl RunSearch<'_> {
             }
         }
         Ok((!found.is_empty()).then_some(found))
+    }
+}
+
+/// The run that repeats `run`.
+pub(crate) async fn retry_of(conn: &impl Sql, run: RunId) -> Result<Option<RunId>, StoreError> {
+    let sql = "SELECT id FROM runs WHERE retry_of = $1";
+    let rows = conn.query_sql(sql.to_owned(), vec![text(run)]).await?;
+    let id = rows.first().map(|row| row.text("id")).transpose()?;
+    id.map(|id| parsed("runs.id", &id, &id)).transpose()
+}
+
+impl RunRepository<'_> {
+    /// The run that repeats `run`. At most one exists.
+    pub async fn find_retry(self, run: RunId) -> Result<Option<RunId>, StoreError> {
+        retry_of(&self.db.readers, run).await
     }
 }
 

@@ -75,6 +75,9 @@ pub(crate) fn to_domain(model: runs::Model) -> Result<Run, StoreError> {
         metadata: json("runs.metadata", model.metadata)?,
         parent_run_id: id_if_any("runs.parent_run_id", row, model.parent_run_id.as_deref())?,
         retry_of: id_if_any("runs.retry_of", row, model.retry_of.as_deref())?,
+        retry_from: (model.retry_from)
+            .map(|sequence| unsigned("runs.retry_from", row, sequence))
+            .transpose()?,
         posted_by: id_if_any("runs.posted_by", row, model.posted_by.as_deref())?,
         cancelled_by: principal_if_any("runs.cancelled_by", row, model.cancelled_by.as_deref())?,
         event_id: model.event_id,

@@ -11,7 +11,7 @@ use super::api_error::ApiError;
 use egress::upstream::UpstreamError;
 use keys::cursor::InvalidCursor;
 use runs::call_abort::AbortReason;
-use runs::intake::{IntakeError, RetryError};
+use runs::intake::{IntakeError, RetryError, RetryPointError};
 
 impl From<UpstreamError> for ApiError {
     fn from(error: UpstreamError) -> Self {
@@ -110,6 +110,12 @@ impl From<IntakeError> for ApiError {
             IntakeError::AgentGone | IntakeError::CalledAgentGone => {
                 Self::conflict("agent_gone", message)
             }
+            IntakeError::NotResumable(_) => {
+                Self::invalid("/from", message).with("reason", json!("not_resumable"))
+            }
+            IntakeError::RunnerChanged(runner) => {
+                Self::conflict("runner_changed", message).with("runner_id", json!(runner))
+            }
             IntakeError::ChildRefused(ChildRefused::Ended) => Self::unauthenticated(),
             IntakeError::ChildRefused(ChildRefused::Cancelled) => Self::cancelled(),
             IntakeError::ChildRefused(ChildRefused::TooMany) => {
@@ -190,6 +196,11 @@ impl From<RetryError> for ApiError {
             RetryError::Child(parent) => {
                 Self::conflict("child_run", message).with("parent_run_id", json!(parent))
             }
+            RetryError::Retried(run) => {
+                Self::conflict("already_retried", message).with("run_id", json!(run))
+            }
+            RetryError::Point(RetryPointError::Store(error)) => error.into(),
+            RetryError::Point(_) => Self::invalid("/from", message),
             RetryError::NoAgent(_) => Self::conflict("no_agent", message),
             RetryError::Refused(refused) => refused.into(),
         }

@@ -118,7 +118,12 @@ pub const DECIDED: &[(&str, &[&str])] = &[
     ),
     (
         "a retry repeats the run of an event; peers ignore what they do not know",
-        &["AgentRun.retry_of is only ours"],
+        &[
+            "AgentRun.retried_as is only ours",
+            "AgentRun.retry_from is only ours",
+            "AgentRun.retry_of is only ours",
+            "AgentRuntimeContext.from is only ours",
+        ],
     ),
     (
         "the key of a client, for its operator; left out in the host API",

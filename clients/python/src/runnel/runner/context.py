@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
+from ..events import RunEvent
 from ..types import ActorContext, AgentInput, Json, StateScope, SubjectContext
 
 if sys.version_info >= (3, 11):
@@ -162,8 +163,23 @@ class RunResume(TypedDict):
     after: int
 
 
-class AgentRuntimeContext(TypedDict, total=False):
-    """Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run."""
+class RetryOrigin(TypedDict):
+    """Results of an ended run. The run begins after them. They have no `message.delta`."""
+
+    run_id: str
+    after: int
+    results: list[RunEvent]
+
+
+# `from` is a keyword of Python, so the class syntax cannot declare it.
+_RuntimeOrigin = TypedDict("_RuntimeOrigin", {"from": "RetryOrigin | None"}, total=False)
+
+
+class AgentRuntimeContext(_RuntimeOrigin, total=False):
+    """Execution data of the run. `deadline_at` is in epoch seconds; `metadata.limits` has the limits of the run.
+
+    `from` has the results after which a retry begins: see `RunContext.origin`.
+    """
 
     host: str
     protocol_version: str

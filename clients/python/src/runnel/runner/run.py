@@ -10,7 +10,7 @@ from typing import Any
 from ..errors import ApiError
 from ..types import Json, Message
 from ._grants import MissingPermissions
-from .context import AgentRunContext, Permissions, RunResume
+from .context import AgentRunContext, Permissions, RetryOrigin, RunResume
 from .data import Files, History, Interactions, Knowledge, State
 from .failure import RunFailed
 from .host import HostApi
@@ -125,6 +125,14 @@ class RunContext:
     def config(self) -> dict[str, Any]:
         """Configuration of the agent for this runner."""
         return self.context.get("config") or {}
+
+    @property
+    def origin(self) -> RetryOrigin | None:
+        """Results of an ended run after which this one begins; None for a run that begins with its event.
+
+        The gateway answers tool calls that the ended run made before them, if they had an idempotency key.
+        """
+        return self.context["runtime"].get("from")
 
     @property
     def answer(self) -> Json | None:

@@ -100,6 +100,7 @@ pub(in crate::tests) fn run(
         event_id: format!("event-{event}"),
         parent_run_id: None,
         retry_of: None,
+        retry_from: None,
         posted_by: None,
         trace_parent: None,
         agent_id: agent(agent_number),
