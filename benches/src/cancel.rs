@@ -5,15 +5,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
-use serde_json::{Value, json};
+use anyhow::ensure;
+use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::task::JoinSet;
 
 use crate::Options;
 use crate::client::LoadConnection;
 use crate::figures::{percentile, write};
-use crate::load::LoadTarget;
+use crate::load::{LoadTarget, client_request};
 use crate::stage::{BenchStage, ConfigAdditions};
 use crate::stub::{BenchStubState, StubScript, serve};
 
@@ -61,19 +61,12 @@ async fn cancel_one(
     number: usize,
 ) -> anyhow::Result<f64> {
     let mut posting = LoadConnection::open(&target.address).await?;
-    let request = target.request(number, "application/json", "message.received");
-    posting.send(&request).await?;
-    let mut body = Vec::new();
-    let status = posting.answer(|part| body.extend_from_slice(part)).await?;
-    ensure!(status == 202, "HTTP {status}");
-    let accepted: Value = serde_json::from_slice(&body)?;
-    let run = accepted["run_id"].as_str().context("a run")?.to_owned();
+    let run = target.post_run(&mut posting, number).await?;
 
     // The first event shows that the runner is working.
     let mut watching = LoadConnection::open(&target.address).await?;
-    let about = format!("host: localhost\r\nauthorization: Bearer {key}\r\n");
-    let watch =
-        format!("GET /v1/runs/{run}/events HTTP/1.1\r\n{about}accept: text/event-stream\r\n\r\n");
+    let line = format!("GET /v1/runs/{run}/events");
+    let watch = client_request(&line, key, "accept: text/event-stream\r\n");
     watching.send(watch.as_bytes()).await?;
     let mut seen = Vec::new();
     let (status, _) = watching
@@ -84,7 +77,8 @@ async fn cancel_one(
         .await?;
     ensure!(status == 200, "HTTP {status}");
 
-    let cancel = format!("POST /v1/runs/{run}/cancel HTTP/1.1\r\n{about}content-length: 0\r\n\r\n");
+    let line = format!("POST /v1/runs/{run}/cancel");
+    let cancel = client_request(&line, key, "content-length: 0\r\n");
     let begin = Instant::now();
     posting.send(cancel.as_bytes()).await?;
     let status = posting.answer(|_| {}).await?;

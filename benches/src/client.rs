@@ -37,23 +37,28 @@ impl LoadConnection {
     }
 
     /// Reads a response to its end, passes body parts to `body`, and returns the status.
-    pub(crate) async fn answer(&mut self, mut body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
-        let (status, mut framing) = self.head().await?;
-        while !framing.is_complete() {
-            if self.at == self.buffer.len() {
-                self.fill().await?;
-            }
-            self.at += framing.read(&self.buffer[self.at..], &mut body)?;
-        }
+    pub(crate) async fn answer(&mut self, body: impl FnMut(&[u8])) -> anyhow::Result<u16> {
+        let (status, framing) = self.head().await?;
+        self.rest(framing, body).await?;
         Ok(status)
     }
 
     /// Reads the head of a response and parts of its body until `enough` returns true.
     pub(crate) async fn answer_until(
         &mut self,
-        mut enough: impl FnMut(&[u8]) -> bool,
+        enough: impl FnMut(&[u8]) -> bool,
     ) -> anyhow::Result<(u16, Framing)> {
         let (status, mut framing) = self.head().await?;
+        self.rest_until(&mut framing, enough).await?;
+        Ok((status, framing))
+    }
+
+    /// Reads further parts of a response until `enough` returns true, at most to its end.
+    pub(crate) async fn rest_until(
+        &mut self,
+        framing: &mut Framing,
+        mut enough: impl FnMut(&[u8]) -> bool,
+    ) -> anyhow::Result<()> {
         let mut done = false;
         while !framing.is_complete() && !done {
             if self.at == self.buffer.len() {
@@ -61,7 +66,7 @@ impl LoadConnection {
             }
             self.at += framing.read(&self.buffer[self.at..], &mut |part| done |= enough(part))?;
         }
-        Ok((status, framing))
+        Ok(())
     }
 
     /// Reads the rest of a response.
@@ -70,13 +75,11 @@ impl LoadConnection {
         mut framing: Framing,
         mut body: impl FnMut(&[u8]),
     ) -> anyhow::Result<()> {
-        while !framing.is_complete() {
-            if self.at == self.buffer.len() {
-                self.fill().await?;
-            }
-            self.at += framing.read(&self.buffer[self.at..], &mut body)?;
-        }
-        Ok(())
+        let pass = |part: &[u8]| {
+            body(part);
+            false
+        };
+        self.rest_until(&mut framing, pass).await
     }
 
     async fn head(&mut self) -> anyhow::Result<(u16, Framing)> {

@@ -30,6 +30,11 @@ impl Database {
         Self { name, url }
     }
 
+    /// True for a database that several gateways can use.
+    pub(crate) fn is_on_server(&self) -> bool {
+        self.url.is_some()
+    }
+
     /// The URL in the configuration of a gateway with this directory.
     pub(crate) fn url(&self, directory: &Path) -> String {
         let file = || format!("sqlite://{}", directory.join(FILE).display());

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
+use serde_json::Value;
 use tokio::task::LocalSet;
 use uuid::Uuid;
 
@@ -67,6 +68,29 @@ impl LoadTarget {
         )
         .into_bytes()
     }
+
+    /// Posts an event, and returns the id of its run.
+    pub(crate) async fn post_run(
+        &self,
+        connection: &mut LoadConnection,
+        client: usize,
+    ) -> anyhow::Result<String> {
+        let request = self.request(client, "application/json", "message.received");
+        connection.send(&request).await?;
+        let mut body = Vec::new();
+        let status = connection
+            .answer(|part| body.extend_from_slice(part))
+            .await?;
+        ensure!(status == 202, "an event got HTTP {status}");
+        let accepted: Value = serde_json::from_slice(&body)?;
+        Ok(accepted["run_id"].as_str().context("a run")?.to_owned())
+    }
+}
+
+/// A request of the client API without a body. `line`: method and path. `about`: further headers, each with its line
+/// end.
+pub(crate) fn client_request(line: &str, key: &str, about: &str) -> String {
+    format!("{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {key}\r\n{about}\r\n")
 }
 
 /// Figures of one target in one scenario of one round.

@@ -30,6 +30,7 @@ mod load;
 mod model;
 mod passthrough;
 mod process;
+mod resume;
 mod rights;
 mod rounds;
 mod runner_binary;
@@ -89,6 +90,8 @@ enum Command {
     All,
     /// Time from a cancel request until the runner's socket closes.
     Cancel,
+    /// Time from the SIGKILL of a gateway until its resumable run continues at a client.
+    Resume(resume::ResumeArgs),
     /// Durably accepted events per second, answered with 202.
     Ingest,
     /// Host API calls compared with `/healthz`, and the latency added to models' streams.
@@ -154,6 +157,7 @@ fn main() -> anyhow::Result<()> {
         Command::Stub => one_thread(stub::serve_as_process()),
         Command::All => one_thread(rounds::run(&options)),
         Command::Cancel => one_thread(cancel::run(&options)),
+        Command::Resume(args) => one_thread(resume::run(&options, &args)),
         Command::Ingest => one_thread(ingest::run(&options)),
         Command::AppendLog { file } => many_threads(append::serve(file)),
         Command::Disk { runs } => one_thread(disk_use::run(&options, runs)),

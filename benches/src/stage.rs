@@ -245,21 +245,34 @@ impl BenchStage {
         let url = database.url(&directory);
         let master_key = directory.join("master.key");
         fs::write(&master_key, &self.master_key)?;
-        let config = directory.join(CONFIG_FILE);
         let settings = format!(
             "[auth]\nmaster_key = \"file:{}\"\n[database]\nurl = \"{url}\"\n{text}",
             master_key.display()
         );
-        fs::write(&config, settings)?;
+        fs::write(directory.join(CONFIG_FILE), settings)?;
         let key = self.create_key(instance, "client").await?.key;
+        self.start(instance, database.name, key).await
+    }
+
+    /// Starts the gateway with this directory, which [`Self::serve`] has configured.
+    pub(crate) async fn start(
+        &self,
+        instance: &str,
+        name: &'static str,
+        key: String,
+    ) -> anyhow::Result<(Gateway, LoadTarget)> {
+        let directory = self.directory.join(instance);
         let mut command = Command::new(&self.binary);
-        command.arg("serve").arg("--config").arg(&config);
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(directory.join(CONFIG_FILE));
         let log = directory.join("stderr.log");
         let served = MeasuredProcess::spawn(&mut command, &log).await;
         let stderr = || fs::read_to_string(&log).unwrap_or_default();
         let served = served.with_context(|| format!("the gateway does not start: {}", stderr()))?;
         let target = LoadTarget {
-            name: database.name,
+            name,
             address: served.address.clone(),
             pid: Some(served.pid),
             ask: RequestKind::Gateway { key: key.clone() },
