@@ -982,20 +982,26 @@ fn rust_files() -> Vec<File> {
 
 /// All text files of the repository, except build output, fetched files and gateway data.
 fn files() -> Vec<File> {
+    let ignored = fs::read_to_string(root().join(".gitignore")).expect("the list is there");
+    // The other lines are names, and below in `EXCLUDED`.
+    let ignored: Vec<_> = ignored
+        .lines()
+        .filter_map(|line| line.strip_prefix('/'))
+        .map(|path| path.trim_end_matches('/'))
+        .collect();
     let mut files = Vec::new();
-    collect(&root(), "", &mut files);
+    collect(&root(), "", &ignored, &mut files);
     files
 }
 
-fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
-    const EXCLUDED: [&str; 9] = [
+/// `ignored`: paths from the root.
+fn collect(directory: &Path, prefix: &str, ignored: &[&str], files: &mut Vec<File>) {
+    const EXCLUDED: [&str; 7] = [
         ".git",
         ".venv",
         "__pycache__",
-        "dist",
         "node_modules",
         "runnel-data",
-        "schema.d.ts",
         "target",
         "third-party",
     ];
@@ -1005,12 +1011,13 @@ fn collect(directory: &Path, prefix: &str, files: &mut Vec<File>) {
         let entry = entry.expect("the repository can be read");
         let name = entry.file_name().to_string_lossy().into_owned();
         let kind = entry.file_type().expect("the repository can be read");
-        if EXCLUDED.contains(&name.as_str()) || kind.is_symlink() {
+        let path = format!("{prefix}{name}");
+        let is_excluded = EXCLUDED.contains(&name.as_str()) || ignored.contains(&path.as_str());
+        if is_excluded || kind.is_symlink() {
             continue;
         }
-        let path = format!("{prefix}{name}");
         if kind.is_dir() {
-            collect(&entry.path(), &format!("{path}/"), files);
+            collect(&entry.path(), &format!("{path}/"), ignored, files);
         } else if let Ok(text) = fs::read_to_string(entry.path()) {
             files.push(File { path, text });
         }
