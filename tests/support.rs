@@ -89,7 +89,7 @@ pub mod waiting;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use axum::Router;
 use serde_json::Value;
@@ -133,6 +133,24 @@ pub fn seed() -> u64 {
     let seed = given("RUNNEL_TEST_SEED").map_or_else(now, |text| text.parse().unwrap());
     eprintln!("RUNNEL_TEST_SEED={seed}");
     seed
+}
+
+/// Pseudo-random durations, reproducible by seed.
+pub struct RandomDurations(pub u64);
+
+impl RandomDurations {
+    pub fn up_to(&mut self, longest: Duration) -> Duration {
+        Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
+    }
+
+    /// Splitmix64.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
 }
 
 fn given(variable: &str) -> Option<String> {

@@ -5,7 +5,7 @@
 //! A thousand kills on each database take about twenty minutes each:
 //! ```sh
 //! RUNNEL_TEST_KILL_CYCLES=1000 RUNNEL_TEST_POSTGRES_URL=postgres://postgres@127.0.0.1/postgres \
-//!     cargo test -p e2e --test e2e -- --nocapture killed_at_any_moment
+//!     cargo test -p e2e --test e2e -- --nocapture killed_at_any_moment resumable_streams::
 //! ```
 //! The test prints `RUNNEL_TEST_SEED`, which reproduces the moments.
 

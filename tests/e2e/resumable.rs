@@ -194,16 +194,56 @@ async fn repeated_results_are_dropped() {
     assert_completed(&stage, &run_id).await;
 }
 
+/// The number of stored results includes those before the fault.
 #[rstest]
-#[case::other_content(|run: &Run| run.delta(2, "other"))]
-#[case::jump(|run: &Run| run.delta(4, "4 "))]
-#[case::without_number(|run: &Run| run.unnumbered("message.delta", &chunk("x")))]
+#[case::other_content(2, |run: &Run| run.delta(2, "other"))]
+#[case::other_type(2, |run: &Run| run.completed(2))]
+#[case::other_content_after_repetition(2, |run: &Run| run.delta(1, "1 ") + &run.delta(2, "other"))]
+#[case::jump(2, |run: &Run| run.delta(4, "4 "))]
+#[case::without_number(2, |run: &Run| run.unnumbered("message.delta", &chunk("x")))]
+#[case::later_jump(3, |run: &Run| run.delta(3, "3 ") + &run.delta(5, "5 "))]
+#[case::step_back(3, |run: &Run| run.delta(3, "3 ") + &run.delta(1, "other"))]
+#[case::same_number_twice(3, |run: &Run| run.delta(3, "3 ") + &run.delta(3, "other"))]
 #[tokio::test]
-async fn contradicting_results_fail_run(#[case] result: fn(&Run) -> String) {
-    let (stage, run_id) = play(20, move |run| sse_and_wait(result(run))).await;
-    let types = ["message.delta", "message.delta", "run.failed"];
+async fn contradicting_results_fail_run(
+    #[case] stored: usize,
+    #[case] results: fn(&Run) -> String,
+) {
+    let (stage, run_id) = play(20, move |run| sse_and_wait(results(run))).await;
+    let types = [&vec!["message.delta"; stored][..], &["run.failed"]].concat();
     let outcome = stage.outcome(&run_id).await;
     outcome.assert("failed runner.protocol_violation", &types);
+    stage.runner.cancel_request(&run_id).await;
+}
+
+#[rstest]
+#[case::two_terminals(|run: &Run| run.rest(4) + &run.failed(6))]
+#[case::repeated_terminal(|run: &Run| run.rest(4) + &run.completed(5))]
+#[case::changed_terminal(|run: &Run| run.rest(4) + &run.failed(5))]
+#[case::later_result(|run: &Run| run.rest(4) + &run.delta(6, "late"))]
+#[case::repeated_answer(|run: &Run| run.rest(4) + &run.rest(4))]
+#[tokio::test]
+async fn first_terminal_of_resumed_run_holds(#[case] results: fn(&Run) -> String) {
+    let (stage, run_id) = play(20, move |run| sse_and_wait(results(run))).await;
+    assert_completed(&stage, &run_id).await;
+}
+
+/// A second connection would be as silent.
+#[tokio::test]
+async fn silence_after_resume_fails_run() {
+    let configure = |config: &mut Config| {
+        short_lease(config);
+        config.limits = "silence_seconds = 0.5".into();
+    };
+    let stage = stage(Sqlite, configure).await.unwrap();
+    let lost = |run: &Run| sse(run.delta(1, "1 ") + &run.delta(2, "2 "));
+    stage.runner.answer("m-1", lost);
+    stage.runner.answer_resumes(|_| sse_and_wait(""));
+    let run_id = stage.client.post(&message("m-1")).await.run_id();
+    let types = ["message.delta", "message.delta", "run.failed"];
+    let outcome = stage.outcome(&run_id).await;
+    outcome.assert("failed runner.idle_timeout", &types);
+    assert_eq!(stage.runner.resumes(&run_id).len(), 1);
     stage.runner.cancel_request(&run_id).await;
 }
 

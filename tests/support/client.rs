@@ -1,7 +1,9 @@
 //! HTTP client of the gateway: posts events and reads runs.
 
+use std::time::Duration;
+
 use reqwest::header::{ACCEPT, HeaderMap};
-use reqwest::{Method, RequestBuilder, Response};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -9,6 +11,9 @@ use serde_json::{Value, json};
 use super::ledger::Ledger;
 use super::stream::Stream;
 use super::within;
+
+/// Pause before a repeated connection.
+const RECONNECT_AFTER: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
 pub struct Client {
@@ -237,4 +242,51 @@ pub async fn stream(request: RequestBuilder) -> reqwest::Result<Stream> {
     Ok(Stream::new(
         within("the head of a stream", request.send()).await?,
     ))
+}
+
+/// A run's stream that was read over several connections.
+#[derive(Default)]
+pub struct ReconnectedStream {
+    /// The events, byte for byte.
+    pub events: Vec<String>,
+    /// Connections that ended before the terminal.
+    pub breaks: usize,
+}
+
+impl ReconnectedStream {
+    fn has_ended(&self) -> bool {
+        self.events.last().is_some_and(|last| {
+            let last: Value = serde_json::from_str(last).unwrap();
+            last["type"].as_str().unwrap().starts_with("run.")
+        })
+    }
+}
+
+/// Reads a run's stream to its terminal, each connection after the last event of the one before. `replica` selects the
+/// client of each connection.
+pub async fn read_through(run_id: &str, mut replica: impl FnMut() -> Client) -> ReconnectedStream {
+    let mut read = ReconnectedStream::default();
+    while !read.has_ended() {
+        let request = replica()
+            .following(run_id)
+            .header("last-event-id", read.events.len());
+        match stream(request).await {
+            Ok(mut stream) if stream.response.status() == StatusCode::OK => {
+                while let Some(event) = stream.event().await {
+                    read.events.push(event.data);
+                }
+                read.breaks += usize::from(!read.has_ended());
+            }
+            Ok(stream) => {
+                let status = stream.response.status();
+                assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+            }
+            // The gateway is down.
+            Err(_) => {}
+        }
+        if !read.has_ended() {
+            tokio::time::sleep(RECONNECT_AFTER).await;
+        }
+    }
+    read
 }

@@ -1,6 +1,6 @@
 //! A stub runner on bare TCP: records requests and answers byte for byte by script.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,6 +34,8 @@ struct StubState {
     closed: watch::Sender<usize>,
     scripts: Mutex<HashMap<String, SharedScript>>,
     resumes: Mutex<Option<SharedScript>>,
+    /// Runs that were posted. A resume of any other run gets 404.
+    received: Mutex<HashSet<String>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -120,6 +122,7 @@ impl StubRunner {
             closed: watch::Sender::default(),
             scripts: Mutex::default(),
             resumes: Mutex::default(),
+            received: Mutex::default(),
         });
         let mut tasks = JoinSet::new();
         tasks.spawn(accept(listener, Arc::clone(&shared)));
@@ -145,7 +148,7 @@ impl StubRunner {
         scripts.insert(event_id.to_owned(), Arc::new(script));
     }
 
-    /// Sets the response to every resume.
+    /// Sets the response to every resume of a run that was posted.
     pub fn answer_resumes(&self, script: impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static) {
         let mut resumes = self.shared.resumes.lock();
         *resumes.as_deref_mut().unwrap() = Some(Arc::new(script));
@@ -381,9 +384,13 @@ impl StubState {
             attempt: u32::try_from(body["attempt"].as_u64().unwrap_or_default()).unwrap(),
             after: body["after"].as_u64().unwrap_or_default(),
         };
+        let received = self.received.lock();
+        let is_known = received
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains(&run.id);
         let script = self.resumes.lock();
         let script = script.unwrap_or_else(PoisonError::into_inner).clone();
-        script.map_or_else(
+        script.filter(|_| is_known).map_or_else(
             || complete_response("404 Not Found", &json!({})),
             |script| script(&run),
         )
@@ -404,6 +411,10 @@ impl StubState {
             attempt: attempt.unwrap_or_default(),
             after: 0,
         };
+        let received = self.received.lock();
+        received
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(run.id.clone());
         let scripts = self.scripts.lock().unwrap_or_else(PoisonError::into_inner);
         let script = scripts.get(event_id).or_else(|| scripts.get(""));
         script.map_or_else(

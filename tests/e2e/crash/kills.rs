@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use super::checks::ConversationLog;
 use super::load::Load;
 use super::stage;
-use crate::support::{Engine, OwnStage, Postgres, Sqlite, number, seed};
+use crate::support::{Engine, OwnStage, Postgres, RandomDurations, Sqlite, number, seed};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` sets another number.
 const CYCLES: usize = 4;
@@ -92,23 +92,5 @@ impl KillStatistics {
             self.boots,
             book.figures
         )
-    }
-}
-
-/// Pseudo-random durations, reproducible by seed.
-pub struct RandomDurations(pub u64);
-
-impl RandomDurations {
-    pub fn up_to(&mut self, longest: Duration) -> Duration {
-        Duration::from_micros(self.next() % u64::try_from(longest.as_micros()).unwrap())
-    }
-
-    /// Splitmix64.
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
     }
 }

@@ -21,7 +21,6 @@ use uuid::Uuid;
 
 use super::checks::ConversationLog;
 use super::journal::ClientConversation;
-use super::kills::RandomDurations;
 use super::load::Load;
 use super::{configure, stage_with};
 use crate::support::client::{Client, send};
@@ -30,7 +29,7 @@ use crate::support::disk::{Disk, DiskFault, LostWrites, PowerLoss};
 use crate::support::gateway::{Config, GatewayProcess};
 use crate::support::postgres_servers::PostgresServer;
 use crate::support::waiting::announce;
-use crate::support::{OwnStage, Sqlite, number, seed, skipped, until};
+use crate::support::{OwnStage, RandomDurations, Sqlite, number, seed, skipped, until};
 
 /// Maximum time of load before a cut.
 const LONGEST: Duration = Duration::from_millis(400);

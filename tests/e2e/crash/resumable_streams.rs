@@ -1,7 +1,5 @@
 //! SIGKILL at random moments while resumable runners stream: no run ends early, and each result is there once.
 
-use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -9,12 +7,11 @@ use rstest::rstest;
 use uuid::Uuid;
 
 use super::configure;
-use super::kills::RandomDurations;
 use crate::support::client::{Client, message};
 use crate::support::runner::StubRunner;
-use crate::support::script::{Run, ScriptStep, answer, sse_head};
+use crate::support::script::{Run, ScriptStep, sse_head};
 use crate::support::stream::Stream;
-use crate::support::{Engine, OwnStage, Postgres, Sqlite, number, seed};
+use crate::support::{Engine, OwnStage, Postgres, RandomDurations, Sqlite, number, seed};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` sets another number.
 const CYCLES: usize = 4;
@@ -56,21 +53,8 @@ async fn follow(client: &Client, event_id: &str) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumable_runs_survive_kills_at_any_moment(#[values(Sqlite, Postgres)] engine: Engine) {
     let runner = StubRunner::start_resumable(30).await;
-    // A runner that never received the run does not have it.
-    let posted = Arc::new(Mutex::new(HashSet::new()));
-    let received = Arc::clone(&posted);
-    runner.answer_all(move |run| {
-        received.lock().unwrap().insert(run.id.clone());
-        paced(run)
-    });
-    let received = Arc::clone(&posted);
-    runner.answer_resumes(move |run| {
-        if received.lock().unwrap().contains(&run.id) {
-            paced(run)
-        } else {
-            answer("404 Not Found", "", "")
-        }
-    });
+    runner.answer_all(paced);
+    runner.answer_resumes(paced);
     let stage = OwnStage::of(engine, runner, |config| configure(config, "1.5"));
     let mut stage = or_skip!(stage.await);
     let text = (1..=RESULTS)
@@ -99,7 +83,8 @@ async fn resumable_runs_survive_kills_at_any_moment(#[values(Sqlite, Postgres)] 
             let rest = rest.into_iter().map(|frame| frame.data);
             let streamed: Vec<_> = seen.into_iter().chain(rest).collect();
             assert_eq!(streamed, outcome.ledger.0);
-            if !posted.lock().unwrap().contains(&run_id) {
+            if stage.runner.posts(&run_id) == 0 {
+                // A runner that never received the run does not have it.
                 unposted += 1;
                 assert_eq!(outcome.ending(), "failed runner.lost");
                 continue;
