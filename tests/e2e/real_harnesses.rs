@@ -8,6 +8,7 @@ use std::sync::Once;
 use rstest::rstest;
 use serde_json::json;
 
+use crate::support::client::read_through;
 use crate::support::harness::{FinishedRun, HarnessFixture, HarnessSetup, quoted};
 use crate::support::harness_packages::HarnessPackage;
 use crate::support::skipped;
@@ -272,6 +273,83 @@ async fn configuration_of_workspace_starts_no_program(#[case] name: &str) {
     }
     completed(house.ask("go on").await);
     assert!(!ran.exists(), "{name} executed a file of the workspace");
+}
+
+/// A turn that appends a line to a file. `pauses` in milliseconds between two pieces of the model's streams: before the
+/// edit, and after it.
+fn edit_script(tools: &HarnessToolNames, pauses: [u64; 2]) -> String {
+    let HarnessToolNames {
+        shell, argument, ..
+    } = tools;
+    let [before, after] = pauses;
+    let pieces: Vec<_> = (1..=100).map(|n| format!("word {n} ")).collect();
+    format!(
+        "[[turns]]\nafter_tool = true\nchunks = {pieces:?}\nchunk_ms = {after}\n\
+         [[turns]]\noffered = \"{shell}\"\nchunks = {pieces:?}\nchunk_ms = {before}\n\
+         tool_calls = [{{ name = \"{shell}\", arguments = {{ {argument} = \"echo line >> lines.txt\", description = \"add a line\" }} }}]\n\
+         [[turns]]\nanswer = \"a title\"\n"
+    )
+}
+
+/// Number of deltas of the run so far.
+async fn deltas(house: &HarnessFixture, run: &str) -> usize {
+    house
+        .client
+        .ledger(run)
+        .await
+        .of_type("message.delta")
+        .len()
+}
+
+/// Waits for more deltas than these: the model's stream is open.
+async fn more_deltas(house: &HarnessFixture, run: &str, than: usize) {
+    until("text of the model", async || {
+        deltas(house, run).await > than
+    })
+    .await;
+}
+
+/// Kills in the middle of both model streams and of the permission.
+#[rstest]
+#[case("opencode")]
+#[case("kimi-code")]
+#[case("claude-code")]
+#[case("codex")]
+#[tokio::test]
+async fn turn_of_harness_survives_gateway_kills(#[case] name: &str) {
+    /// 100 pieces take half a minute, so that a kill comes before the last one.
+    const SLOW: u64 = 300;
+    let tools = tools(name);
+    let script = edit_script(&tools, [SLOW, SLOW]);
+    let setup = HarnessSetup {
+        config: "timeout = 100",
+        script: &script,
+        ..HarnessSetup::default()
+    };
+    let mut house = or_skip!(open(name, setup).await);
+    let client = house.client.clone();
+    let run = house.post("add the line").await;
+    let killing = async {
+        more_deltas(&house, &run, 0).await;
+        house.replace_script(&edit_script(&tools, [0, SLOW]));
+        house.restart_gateway().await;
+        let question = house.question(&run).await;
+        house.restart_gateway().await;
+        assert!(!house.workspace().join("lines.txt").exists());
+        let before = deltas(&house, &run).await;
+        house.answer(&question, "allow_once").await;
+        more_deltas(&house, &run, before).await;
+        // A repeated request may not end with the tool result, and the script must not call the tool again.
+        house.replace_script("[[turns]]\nanswer = \"The line is there.\"\n");
+        house.restart_gateway().await;
+    };
+    let (read, ()) = tokio::join!(read_through(&run, || client.clone()), killing);
+    let ended = completed(house.ended(&run).await);
+    assert_eq!(read.events, house.client.ledger(&run).await.0);
+    assert!(read.breaks >= 3, "{} interrupted streams", read.breaks);
+    let lines = std::fs::read_to_string(house.workspace().join("lines.txt"));
+    assert_eq!(lines.unwrap(), "line\n", "{:?}", ended.results);
+    assert_eq!(ended.of("action.requested").len(), 1);
 }
 
 /// A house whose runner is the harness, if `RUNNEL_TEST_HARNESSES` selects it.

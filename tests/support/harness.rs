@@ -17,6 +17,9 @@ use super::stage::ending_of;
 use super::waiting::until;
 use super::{Engine, Sqlite};
 
+/// File with the turns of the scripted model.
+const SCRIPT: &str = "script.toml";
+
 /// Settings of a test.
 #[derive(Default)]
 pub struct HarnessSetup<'a> {
@@ -137,7 +140,7 @@ impl HarnessFixture {
         let service = serve(&settings).await;
         let mut config = Config::for_runner_at(&service.url);
         config.agents.clear();
-        let script = root.join("script.toml");
+        let script = root.join(SCRIPT);
         let turns = if setup.script.is_empty() {
             "[[turns]]\nanswer = \"You said: {input}\""
         } else {
@@ -237,6 +240,17 @@ impl HarnessFixture {
             self.processes().is_empty()
         })
         .await;
+    }
+
+    /// Kills the gateway with SIGKILL, and restarts it at the same address.
+    pub async fn restart_gateway(&mut self) {
+        self.gateway.kill().await;
+        self.gateway.restart().await;
+    }
+
+    /// Replaces the turns of the scripted model from the next start of the gateway on.
+    pub fn replace_script(&self, script: &str) {
+        std::fs::write(self.root.join(SCRIPT), script).unwrap();
     }
 
     /// Kills the service with SIGKILL.

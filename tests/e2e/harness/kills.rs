@@ -58,9 +58,7 @@ async fn harness_works_on_through_gateway_kill() {
     let run = house.post("permit made.txt").await;
     let question = house.question(&run).await;
     let processes = house.processes();
-    house.gateway.kill().await;
-    house.gateway.restart().await;
-    house.client = house.gateway.client();
+    house.restart_gateway().await;
     assert_eq!(house.processes(), processes);
     house.answer(&question, "allow_once").await;
     let ended = house.ended(&run).await;
