@@ -68,7 +68,10 @@ function views(planted: Planted, payloads: Payload[]): View[] {
       { path: `compare?a=${first}&b=${second}`, payloads: payloads.slice(0, 2) },
       { path: `try?text=${encodeURIComponent(all(payloads))}`, payloads: [] },
       // The gateway escapes the names of refused tools, and cuts them.
-      { path: "catalogue?tab=mcp", payloads: payloads.filter(({ text }) => /^[\w <>=:;/.()-]+$/.test(text)).slice(0, 1) },
+      {
+        path: "catalogue?tab=mcp",
+        payloads: payloads.filter(({ text }) => /^[\w <>=:;/.()-]+$/.test(text)).slice(0, 1),
+      },
       { path: "catalogue?tab=models", payloads: [] },
       { path: "agents/new", payloads: [] },
     );

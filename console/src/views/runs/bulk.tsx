@@ -65,8 +65,7 @@ function BulkDialog({ kind, filters, close }: BulkProps) {
   const t = useText();
   const matching = useQuery({
     queryKey: ["bulk", filters],
-    queryFn: ({ signal }) =>
-      post(kind, filters, { dry_run: true }, signal) as Promise<Schema<"BulkPreview">>,
+    queryFn: ({ signal }) => post(kind, filters, { dry_run: true }, signal) as Promise<Schema<"BulkPreview">>,
     // The number that is typed back is the one that the gateway compares.
     staleTime: Number.POSITIVE_INFINITY,
     gcTime: 0,
