@@ -155,12 +155,12 @@ mod models;
 mod outbound;
 #[path = "e2e/packaging.rs"]
 mod packaging;
+#[path = "e2e/pauses.rs"]
+mod pauses;
 #[path = "e2e/payload_limits.rs"]
 mod payload_limits;
 #[path = "e2e/pipeline_adapter.rs"]
 mod pipeline_adapter;
-#[path = "e2e/pauses.rs"]
-mod pauses;
 #[path = "e2e/planner.rs"]
 mod planner;
 #[path = "e2e/policies.rs"]

@@ -12,8 +12,8 @@ mod m20261129_000003_principals;
 mod m20261129_000004_usage_by_day;
 mod m20261129_000005_run_checkpoints;
 mod m20261129_000006_tool_call_tickets;
-mod m20261129_000008_budgets;
 mod m20261129_000007_pauses_and_jobs;
+mod m20261129_000008_budgets;
 mod m20261129_000009_retry_from;
 
 /// All migrations, in order.

@@ -321,7 +321,6 @@ pub fn request(
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
         "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
-        "resume_agent" | "resume_workspace" => json!({}),
         "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
         // Invalid on purpose: its effect is not under test.
         "post_event"
@@ -365,7 +364,7 @@ pub fn request(
         "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
         "embed_texts" => json!({"texts": ["t"]}),
         "create_embeddings" => json!({"model": named("model_id"), "input": "t"}),
-        "pull_steering" | "call_tool" => json!({}),
+        "pull_steering" | "call_tool" | "resume_agent" | "resume_workspace" => json!({}),
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),

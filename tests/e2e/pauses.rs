@@ -222,10 +222,9 @@ async fn pauses_concern_their_workspace_only(#[values(Sqlite, Postgres)] engine:
     let run = stage.client.post(&message("m-1")).await.run_id();
     assert_eq!(stage.client.finished(&run).await["status"], "completed");
     assert!(pauses(&stage.admin).await.is_empty());
-    let foreign = stage
-        .admin
-        .create("/v1/workspaces/other/resume", &json!({}));
-    foreign.await.assert_error(404, "code", "not_found");
+    let resume_of = "/v1/workspaces/other/resume";
+    let foreign = stage.admin.create(resume_of, &json!({})).await;
+    foreign.assert_error(404, "code", "not_found");
 
     // An owner pauses any workspace, and lists no agent.
     let path = agent_path(&stage, "main").await;
@@ -261,6 +260,7 @@ async fn rejects_invalid_pauses_by_pointer() {
     check("pause", json!({"mode": "resuming"}), "/mode").await;
     check("pause", json!({"mode": "hold", "reason": ""}), "/reason").await;
     check("resume", json!({"runs_per_second": 0}), "/runs_per_second").await;
-    let absent = stage.admin.create(&format!("{scope}/resume"), &json!({}));
-    absent.await.assert_error(404, "code", "not_found");
+    let resume_of = format!("{scope}/resume");
+    let absent = stage.admin.create(&resume_of, &json!({})).await;
+    absent.assert_error(404, "code", "not_found");
 }

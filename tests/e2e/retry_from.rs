@@ -307,13 +307,12 @@ async fn deleted_record_is_not_called_again(#[values(Sqlite, Postgres)] engine: 
 async fn refuses_results_beyond_context_limit() {
     let runner = StubRunner::start_resumable(20).await;
     let stage = Stage::of(Sqlite, runner, |_| {}).await.unwrap();
-    let large = format!(
-        r#"{{"level":"info","message":"{}"}}"#,
-        "x".repeat(200 << 10)
-    );
+    let text = "x".repeat(200 << 10);
+    let large =
+        format!(r#"{{"tool_call_id":"t","tool_name":"echo","result":{{"text":"{text}"}}}}"#);
     let failed = stage
         .start(move |run| {
-            let results = [1, 2].map(|n| run.result(n, "processor.log", &large));
+            let results = [1, 2].map(|n| run.result(n, "tool.call.completed", &large));
             sse([results.concat(), run.failed(3)].concat())
         })
         .await;

@@ -155,7 +155,7 @@ async fn failed_run_is_retried_and_followed() {
 async fn retry_begins_after_named_result() {
     let runner = StubRunner::start_resumable(20).await;
     let stage = OwnStage::of(Sqlite, runner, |_| {}).await.unwrap();
-    let log = r#"{"level":"info","message":"one step"}"#;
+    let log = r#"{"level":"info","text":"one step"}"#;
     stage
         .runner
         .answer_all(move |run| sse([run.result(1, "processor.log", log), run.failed(2)].concat()));

@@ -61,6 +61,8 @@ async fn die_during_call(
     };
     assert!(stage.gateway.start_with_failpoints(&failpoints).await);
     let deferred = Deferred::start(stage, &message("m-1")).await;
+    // From the first result on, the run survives its gateway.
+    deferred.accepted(&[deferred.delta(1, "one")], 1).await;
     if death == Death::WhileToolWorks {
         server.deliver(Delivery::Held);
         let calling = call(&deferred.host, key);
@@ -82,9 +84,9 @@ async fn die_during_call(
 }
 
 async fn end(stage: &Stage, deferred: &Deferred) {
-    deferred.accepted(&[deferred.completed(1)], 1).await;
+    deferred.accepted(&[deferred.completed(2)], 2).await;
     let outcome = stage.outcome(&deferred.run_id).await;
-    outcome.assert("completed", &["run.completed"]);
+    outcome.assert("completed", &["message.delta", "run.completed"]);
 }
 
 /// Rows of the tool calls in the audit of a run: ticket and effect.

@@ -117,7 +117,7 @@ export interface InteractionRequest {
   interaction_id: string;
   title: string;
   fallback_text: string;
-  kind?: "form" | "confirmation" | "choice";
+  kind?: "form" | "confirmation" | "choice" | "budget";
   description?: string | null;
   fields?: InteractionField[];
   actions?: InteractionAction[];

@@ -89,6 +89,7 @@ impl SetArguments {
         let window = text(in_force, "window");
         let members =
             ["scope", "only", "on_reached", "max_wait_seconds"].map(|key| (key, &in_force[key]));
+        // The list shows limits under `most`, the request takes them as members.
         let limits = MEASURES.map(|of| (of, &in_force["most"][of]));
         let unchanged = members.into_iter().chain(limits);
         for (key, value) in unchanged.filter(|(_, value)| !value.is_null()) {
@@ -293,13 +294,13 @@ mod tests {
     #[test]
     fn set_changes_only_what_is_given() {
         #[derive(clap::Parser)]
-        struct Line {
+        struct SetLine {
             #[command(flatten)]
             set: SetArguments,
         }
         let body = |line: &[&str], in_force: &Value| {
             let line = [&["set", "day"], line].concat();
-            let line = <Line as clap::Parser>::parse_from(line);
+            let line = <SetLine as clap::Parser>::parse_from(line);
             line.set.body(in_force)
         };
         let in_force = json!({

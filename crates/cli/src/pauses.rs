@@ -46,6 +46,7 @@ enum PauseChoice {
 pub struct PauseArguments {
     #[command(flatten)]
     scope: ScopeArguments,
+    /// Effect on new events and live runs.
     #[arg(long, value_enum, default_value_t = PauseChoice::Hold)]
     mode: PauseChoice,
     /// Shown with the pause, and as the reason of cancelled runs.
@@ -101,6 +102,7 @@ pub(super) async fn resume(
     arguments: ResumeArguments,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
+    // The gateway has the default rate.
     let body = match arguments.rate {
         Some(rate) => json!({"runs_per_second": rate}),
         None => json!({}),
@@ -135,6 +137,7 @@ impl ScopeRequest<'_> {
         let prefix = scope.path(&gateway).await?;
         let request = gateway.request(Method::POST, &format!("{prefix}/{}", self.act))?;
         let pause = gateway.ask(request.json(&self.body)).await?;
+        // Scripts read the pause; a person knows it from the command.
         if format.is_json() {
             output::document(&pause);
         } else {
@@ -153,6 +156,7 @@ impl ScopeArguments {
                 format!("{}/{}", AGENTS.path, encoded(&id))
             }
             (None, Some(workspace)) => format!("/v1/workspaces/{}", encoded(&workspace)),
+            // The routes for all workspaces have no id.
             (None, None) if self.all => "/v1".to_owned(),
             (None, None) => bail!("name an --agent, a --workspace, or --all"),
         })

@@ -1,6 +1,6 @@
 //! `runnel runs`: runs of a gateway, over HTTP.
 
-mod bulk;
+mod batch;
 mod details; // lists of `runs show`
 mod filter;
 mod retry;
@@ -19,7 +19,7 @@ use crate::ids::{RUNS, find_id, tail};
 use crate::output::{self, OutputFormat};
 use crate::send;
 use crate::table::{TableRow, one_line, print_table};
-use bulk::BulkArguments;
+use batch::BatchArguments;
 use details::DetailArguments;
 use filter::{FILTERS, MatchArguments};
 use retry::{retry, retry_of};
@@ -61,7 +61,7 @@ pub enum RunsCommand {
         #[arg(value_name = "ID", required_unless_present_any = FILTERS, conflicts_with_all = FILTERS)]
         runs: Vec<String>,
         #[command(flatten)]
-        bulk: BulkArguments,
+        batch: BatchArguments,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
@@ -74,7 +74,7 @@ pub enum RunsCommand {
         #[arg(long, value_name = "SEQUENCE", value_parser = clap::value_parser!(u64).range(1..), conflicts_with_all = FILTERS)]
         from: Option<u64>,
         #[command(flatten)]
-        bulk: BulkArguments,
+        batch: BatchArguments,
         #[command(flatten)]
         gateway: GatewayArguments,
     },
@@ -120,12 +120,12 @@ pub(super) async fn runs(command: RunsCommand, format: OutputFormat) -> anyhow::
             let run = find(&gateway, run).await?;
             return send::watch(&gateway, &run, format).await;
         }
-        RunsCommand::Cancel { bulk, .. } if bulk.is_given() => {
-            return bulk.run(&gateway, "cancel", format).await;
+        RunsCommand::Cancel { batch, .. } if batch.is_given() => {
+            return batch.run(&gateway, "cancel", format, list).await;
         }
         RunsCommand::Cancel { runs, .. } => return cancel(&gateway, &runs, format).await,
-        RunsCommand::Retry { bulk, .. } if bulk.is_given() => {
-            return bulk.run(&gateway, "retry", format).await;
+        RunsCommand::Retry { batch, .. } if batch.is_given() => {
+            return batch.run(&gateway, "retry", format, list).await;
         }
         RunsCommand::Retry { run, from, .. } => {
             let run = find(&gateway, run).await?;

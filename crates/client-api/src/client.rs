@@ -3,8 +3,8 @@
 pub(super) mod answer_page;
 pub(super) mod artifacts;
 pub(super) mod audit;
+pub(super) mod batch;
 pub mod body_files;
-pub(super) mod bulk;
 pub(super) mod conversations;
 pub(super) mod event_batch;
 pub(super) mod event_body;

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Datelike as _, Months, NaiveTime, TimeDelta, Utc};
 use protocol::admin::Fault;
-use protocol::budget::{BudgetScope, BudgetSpec, OnReached, ResetInterval};
+use protocol::budget::{BudgetDefinition, BudgetScope, OnReached, ResetInterval};
 use uuid::Uuid;
 
 mod question;
@@ -90,7 +90,7 @@ pub struct BudgetExceeded {
 }
 
 /// Returns all faults of a budget. Pointers name the keys.
-pub fn check_budget(spec: &BudgetSpec) -> Vec<Fault> {
+pub fn check_budget(spec: &BudgetDefinition) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut fault = |key: &str, message: &str| faults.push(Fault::new(format!("/{key}"), message));
     match (spec.scope, spec.window) {
@@ -176,7 +176,7 @@ fn scaled(amount: f64, units: f64) -> u64 {
 
 impl Budget {
     /// The budget of a valid specification, see [`check_budget`].
-    pub fn of(name: String, spec: &BudgetSpec) -> Self {
+    pub fn of(name: String, spec: &BudgetDefinition) -> Self {
         Self {
             name,
             scope: spec.scope,
@@ -335,7 +335,7 @@ mod tests {
         let faults = |changes: Value| {
             let mut spec = json!({"scope": "agent", "window": "day", "tokens": 1});
             json_patch(&mut spec, &changes);
-            let spec: BudgetSpec = serde_json::from_value(spec).unwrap();
+            let spec: BudgetDefinition = serde_json::from_value(spec).unwrap();
             let faults = check_budget(&spec).into_iter();
             faults.map(|fault| fault.pointer).collect::<Vec<_>>()
         };

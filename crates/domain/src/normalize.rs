@@ -38,7 +38,7 @@ pub use bounds::TruncatedPart;
 pub use ending::ExpectedOutput;
 pub use payload::{RunQuestion, StateUpdate};
 pub use rejection::{ERROR_RESPONSE, Reason, Rejection, is_extension, unknown_type_advice};
-pub use replay::{EarlierVerdict, ResultReplay, StoredResult};
+pub use replay::{EarlierVerdict, ResultReplay, StoredResult, open_text};
 pub use text::RunMessages;
 pub use verdict::{AcceptedResult, ResultCounts, ResultEffect, RunnerEnding, Verdict};
 
@@ -144,11 +144,6 @@ impl<'a> ResultValidator<'a> {
     /// Returns the complete messages, for the transcript of a run that the gateway ends.
     pub fn completed_messages(&self) -> RunMessages {
         self.messages.stored().clone()
-    }
-
-    /// Returns the text of the message that is incomplete so far.
-    pub fn open_text(&self) -> &str {
-        self.messages.open_text()
     }
 
     /// Validates one event: the bytes of one JSON document. `now`: epoch seconds.

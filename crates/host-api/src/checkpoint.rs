@@ -41,7 +41,7 @@ pub(crate) async fn get_checkpoint(
     let permission = caller.grant.snapshot.checkpoint();
     caller.granted(&state, call, permission).await?;
     let run_id = caller.grant.run.id;
-    let found = state.runs.store().runs().find_checkpoint(run_id).await?;
+    let found = state.runs.store().state().find_checkpoint(run_id).await?;
     let found = found.ok_or_else(|| no_such("the run has no checkpoint"))?;
     let run_id = run_id.to_string();
     Ok(Json(RunCheckpoint {

@@ -40,7 +40,7 @@ pub enum OnReached {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct BudgetSpec {
+pub struct BudgetDefinition {
     pub scope: BudgetScope,
     /// Id of the only subject. Absent: each subject has a budget of its own.
     #[serde(default, skip_serializing_if = "Option::is_none")]

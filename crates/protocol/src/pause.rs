@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use crate::id::AgentId;
 use crate::principal::Principal;
 
-/// Maximum characters of the reason of a pause or of a bulk act.
+/// Maximum characters of the reason of a pause or of a job.
 pub const REASON_CHARS: usize = 200;
 /// Maximum and default of `runs_per_second`.
 pub const MAX_RUNS_PER_SECOND: u32 = 1000;

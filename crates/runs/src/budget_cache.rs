@@ -143,12 +143,12 @@ fn merged(configured: &[Budget], mut overrides: Vec<BudgetOverride>) -> Vec<Work
 
 #[cfg(test)]
 mod tests {
-    use protocol::budget::{BudgetScope, BudgetSpec, OnReached};
+    use protocol::budget::{BudgetDefinition, BudgetScope, OnReached};
 
     use super::*;
 
     fn budget(name: &str, tokens: u64) -> Budget {
-        let spec = BudgetSpec {
+        let spec = BudgetDefinition {
             scope: BudgetScope::Run,
             only: None,
             window: None,

@@ -27,7 +27,7 @@ use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::Notifier;
 use crate::parts::RunParts;
-use crate::pauses::PauseBoard;
+use crate::pause_board::PauseBoard;
 use crate::rate::EventRates;
 use blob_store::ArtifactStore;
 use clock::Clock;

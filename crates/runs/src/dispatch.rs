@@ -15,7 +15,9 @@ use futures_util::FutureExt as _;
 use protocol::id::{EndpointId, RunId, RunnerId};
 use protocol::request::{HostAccess, ResumeRequest};
 use serde_json::value::RawValue;
-use store::{CheckSoon, Dispatch, DispatchPurpose, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint};
+use store::{
+    CheckSoon, Dispatch, DispatchPurpose, Dispatched, STARTED, StartAsyncRun, StoreError, failpoint,
+};
 use tokio::time::Instant;
 
 use crate::bus::Notification;

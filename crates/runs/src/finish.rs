@@ -9,8 +9,8 @@ use protocol::run::RunStatus;
 use serde_json::Value;
 use serde_json::value::RawValue;
 use store::{
-    Appended, Dispatch, DispatchPurpose, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts, StoreError,
-    failpoint,
+    Appended, Dispatch, DispatchPurpose, Dispatched, LeaseFilter, Promotion, RunEnd, SharedParts,
+    StoreError, failpoint,
 };
 
 use crate::artifacts::announced_attachments;

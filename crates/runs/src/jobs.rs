@@ -36,13 +36,26 @@ enum RunResult {
 
 /// Starts, continues and cancels jobs.
 pub struct Jobs {
-    pub(super) deps: Arc<RunDeps>,
-    pub(super) cancellation: Arc<Cancellation>,
-    pub(super) intake: Arc<Intake>,
-    pub(super) wake: Notify,
+    deps: Arc<RunDeps>,
+    cancellation: Arc<Cancellation>,
+    intake: Arc<Intake>,
+    wake: Notify,
 }
 
 impl Jobs {
+    pub(super) fn new(
+        deps: Arc<RunDeps>,
+        cancellation: &Arc<Cancellation>,
+        intake: &Arc<Intake>,
+    ) -> Self {
+        Self {
+            deps,
+            cancellation: Arc::clone(cancellation),
+            intake: Arc::clone(intake),
+            wake: Notify::new(),
+        }
+    }
+
     /// Stores a job and begins it. False: the workspace has too many unfinished ones.
     pub async fn start(&self, job: JobRecord, runs: Vec<RunId>) -> Result<bool, StoreError> {
         let is_stored = self.deps.store.write(CreateJob { job, runs }).await?;
@@ -92,7 +105,7 @@ impl Jobs {
     /// Works on batches, of each job in turn, until no job is free.
     async fn work(&self) -> Result<(), StoreError> {
         while !self.deps.lifecycle.stopping.is_cancelled() {
-            if !self.deps.store.jobs().has_open_job().await? {
+            if !self.deps.store.leases().has_open_job().await? {
                 return Ok(());
             }
             let claim = ClaimJob {
@@ -186,7 +199,7 @@ impl Jobs {
             // Only keys that reach all agents start jobs.
             scope: &AgentReach::All,
         };
-        match self.intake.retry(sender, run, None).await {
+        match self.intake.retry(sender, run, None, None).await {
             Ok(_) => Ok(RunResult::Done),
             Err(RetryError::Refused(
                 IntakeError::WorkspaceFull { .. }

@@ -20,6 +20,7 @@ pub mod intake;
 pub mod interactions;
 pub mod jobs;
 pub mod key_uses;
+mod pause_board;
 pub mod pauses;
 pub mod preview;
 pub mod rate;

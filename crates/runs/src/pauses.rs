@@ -6,22 +6,16 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::run::Run;
 use futures_util::future::join_all;
-use protocol::id::{AgentId, WorkspaceId};
 use protocol::pause::PauseMode;
-use protocol::run::RunStatus;
-use store::{
-    CancelCause, PauseRecord, PauseScope, ReleaseHeld, ResumePause, SetPause, Store, StoreError,
-};
-use tokio::sync::watch;
+use store::{CancelCause, PauseRecord, PauseScope, ReleaseHeld, ResumePause, SetPause, StoreError};
 
 use crate::call_abort::{CallAborts, RowPoll};
 use crate::cancel::Cancellation;
 use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
 use crate::grant::Grant;
-use telemetry::metrics;
+use crate::pause_board::is_frozen;
 
 /// Time between two reads of the pauses: other replicas notice a change after it.
 const BETWEEN_READS: Duration = Duration::from_millis(500);
@@ -33,55 +27,6 @@ const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
 const CANCELS: u64 = 100;
 /// Status reason of cancelled runs, if the operator gave none.
 const PAUSED: &str = "paused";
-
-/// The pauses as this process has read them last.
-#[derive(Default)]
-pub(crate) struct PauseBoard(watch::Sender<Arc<[PauseRecord]>>);
-
-impl PauseBoard {
-    fn current(&self) -> Arc<[PauseRecord]> {
-        Arc::clone(&self.0.borrow())
-    }
-
-    /// True if a pause holds the run. A cancelled run is not held, because it must end.
-    pub(crate) fn holds(&self, run: &Run) -> bool {
-        let is_waiting = run.status == RunStatus::Created && run.cancel_requested_at.is_none();
-        let holds = |pause: &PauseRecord| {
-            pause.scope.covers(&run.workspace, run.agent_id) && pause.holds(run.created_at)
-        };
-        is_waiting && self.0.borrow().iter().any(holds)
-    }
-
-    /// True if the run is of a paused scope.
-    pub(crate) fn covers(&self, run: &Run) -> bool {
-        let covers = |pause: &PauseRecord| pause.scope.covers(&run.workspace, run.agent_id);
-        self.0.borrow().iter().any(covers)
-    }
-
-    /// Reads the pauses.
-    pub(crate) async fn refresh(&self, store: &Store) -> Result<(), StoreError> {
-        let read = store.pauses().list_pauses().await?;
-        for mode in PauseMode::ALL {
-            let count = read.iter().filter(|pause| pause.mode == mode).count();
-            metrics::set_pauses(mode.as_str(), u32::try_from(count).unwrap_or(u32::MAX));
-        }
-        self.0.send_if_modified(|pauses| {
-            let is_changed = **pauses != *read;
-            if is_changed {
-                *pauses = read.into();
-            }
-            is_changed
-        });
-        Ok(())
-    }
-}
-
-fn is_frozen(pauses: &[PauseRecord], workspace: &WorkspaceId, agent: AgentId) -> bool {
-    let mut frozen = pauses
-        .iter()
-        .filter(|pause| pause.mode == PauseMode::Freeze);
-    frozen.any(|pause| pause.scope.covers(workspace, agent))
-}
 
 /// A host call waited for the end of a pause, and may be sent again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,13 +43,28 @@ pub enum PauseWait {
 
 /// Sets, applies and ends pauses.
 pub struct Pauses {
-    pub(super) deps: Arc<RunDeps>,
-    pub(super) executor: Arc<RunExecutor>,
-    pub(super) cancellation: Arc<Cancellation>,
-    pub(super) aborts: CallAborts,
+    deps: Arc<RunDeps>,
+    executor: Arc<RunExecutor>,
+    cancellation: Arc<Cancellation>,
+    aborts: CallAborts,
 }
 
 impl Pauses {
+    pub(super) fn new(
+        deps: &Arc<RunDeps>,
+        executor: &Arc<RunExecutor>,
+        cancellation: &Arc<Cancellation>,
+    ) -> Self {
+        Self {
+            deps: Arc::clone(deps),
+            executor: Arc::clone(executor),
+            cancellation: Arc::clone(cancellation),
+            aborts: CallAborts {
+                deps: Arc::clone(deps),
+            },
+        }
+    }
+
     /// The pauses as this process has read them last, oldest first.
     pub fn current(&self) -> Arc<[PauseRecord]> {
         self.deps.pauses.current()
@@ -199,7 +159,7 @@ impl Pauses {
 
     /// Cancels live runs of the scope, also those that another replica dispatched a moment ago.
     async fn cancel_running(&self, pause: &PauseRecord) -> Result<(), StoreError> {
-        let pauses = self.deps.store.pauses();
+        let pauses = self.deps.store.agents();
         let running = pauses.running_runs(&pause.scope, CANCELS).await?;
         let reason = pause.reason.as_deref().unwrap_or(PAUSED);
         let cancels = running.iter().map(|run| {

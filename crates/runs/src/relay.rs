@@ -26,6 +26,7 @@ use runner_client::Answer;
 use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, silence_at};
 use source::{AppendedSource, ResultInput};
 
+use machine::is_silent;
 pub(crate) use machine::{RelayMachine, after_stored, resumable};
 #[cfg(test)]
 pub(crate) use restored::{ReplayedLine, Restart};
@@ -155,7 +156,7 @@ impl RelayShell<'_> {
                 RelayOutput::Wait(wait) => match self.wait(wait, source).await {
                     // The gateway itself holds a call of the runner back.
                     RelayInput::Silent
-                        if machine.is_silent(Instant::now())
+                        if is_silent(machine, Instant::now())
                             && waits_for_budget(&parts.deps, run).await =>
                     {
                         let again_at = Instant::now() + parts.deps.limits.silence;

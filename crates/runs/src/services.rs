@@ -2,8 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use tokio::sync::Notify;
-
 use crate::agent_cache::AgentCache;
 use crate::artifacts::Artifacts;
 use crate::async_runs::AsyncRuns;
@@ -83,26 +81,7 @@ impl Services {
             context: context.clone(),
             agents: AgentCache::new(&deps.limits),
         });
-        let interrupts = Interrupts { deps: shared() };
-        let executor = Arc::new(RunExecutor {
-            deps: shared(),
-            preparer: Preparer {
-                deps: shared(),
-                context,
-            },
-            dispatcher: Dispatcher {
-                deps: shared(),
-                interrupts: interrupts.clone(),
-            },
-            relayer: Relayer {
-                deps: shared(),
-                interrupts,
-            },
-            finisher: Finisher {
-                deps: shared(),
-                decider: Arc::clone(&decider),
-            },
-        });
+        let executor = Arc::new(executor(&deps, context, Arc::clone(&decider)));
         let unconfirmed = Arc::new(UnconfirmedDispatches {
             deps: shared(),
             executor: Arc::clone(&executor),
@@ -146,18 +125,8 @@ impl Services {
                 counts: Arc::default(),
                 cancellation: Arc::clone(&cancellation),
             },
-            jobs: Jobs {
-                deps: shared(),
-                cancellation: Arc::clone(&cancellation),
-                intake: Arc::clone(&intake),
-                wake: Notify::new(),
-            },
-            pauses: Pauses {
-                deps: shared(),
-                executor: Arc::clone(&executor),
-                cancellation: Arc::clone(&cancellation),
-                aborts: aborts.clone(),
-            },
+            jobs: Jobs::new(shared(), &cancellation, &intake),
+            pauses: Pauses::new(&deps, &executor, &cancellation),
             recovery: RunRecovery {
                 deps: shared(),
                 executor,
@@ -183,5 +152,29 @@ impl Services {
             artifacts,
             deps,
         }
+    }
+}
+
+fn executor(deps: &Arc<RunDeps>, context: ContextWriter, decider: Arc<Decider>) -> RunExecutor {
+    let shared = || Arc::clone(deps);
+    let interrupts = Interrupts { deps: shared() };
+    RunExecutor {
+        deps: shared(),
+        preparer: Preparer {
+            deps: shared(),
+            context,
+        },
+        dispatcher: Dispatcher {
+            deps: shared(),
+            interrupts: interrupts.clone(),
+        },
+        relayer: Relayer {
+            deps: shared(),
+            interrupts,
+        },
+        finisher: Finisher {
+            deps: shared(),
+            decider,
+        },
     }
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use crate::error::{StoreError, signed, unsigned};
 use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
-use crate::repositories::{RetentionRepository, RunRepository};
+use crate::repositories::{RetentionRepository, StateRepository};
 use crate::sql::{Sql, text};
 
 /// Maximum checkpoints deleted per transaction.
@@ -134,7 +134,7 @@ fn after_of(run: RunId, after: i64) -> Result<u64, StoreError> {
     unsigned("run_checkpoints.after_sequence", &run.to_string(), after)
 }
 
-impl RunRepository<'_> {
+impl StateRepository<'_> {
     /// The newest checkpoint of a live run.
     pub async fn find_checkpoint(self, run: RunId) -> Result<Option<CheckpointRecord>, StoreError> {
         find(&self.db.readers, run).await

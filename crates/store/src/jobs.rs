@@ -13,7 +13,7 @@ use crate::database_clock::{lease_end_sql, millis};
 use crate::error::{StoreError, parsed, parsed_json, signed, unsigned};
 use crate::mutation::Mutation;
 use crate::page::ListPage;
-use crate::repositories::{JobRepository, RetentionRepository};
+use crate::repositories::{LeaseRepository, RetentionRepository};
 use crate::sql::{Sql, SqlRow, inserted};
 
 /// Maximum unfinished jobs of a workspace. Further ones are refused.
@@ -145,12 +145,14 @@ impl Mutation for ClaimJob {
              (SELECT id FROM jobs WHERE {is_free} ORDER BY lease_expires_at, id LIMIT 1) \
              RETURNING {COLUMNS}, lease_epoch"
         );
+        // One statement claims, so two replicas never get the same batch.
         let values = vec![millis(self.lease).into(), self.at.into()];
         let found = tx.query_sql(claim, values).await?;
         let Some(row) = found.first() else {
             return Ok(None);
         };
         let (job, epoch) = (read_job(row)?, row.number("lease_epoch")?);
+        // Batches have one size, so the number of processed runs locates the next one.
         let done = usize::try_from(job.progress.count()).unwrap_or(usize::MAX);
         let find = "SELECT run_ids FROM job_batches WHERE job_id = $1 AND number = $2";
         let number = signed((done / BATCH) as u64);
@@ -198,10 +200,12 @@ impl Mutation for RecordJob {
             self.finished_at.into(),
             millis(self.wait).into(),
         ];
+        // The epoch is another one: a replica has claimed the job after this lease expired.
         if tx.query_sql(update, values).await?.is_empty() {
             return Ok(false);
         }
         if self.finished_at.is_some() {
+            // A finished job needs its progress only.
             let delete = "DELETE FROM job_batches WHERE job_id = $1".to_owned();
             tx.execute_sql(delete, vec![id.into()]).await?;
         }
@@ -232,6 +236,7 @@ impl Mutation for CancelJob {
             self.workspace.as_str().into(),
             self.at.into(),
         ];
+        // Its workspace is a condition, so a foreign job looks like a missing one.
         let found = tx.query_sql(update, values).await?;
         found.first().map(read_job).transpose()
     }
@@ -270,7 +275,7 @@ impl RetentionRepository<'_> {
     }
 }
 
-impl JobRepository<'_> {
+impl LeaseRepository<'_> {
     /// A job of the workspace.
     pub async fn find_job(
         self,
@@ -284,7 +289,7 @@ impl JobRepository<'_> {
     }
 
     /// Jobs of the workspace, newest first, older than `before`.
-    pub async fn list_jobs(
+    pub async fn newest_jobs(
         self,
         workspace: &WorkspaceId,
         before: Option<&str>,

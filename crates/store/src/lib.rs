@@ -161,7 +161,7 @@ pub use notifier::NotifyEvent;
 pub use page::{ListPage, OverBudget, PAGE_BYTES, PageBound, PageBudget, ReadBudget};
 pub use part_text::{SharedParts, StoredText};
 pub use pauses::{
-    MAX_PAUSES, PauseRecord, PauseScope, RunInScope, ReleaseHeld, ReleasedRuns, ResumePause,
+    MAX_PAUSES, PauseRecord, PauseScope, ReleaseHeld, ReleasedRuns, ResumePause, RunInScope,
     SetPause,
 };
 pub use probe::DatabaseCondition;
@@ -169,9 +169,9 @@ pub use recorded_calls::{AnswerFromRecord, RecordedAnswer};
 pub use release::{RejectedResults, ResumePoint};
 pub use repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
-    EndpointRepository, EventRepository, InteractionRepository, JobRepository, KnowledgeRepository,
-    LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
-    StateRepository, UsageRepository,
+    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
+    UsageRepository,
 };
 pub use retry::{Retried, RetryOutcome, RetryRun};
 pub use runners::FoundRunner;

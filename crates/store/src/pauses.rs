@@ -13,7 +13,7 @@ use sea_orm::{DatabaseTransaction, Value};
 use crate::database_clock::read_now;
 use crate::error::{StoreError, parsed};
 use crate::mutation::Mutation;
-use crate::repositories::PauseRepository;
+use crate::repositories::AgentRepository;
 use crate::runs::principal_if_any;
 use crate::sql::{PLAN_FENCE, Sql, SqlRow, row_lock};
 
@@ -304,9 +304,9 @@ fn read_run(row: &SqlRow) -> Result<RunInScope, StoreError> {
     })
 }
 
-impl PauseRepository<'_> {
+impl AgentRepository<'_> {
     /// All pauses, oldest first.
-    pub async fn list_pauses(self) -> Result<Vec<PauseRecord>, StoreError> {
+    pub async fn all_pauses(self) -> Result<Vec<PauseRecord>, StoreError> {
         let sql = format!("SELECT {COLUMNS} FROM pauses ORDER BY paused_at, scope");
         let found = self.db.readers.query_sql(sql, Vec::new()).await?;
         found.iter().map(read_pause).collect()

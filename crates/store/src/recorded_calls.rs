@@ -64,7 +64,7 @@ pub enum RecordedAnswer {
 }
 
 /// A call of the record.
-struct RecordedCall {
+struct RecordedToolCall {
     n: i64,
     request_sha256: String,
     origin: RunId,
@@ -72,7 +72,7 @@ struct RecordedCall {
     result: Option<String>,
 }
 
-impl RecordedCall {
+impl RecordedToolCall {
     fn read(row: &SqlRow) -> Result<Self, StoreError> {
         let origin = row.text("origin_run_id")?;
         Ok(Self {
@@ -125,7 +125,7 @@ impl Mutation for AnswerFromRecord {
 
 impl AnswerFromRecord {
     /// The call that this key was answered with, else the next equal call, which it marks as answered.
-    async fn find(&self, tx: &impl Sql) -> Result<Option<RecordedCall>, StoreError> {
+    async fn find(&self, tx: &impl Sql) -> Result<Option<RecordedToolCall>, StoreError> {
         if let Some(key) = &self.key {
             let values = vec![text(self.run_id), key.as_str().into()];
             let answered = Self::first(tx, "r.answered_key = $2", values.clone()).await?;
@@ -159,13 +159,13 @@ impl AnswerFromRecord {
         tx: &impl Sql,
         condition: &str,
         values: Vec<Value>,
-    ) -> Result<Option<RecordedCall>, StoreError> {
+    ) -> Result<Option<RecordedToolCall>, StoreError> {
         let sql = format!(
             "SELECT r.n, r.request_sha256, r.origin_run_id, c.result FROM recorded_calls r \
              LEFT JOIN tool_calls c ON c.run_id = r.origin_run_id AND c.key = r.origin_key \
              WHERE r.run_id = $1 AND {condition} ORDER BY r.n LIMIT 1"
         );
         let rows = tx.query_sql(sql, values).await?;
-        rows.first().map(RecordedCall::read).transpose()
+        rows.first().map(RecordedToolCall::read).transpose()
     }
 }

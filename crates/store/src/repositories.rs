@@ -2,7 +2,7 @@
 
 use crate::engine::StoreEngine;
 
-/// Agents and their skills.
+/// Agents, their skills, and pauses of their runs.
 #[derive(Clone, Copy)]
 pub struct AgentRepository<'s> {
     pub(crate) db: &'s StoreEngine,
@@ -38,12 +38,6 @@ pub struct EndpointRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
-/// Jobs: acts on many runs.
-#[derive(Clone, Copy)]
-pub struct JobRepository<'s> {
-    pub(crate) db: &'s StoreEngine,
-}
-
 /// Events: ingest and reads.
 #[derive(Clone, Copy)]
 pub struct EventRepository<'s> {
@@ -62,19 +56,13 @@ pub struct KnowledgeRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
-/// Pauses by operators.
-#[derive(Clone, Copy)]
-pub struct PauseRepository<'s> {
-    pub(crate) db: &'s StoreEngine,
-}
-
 /// Runs: reads, dispatch attempts, cancel requests, and the ledger.
 #[derive(Clone, Copy)]
 pub struct RunRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
-/// Leases: expiry, take-over and release of runs, and runs with appended results.
+/// Leases: expiry, take-over and release of runs, runs with appended results, and jobs.
 #[derive(Clone, Copy)]
 pub struct LeaseRepository<'s> {
     pub(crate) db: &'s StoreEngine,

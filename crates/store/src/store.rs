@@ -10,9 +10,9 @@ use crate::mutation::Mutation;
 use crate::probe::{DatabaseCondition, DatabaseProbes};
 use crate::repositories::{
     AccessRepository, AgentRepository, ArtifactRepository, AuditRepository, ConversationRepository,
-    EndpointRepository, EventRepository, InteractionRepository, JobRepository, KnowledgeRepository,
-    LeaseRepository, Notifications, PauseRepository, RetentionRepository, RunRepository,
-    StateRepository, UsageRepository,
+    EndpointRepository, EventRepository, InteractionRepository, KnowledgeRepository,
+    LeaseRepository, Notifications, RetentionRepository, RunRepository, StateRepository,
+    UsageRepository,
 };
 
 /// The tables of one gateway. Cheap to clone.
@@ -131,19 +131,9 @@ impl Store {
         InteractionRepository { db: &self.db }
     }
 
-    /// Jobs: acts on many runs.
-    pub fn jobs(&self) -> JobRepository<'_> {
-        JobRepository { db: &self.db }
-    }
-
     /// Knowledge bases: documents, chunks and vectors.
     pub fn knowledge(&self) -> KnowledgeRepository<'_> {
         KnowledgeRepository { db: &self.db }
-    }
-
-    /// Pauses by operators.
-    pub fn pauses(&self) -> PauseRepository<'_> {
-        PauseRepository { db: &self.db }
     }
 
     /// Runs: reads, dispatch attempts, cancel requests, and the ledger.

@@ -136,7 +136,7 @@ async fn lists_held_runs_as_overdue_only(bench: StoreFixture) {
     // The fixture creates runs long ago.
     assert_eq!(overdue().await.unwrap()[0].id, run.id);
     assert!(waiting().await.unwrap().is_empty());
-    let held = bench.pauses().count_held(&bench.workspace).await.unwrap();
+    let held = bench.agents().count_held(&bench.workspace).await.unwrap();
     assert_eq!(held.into_iter().collect::<Vec<_>>(), [(AGENT, 1)]);
 }
 
@@ -176,7 +176,7 @@ async fn releases_oldest_runs_at_rate(bench: StoreFixture) {
     assert_eq!(released, created);
     // The first run is due at once, each further one after 50 ms.
     assert!(begun.elapsed() >= Duration::from_millis(100));
-    assert!(bench.pauses().list_pauses().await.unwrap().is_empty());
+    assert!(bench.agents().all_pauses().await.unwrap().is_empty());
 }
 
 async fn replaces_and_reads_pauses(bench: StoreFixture) {
@@ -189,13 +189,13 @@ async fn replaces_and_reads_pauses(bench: StoreFixture) {
         let set = pause(scope.clone(), mode);
         let expected = set.0.clone();
         assert!(bench.write(set).await.unwrap());
-        assert_eq!(bench.pauses().list_pauses().await.unwrap(), [expected]);
+        assert_eq!(bench.agents().all_pauses().await.unwrap(), [expected]);
     }
     let absent = ResumePause {
         scope: PauseScope::All,
         runs_per_second: 1,
     };
     assert_eq!(bench.write(absent).await.unwrap(), None);
-    let running = bench.pauses().running_runs(&scope, 10).await.unwrap();
+    let running = bench.agents().running_runs(&scope, 10).await.unwrap();
     assert_eq!(running[0].id, run.id);
 }

@@ -112,8 +112,8 @@ fn each_result_type_selects_its_payload_schema() {
     let own = [RUN_RESTARTED];
     for (document, union, own) in [
         ("gateway.json", "AgentRunEvent", &own[..]),
-        ("gateway.json", "AgentRunResult", &[]),
-        ("runner.json", "AgentRunResult", &[]),
+        ("gateway.json", "AgentRunResult", &own[..0]),
+        ("runner.json", "AgentRunResult", &own[..0]),
     ] {
         let document = committed(document);
         let schemas = &document["components"]["schemas"];

@@ -36,12 +36,13 @@ fn met(name: &str, action: &str) -> String {
     format!("failpoint {name}: {action}")
 }
 
-/// Names of all failpoints that the load of this test reaches. `unknown_effects` covers those of tool calls.
+/// Names of all failpoints that the load of this test reaches. `unknown_effects` covers those of tool calls,
+/// `restarts` those of new starts.
 async fn names() -> Vec<String> {
     let printed = run(Command::new(runnel()).arg("failpoints")).await;
     let names = printed.stdout.lines().map(str::to_owned);
     let names: Vec<_> = names
-        .filter(|name| !name.starts_with("tool_call."))
+        .filter(|name| !name.starts_with("tool_call.") && !name.starts_with("restart."))
         .collect();
     assert!(names.len() > 20, "{printed:?}");
     names

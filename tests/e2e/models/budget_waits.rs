@@ -362,7 +362,8 @@ async fn raise_reaches_call_on_another_replica() {
     let replica = stage.gateway.start_replica().await;
     let there = Client::new(&format!("{}/host/v1", replica.client.url), &run.token);
     invoke(&there).await.expect(200);
-    let waiting = [invoking(&there), invoking(&run.host)];
+    let here = Client::new(&format!("{}/host/v1", stage.client.url), &run.token);
+    let waiting = [invoking(&there), invoking(&here)];
     let question = open_question(&stage, &run.run_id, None).await;
     raise(&stage.admin, &question, 2).await.expect(200);
     for call in waiting {

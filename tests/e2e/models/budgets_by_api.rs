@@ -130,7 +130,7 @@ async fn invalid_budgets_are_refused_by_pointer() {
     let (stage, run) = scripted_with(Sqlite, BUDGET).await.unwrap();
     let admin = &stage.admin;
     for (spec, pointer) in [
-        (json!({"calls": 1}), ""),
+        (json!({"calls": 1}), "/scope"),
         (json!({"scope": "team", "calls": 1}), "/scope"),
         (json!({"scope": "run"}), "/calls"),
         (

@@ -95,6 +95,9 @@ impl AuthorityStage {
         assert_eq!(send(state.json(&value)).await.unwrap().status, 200);
         let blob = host.request(Method::PUT, "/host/v1/storage/plugin/k");
         assert_eq!(send(blob.body("\"mark\"")).await.unwrap().status, 204);
+        let checkpoint = host.request(Method::PUT, "/host/v1/checkpoint");
+        let checkpoint = send(checkpoint.json(&json!({"value": 1}))).await.unwrap();
+        assert_eq!(checkpoint.status, 200);
         let artifact = host.request(Method::POST, "/host/v1/artifacts");
         let made = send(artifact.body("\"mark\"")).await.unwrap();
         self.ids = ResourceIds::from([

@@ -99,8 +99,8 @@ RunRestartedPayload = TypedDict(
 )
 RunRestartedPayload.__doc__ = """Data of `run.restarted`: the runner was lost, and another attempt begins.
 
-The events between `after` and this one are superseded; 0: all earlier ones. A delta with `all_content` follows, if the text
-of the open message changes by that.
+The events between `after` and this one are superseded; 0: all earlier ones. A delta with `all_content` follows, if the
+text of the open message changes by that.
 """
 
 

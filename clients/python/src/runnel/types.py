@@ -212,7 +212,7 @@ InteractionRequest = TypedDict(
         "interaction_id": str,
         "title": str,
         "fallback_text": str,
-        "kind": "NotRequired[Literal['form', 'confirmation', 'choice']]",
+        "kind": "NotRequired[Literal['form', 'confirmation', 'choice', 'budget']]",
         "description": "NotRequired[str | None]",
         "fields": "NotRequired[list[InteractionField]]",
         "actions": "NotRequired[list[InteractionAction]]",

@@ -8,7 +8,7 @@ use domain::budget::{
     Amount, Budget, BudgetReached, BudgetWindow, check_budget, check_budget_name,
 };
 use http::StatusCode;
-use protocol::budget::{BudgetScope, BudgetSpec};
+use protocol::budget::{BudgetDefinition, BudgetScope};
 use protocol::error::ErrorBody;
 use protocol::principal::Principal;
 use serde::Serialize;
@@ -149,7 +149,7 @@ pub(crate) async fn get_budget(
 /// calls. A budget of another scope or window counts from zero. A workspace has at most 100 budgets of the API.
 #[utoipa::path(put, path = "/v1/budgets/{budget}", tag = "admin", security(("api_key" = [])),
     params(("budget" = String, Path, description = "The budget: 1 to 255 bytes on one line")),
-    request_body = BudgetSpec, responses(
+    request_body = BudgetDefinition, responses(
     (status = 200, description = "The budget in force", body = BudgetView),
     (status = 400, description = "The name or the body is not valid; `details.pointer` locates the fault", body = ErrorBody),
     (status = 401, description = "No valid API key", body = ErrorBody),
@@ -158,7 +158,7 @@ pub(crate) async fn put_budget(
     caller: AdminCaller,
     State(state): State<ApiState>,
     PathOf(name): PathOf<String>,
-    JsonBody(spec): JsonBody<BudgetSpec>,
+    JsonBody(spec): JsonBody<BudgetDefinition>,
 ) -> ApiResult<Json<BudgetView>> {
     if let Err(fault) = check_budget_name(&name) {
         return Err(ApiError::invalid_argument(format!(

@@ -28,8 +28,8 @@ pub(crate) async fn list_pauses(
     KeyCaller(caller): KeyCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<PauseList>> {
-    let pauses = state.runs.store().pauses();
-    let found = pauses.list_pauses().await?;
+    let pauses = state.runs.store().agents();
+    let found = pauses.all_pauses().await?;
     if caller.role == KeyRole::Owner {
         let of_workspaces = found.iter().filter(|pause| pause.scope.agent().is_none());
         let items = of_workspaces.map(|pause| view(pause, None)).collect();
@@ -97,7 +97,7 @@ pub(crate) async fn resume_agent(
     let own = |pause: &PauseRecord| {
         pause.scope.agent() == Some(agent) && pause.scope.workspace() == Some(&caller.workspace)
     };
-    let pauses = state.runs.store().pauses().list_pauses().await?;
+    let pauses = state.runs.store().agents().all_pauses().await?;
     let found = pauses.into_iter().find(own);
     let found = found.ok_or_else(|| not_paused("agent", agent))?;
     resume(&state, found.scope, request, || not_paused("agent", agent)).await

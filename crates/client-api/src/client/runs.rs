@@ -65,7 +65,7 @@ pub(super) async fn views(
 
 pub(super) async fn view(state: &ApiState, reader: KeyRole, run: Run) -> ApiResult<AgentRun> {
     let (id, workspace) = (run.id, run.workspace.clone());
-    let retried_as = state.runs.store().runs().find_retry(id).await?;
+    let retried_as = state.runs.store().events().find_retry(id).await?;
     let mut views = views(state, &workspace, reader, vec![run]).await?;
     let view = views.pop().ok_or_else(|| ApiError::not_found("run", id))?;
     Ok(AgentRun { retried_as, ..view })

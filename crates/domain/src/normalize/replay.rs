@@ -121,6 +121,11 @@ impl ResultReplay<'_, '_> {
     }
 }
 
+/// Returns the text of the message that is incomplete so far.
+pub fn open_text<'v>(validator: &'v ResultValidator<'_>) -> &'v str {
+    validator.messages.open_text()
+}
+
 /// Validates a result that was accepted before. Returns its usage.
 fn unbounded<'a, 'r>(
     validator: &mut ResultValidator<'a>,

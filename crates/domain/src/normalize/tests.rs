@@ -1156,7 +1156,7 @@ fn new_start_replaces_results_after_its_point() {
         });
     };
     stored(&mut validator, 1, "first ");
-    assert_eq!(validator.open_text(), "first ");
+    assert_eq!(open_text(&validator), "first ");
     ResultReplay(&mut validator).rejected(Some(2));
     let question = json!({"action": "interaction.requested", "payload": {
         "interaction_id": "q", "title": "t", "fallback_text": "f"}});
@@ -1201,6 +1201,6 @@ fn open_text_begins_after_the_last_complete_message() {
         (result("message.delta", &full, &json!(4)), "all"),
     ] {
         validator.validate(line.as_bytes(), NOW);
-        assert_eq!(validator.open_text(), expected, "{line}");
+        assert_eq!(open_text(&validator), expected, "{line}");
     }
 }

@@ -138,7 +138,7 @@ impl RunExecutor {
     }
 
     async fn newest_checkpoint(&self, run: &Run) -> Result<Option<CheckpointRecord>, StoreError> {
-        let find = || self.deps.store.runs().find_checkpoint(run.id);
+        let find = || self.deps.store.state().find_checkpoint(run.id);
         self.deps.ledger.retry_within_lease(run.id, find).await
     }
 

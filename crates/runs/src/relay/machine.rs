@@ -297,7 +297,7 @@ impl<'a> RelayMachine<'a> {
     // Armed again only after it has expired: a timer for each event would be expensive.
     fn on_silent(&mut self, facts: RelayFacts) {
         let silent_at = self.pace.last_read_at + self.silence;
-        if self.is_silent(facts.now) {
+        if is_silent(self, facts.now) {
             self.take(SourceRead::Silent, facts);
         } else if self.pace.was_full {
             let again_at = facts.now + self.silence;
@@ -305,11 +305,6 @@ impl<'a> RelayMachine<'a> {
         } else {
             self.outputs.push_back(RelayOutput::WatchSilence(silent_at));
         }
-    }
-
-    /// True when the runner has sent nothing for the maximum silence, although it could.
-    pub(super) fn is_silent(&self, now: Instant) -> bool {
-        !self.pace.was_full && now >= self.pace.last_read_at + self.silence
     }
 
     fn start_commit(&mut self, facts: RelayFacts) -> Arc<Append> {
@@ -369,6 +364,11 @@ impl<'a> RelayMachine<'a> {
         self.waiting.extend(results);
         self.items = items;
     }
+}
+
+/// True when the runner has sent nothing for the maximum silence, although it could.
+pub(super) fn is_silent(machine: &RelayMachine<'_>, now: Instant) -> bool {
+    !machine.pace.was_full && now >= machine.pace.last_read_at + machine.silence
 }
 
 /// Returns the same relay of a runner that works on after a lost connection.

@@ -7,7 +7,7 @@
 //! A `run.restarted` of the gateway begins a new start: results between its `after` and itself are superseded, and the
 //! numbers of the runner begin at 1 again.
 
-use domain::normalize::{ResultCounts, ResultReplay, ResultValidator, StoredResult};
+use domain::normalize::{ResultCounts, ResultReplay, ResultValidator, StoredResult, open_text};
 use domain::run::{Failure, FailureCode, Run};
 use protocol::admin::RestartPoint;
 use protocol::result::{RUN_RESTARTED, ResultType, RunRestartedPayload};
@@ -247,8 +247,8 @@ impl<'a> RestoredRun<'a> {
         };
         let mut buffer = self.stored.continued(EventBuffer::new(run));
         buffer.restart(&restart, now);
-        let text = self.validator.open_text();
-        if text != lost.validator.open_text() && text.len() <= OPEN_TEXT_BYTES {
+        let text = open_text(&self.validator);
+        if text != open_text(&lost.validator) && text.len() <= OPEN_TEXT_BYTES {
             buffer.replace_text(text, now);
         }
         buffer

@@ -17,6 +17,9 @@ use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, SqlRow};
 use crate::usage::BudgetLine;
 
+/// Column of the time at which a question begins.
+const BEGIN: &str = "asked_at";
+
 /// The budget of a question, and its limit in the small unit of `measure`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QuestionedBudget {
@@ -129,11 +132,13 @@ impl AskBudget {
         &self,
         tx: &DatabaseTransaction,
     ) -> Result<Vec<(String, PastQuestion)>, StoreError> {
-        let sql = "SELECT id, asked_at, expires_at, closed_at, given_at, raised_to, budget_subject, budget_window \
-            FROM interactions WHERE run_id = $1 AND budget = $2 ORDER BY id DESC";
+        let sql = format!(
+            "SELECT id, {BEGIN}, expires_at, closed_at, given_at, raised_to, budget_subject, budget_window \
+             FROM interactions WHERE run_id = $1 AND budget = $2 ORDER BY id DESC"
+        );
         let budget = self.line.budget.name.as_str();
         let values = vec![self.run_id.to_string().into(), budget.into()];
-        let rows = tx.query_sql(sql.to_owned(), values).await?;
+        let rows = tx.query_sql(sql, values).await?;
         let read = |row: &SqlRow| {
             let given_at = row.number_if_any("given_at")?;
             let closed_at = row.number_if_any("closed_at")?;
@@ -293,10 +298,12 @@ pub struct RunWaits {
 impl InteractionRepository<'_> {
     /// Waits of a run, at `now` in epoch milliseconds. `None`: no such run.
     pub async fn waits_of_run(self, run: RunId, now: i64) -> Result<Option<RunWaits>, StoreError> {
-        let sql = "SELECT r.deadline_at, i.asked_at, i.expires_at FROM runs r LEFT JOIN interactions i \
-            ON i.run_id = r.id AND i.budget IS NOT NULL AND i.given_at IS NULL AND i.closed_at IS NULL WHERE r.id = $1";
+        let sql = format!(
+            "SELECT r.deadline_at, i.{BEGIN}, i.expires_at FROM runs r LEFT JOIN interactions i \
+             ON i.run_id = r.id AND i.budget IS NOT NULL AND i.given_at IS NULL AND i.closed_at IS NULL WHERE r.id = $1"
+        );
         let values = vec![run.to_string().into()];
-        let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
+        let rows = self.db.readers.query_sql(sql, values).await?;
         let Some(first) = rows.first() else {
             return Ok(None);
         };

@@ -6,7 +6,7 @@ use protocol::id::{RunId, WorkspaceId};
 use super::filter::{KEY_PREFIX, ResolvedFilter, RunFilter};
 use crate::engine::StoreEngine;
 use crate::error::{StoreError, parsed, signed};
-use crate::repositories::{EventRepository, RunRepository};
+use crate::repositories::EventRepository;
 use crate::sql::{Sql, text};
 
 /// Maximum retries of one event that a list shows.
@@ -106,8 +106,8 @@ pub(crate) async fn retry_of(conn: &impl Sql, run: RunId) -> Result<Option<RunId
     id.map(|id| parsed("runs.id", &id, &id)).transpose()
 }
 
-impl RunRepository<'_> {
-    /// The run that repeats `run`. At most one exists.
+impl EventRepository<'_> {
+    /// The run that repeats the event of `run`. At most one exists.
     pub async fn find_retry(self, run: RunId) -> Result<Option<RunId>, StoreError> {
         retry_of(&self.db.readers, run).await
     }

@@ -8,14 +8,14 @@ use super::lookup::RunSearch;
 use super::{MAX_SCANNED, RunPosition, RunWindow, scanned, without_ties};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
-use crate::repositories::RunRepository;
+use crate::repositories::LeaseRepository;
 
 /// Ids of one query.
 const PAGE: u64 = 1000;
 /// Maximum queries of one search. Without an index each scans [`MAX_SCANNED`] runs.
 const MAX_QUERIES: usize = 50;
 
-impl RunRepository<'_> {
+impl LeaseRepository<'_> {
     /// Ids of the runs that match, newest first. `None`: more than `most`, or the scan takes too long.
     pub async fn find_matching_ids(
         self,

@@ -2,7 +2,7 @@
 
 use domain::budget::Budget;
 use domain::canonical::canonical_json;
-use protocol::budget::BudgetSpec;
+use protocol::budget::BudgetDefinition;
 use protocol::id::WorkspaceId;
 use protocol::principal::Principal;
 use sea_orm::DatabaseTransaction;
@@ -32,7 +32,7 @@ pub struct SetBudget {
     pub workspace: WorkspaceId,
     pub name: String,
     /// Without faults.
-    pub spec: BudgetSpec,
+    pub spec: BudgetDefinition,
     pub by: Principal,
     /// Epoch milliseconds.
     pub at: i64,
@@ -117,7 +117,7 @@ impl UsageRepository<'_> {
 
 fn read(row: &SqlRow) -> Result<BudgetOverride, StoreError> {
     let name = row.text("name")?;
-    let spec: BudgetSpec = parsed_json("budget_overrides.spec", &name, &row.text("spec")?)?;
+    let spec: BudgetDefinition = parsed_json("budget_overrides.spec", &name, &row.text("spec")?)?;
     let by = row.text_if_any("updated_by")?;
     Ok(BudgetOverride {
         updated_at: row.number("updated_at")?,

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use domain::budget::{Budget, MAX_COUNT, MAX_MEASURE, MAX_WAIT_SECONDS, check_budget};
-use protocol::budget::{BudgetScope, BudgetSpec, OnReached, ResetInterval};
+use protocol::budget::{BudgetDefinition, BudgetScope, OnReached, ResetInterval};
 use serde_json::Value;
 
 use super::table::{Reported, Table, integer, name, one_of, text};
@@ -39,7 +39,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     if let Ok(scope) = scope {
         // A value with a fault of its own is reported already, so a valid one replaces it here.
         let valid_window = (scope != BudgetScope::Run).then_some(ResetInterval::Day);
-        let considered = BudgetSpec {
+        let considered = BudgetDefinition {
             scope,
             only: only.clone().unwrap_or_default(),
             window: window.unwrap_or(valid_window),
@@ -57,7 +57,7 @@ pub(super) fn read(mut table: Table<'_>) -> Result<Budget, Reported> {
     }
     table.close()?;
     shape?;
-    let spec = BudgetSpec {
+    let spec = BudgetDefinition {
         scope: scope?,
         only: only?,
         window: window?,

@@ -138,6 +138,12 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         &["InteractionRequest.await is only ours"],
     ),
     (
+        "the gateway asks about budgets by a kind of its own, which it refuses from runners",
+        &[
+            "InteractionRequest.kind is enum(budget,choice,confirmation,form) for us, enum(choice,confirmation,form) for them",
+        ],
+    ),
+    (
         "which run wrote a skill, for runners that trust it less than the operator's; peers ignore what \
          they do not know",
         &["SkillResource.registered is only ours"],

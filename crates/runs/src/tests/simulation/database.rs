@@ -522,7 +522,7 @@ impl Database {
         row.lines.extend(append.lines.lines().map(str::to_owned));
         row.run.last_sequence = append.to;
         // The runner stores its checkpoint now and then.
-        if append.to % 3 == 0 {
+        if append.to.is_multiple_of(3) {
             row.checkpoint = append.to;
         }
         row.rejections += append.rejections.len() as u64;

@@ -92,7 +92,10 @@ pub(super) fn resume_failed(driver: &mut Driver<'_>, attempt: u32, error: &Start
 fn retry_policy(event: usize) -> RetryPolicy {
     RetryPolicy {
         max: 2,
-        on: vec![RetryCause::RunnerLost],
+        on: match event % 3 {
+            2 => Vec::new(),
+            _ => vec![RetryCause::RunnerLost],
+        },
         from: match event % 2 {
             0 => RestartPoint::Start,
             _ => RestartPoint::Checkpoint,

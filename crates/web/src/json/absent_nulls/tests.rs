@@ -2,13 +2,16 @@ use std::collections::BTreeMap;
 
 use protocol::admin::{AgentSpec, EndpointSpec};
 use protocol::api_key::ApiKeySpec;
+use protocol::budget::BudgetDefinition;
 use protocol::child_run::ChildRunRequest;
 use protocol::event::EventEnvelope;
 use protocol::history::HistorySearch;
-use protocol::host_api::{RunCancel, StatePut, SteeringPull};
+use protocol::host_api::{CheckpointPut, RunCancel, StatePut, SteeringPull};
 use protocol::interaction::InteractionSubmission;
+use protocol::job::BulkRequest;
 use protocol::knowledge::RetrievalQuery;
 use protocol::model::{CountTokens, Embed, LlmRequest, Rerank};
+use protocol::pause::{PauseRequest, ResumePauseRequest};
 use protocol::pipeline::PipelineQuery;
 use protocol::tool::CallTool;
 use protocol::workspace::WorkspaceSpec;
@@ -135,7 +138,10 @@ fn null_is_absent_in_every_request_body() {
     let checks: BTreeMap<&str, Check> = BTreeMap::from([
         ("AgentSpec", parses::<AgentSpec> as Check),
         ("ApiKeySpec", parses::<ApiKeySpec>),
+        ("BudgetDefinition", parses::<BudgetDefinition>),
+        ("BulkRequest", parses::<BulkRequest>),
         ("CallTool", parses::<CallTool>),
+        ("CheckpointPut", parses::<CheckpointPut>),
         ("ChildRunRequest", parses::<ChildRunRequest>),
         ("CountTokens", parses::<CountTokens>),
         ("Embed", parses::<Embed>),
@@ -144,8 +150,10 @@ fn null_is_absent_in_every_request_body() {
         ("HistorySearch", parses::<HistorySearch>),
         ("InteractionSubmission", parses::<InteractionSubmission>),
         ("LlmRequest", parses::<LlmRequest>),
+        ("PauseRequest", parses::<PauseRequest>),
         ("PipelineQuery", parses::<PipelineQuery>),
         ("Rerank", parses::<Rerank>),
+        ("ResumePauseRequest", parses::<ResumePauseRequest>),
         ("RetrievalQuery", parses::<RetrievalQuery>),
         ("RunCancel", parses::<RunCancel>),
         ("StatePut", parses::<StatePut>),

@@ -56,6 +56,19 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "role": "client",
             "agents": ["support"],
         }),
+        "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
+        "retry_run" => json!({"from": 12}),
+        "pause_agent" | "pause_workspace" | "pause_all" => json!({
+            "mode": "hold",
+            "reason": "wrong prices",
+        }),
+        "resume_agent" | "resume_workspace" | "resume_all" => json!({"runs_per_second": 5}),
+        "put_budget" => json!({
+            "scope": "agent",
+            "window": "day",
+            "cost": 8,
+            "on_reached": "pause",
+        }),
         "create_workspace" => json!({"id": "shop", "name": "The shop"}),
         "search_knowledge_base" => json!({
             "query_text": "How long may a customer return a book?",

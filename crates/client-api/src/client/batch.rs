@@ -153,8 +153,8 @@ async fn matching(
     kind: JobKind,
     filter: &RunFilter,
 ) -> ApiResult<Vec<RunId>> {
-    let runs = state.runs.store().runs();
-    let found = runs
+    let jobs = state.runs.store().leases();
+    let found = jobs
         .find_matching_ids(workspace, filter, MAX_JOB_RUNS)
         .await?;
     let mut found = found.ok_or_else(|| {
@@ -199,8 +199,10 @@ pub(crate) async fn list_jobs(
 ) -> ApiResult<Json<Page<BulkJob>>> {
     let workspace = &caller.workspace;
     let (before, limit) = name_page(&state, "jobs", workspace, query.cursor, query.limit)?;
-    let jobs = state.runs.store().jobs();
-    let found = jobs.list_jobs(workspace, before.as_deref(), limit).await?;
+    let jobs = state.runs.store().leases();
+    let found = jobs
+        .newest_jobs(workspace, before.as_deref(), limit)
+        .await?;
     let id = |job: &BulkJob| job.id.to_string();
     Ok(Json(to_page(
         &state,
@@ -223,7 +225,7 @@ pub(crate) async fn get_job(
     State(state): State<ApiState>,
     PathOf(id): PathOf<JobId>,
 ) -> ApiResult<Json<BulkJob>> {
-    let jobs = state.runs.store().jobs();
+    let jobs = state.runs.store().leases();
     let found = jobs.find_job(&caller.workspace, id).await?;
     let found = found.ok_or_else(|| ApiError::not_found("job", id))?;
     Ok(Json(view(found)))

@@ -7,7 +7,6 @@ use http::Method;
 use serde_json::{Value, json};
 
 use super::filter::MatchArguments;
-use super::list;
 use crate::facts::{elements, text};
 use crate::gateway::Gateway;
 use crate::output::{self, OutputFormat};
@@ -17,7 +16,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(500);
 
 /// Filters, and the number of runs that confirms the act.
 #[derive(clap::Args)]
-pub struct BulkArguments {
+pub struct BatchArguments {
     #[command(flatten)]
     matching: MatchArguments,
     /// Act on all runs that match the filters, at most this many. Without it the command only counts them.
@@ -25,7 +24,7 @@ pub struct BulkArguments {
     expect: Option<u64>,
 }
 
-impl BulkArguments {
+impl BatchArguments {
     /// True if the arguments ask for an act on all matching runs.
     pub(super) fn is_given(&self) -> bool {
         self.expect.is_some() || self.matching.is_given()
@@ -37,6 +36,7 @@ impl BulkArguments {
         gateway: &Gateway,
         act: &str,
         format: OutputFormat,
+        list: fn(&[Value], OutputFormat),
     ) -> anyhow::Result<ExitCode> {
         let query = self.matching.query(gateway).await?;
         let path = format!("/v1/runs/{act}?{}", query.join("&"));
@@ -44,6 +44,7 @@ impl BulkArguments {
             let request = gateway.request(Method::POST, path.trim_end_matches('?'))?;
             gateway.ask(request.json(&body)).await
         };
+        // Without a number to expect nothing is changed, so a mistyped filter is harmless.
         let Some(expect) = self.expect else {
             let preview = post(json!({"dry_run": true})).await?;
             if format.is_json() {
@@ -65,6 +66,7 @@ impl BulkArguments {
         } else {
             print(&job);
         }
+        // A script must notice runs that the job could not change.
         let is_done = job["status"] == "completed" && job["failed"] == 0;
         Ok(if is_done {
             ExitCode::SUCCESS
@@ -81,6 +83,7 @@ async fn follow(gateway: &Gateway, mut job: Value) -> anyhow::Result<Value> {
         "job {} works without this command, too",
         text(&job, "id")
     ));
+    // A job has no stream; the gateway works in batches of about a second.
     while job["finished_at"].is_null() {
         tokio::time::sleep(BETWEEN_LOOKS).await;
         job = gateway.get(&path).await?;
