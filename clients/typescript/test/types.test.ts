@@ -112,7 +112,8 @@ test("events have all types", () => {
   const source = readFileSync(join(REPOSITORY, "crates/protocol/src/result.rs"), "utf8");
   const listed = source.slice(source.indexOf("result_types!(\n"), source.indexOf(");", source.indexOf("result_types!(\n")));
   assert.deepEqual(types.sort(), [...listed.matchAll(/= "([^"]+)"/g)].map((found) => found[1]).sort());
-  const union = schemaOf("AgentRunEvent").schema.discriminator?.mapping;
+  // The document of runners describes an event without the union.
+  const union = documents.map((schemas) => schemas.AgentRunEvent?.discriminator?.mapping).find((one) => one);
   // An event of the gateway, which no runner can send.
   assert.deepEqual([...types, "run.restarted"].sort(), Object.keys(union ?? {}).sort());
 });
