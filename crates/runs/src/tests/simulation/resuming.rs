@@ -91,7 +91,7 @@ pub(super) fn resume_failed(driver: &mut Driver<'_>, attempt: u32, error: &Start
 /// Policy of the agent of an event.
 fn retry_policy(event: usize) -> RetryPolicy {
     RetryPolicy {
-        max: 2,
+        max: 1,
         on: match event % 3 {
             2 => Vec::new(),
             _ => vec![RetryCause::RunnerLost],

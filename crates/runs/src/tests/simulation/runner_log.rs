@@ -112,7 +112,7 @@ impl Runners {
         after: u64,
     ) {
         let log = self.logs.entry(connection.key.0).or_default();
-        log.is_gone |= log.work.is_empty() || net.random.chance(5);
+        log.is_gone |= log.work.is_empty() || net.random.chance(10);
         let refused = match log.is_gone {
             true => Some(StatusCode::NOT_FOUND),
             false if net.random.chance(20) => Some(StatusCode::CONFLICT),
