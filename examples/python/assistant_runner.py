@@ -19,7 +19,7 @@ async def answer(ctx, messages):  # yields text, and calls of tools; a model may
     "plugin:runnel/assistant-python/default",
     label={"en_US": "Assistant (Python)", "zh_Hans": "助手（Python）"},
     permissions={"models": ["stream"], "tools": ["call"], "knowledge_bases": ["retrieve"], "history": ["page"],
-                 "state": ["runner"]},
+                 "state": ["conversation"]},
     capabilities={"resumable": True},  # works on while a gateway restarts
 )
 async def assist(ctx):

@@ -28,13 +28,17 @@ async fn stage_with(engine: Engine, server: &ToolServer) -> Option<OwnStage> {
     let runner = StubRunner::start_as(manifest).await;
     OwnStage::of(engine, runner, |config| {
         config.agents[0].resources = r#"tools = "*""#;
-        config.rest = tools_at(server, "effect = \"write\"", &["echo"]);
+        config.rest = tools_at(server, "effect = \"write\"", &["echo", "drop"]);
     })
     .await
 }
 
 async fn call(host: &Client, key: Option<&str>, step: u64) -> ApiResponse {
-    let request = host.request(Method::POST, "/tools/echo/call");
+    call_of("echo", host, key, step).await
+}
+
+async fn call_of(tool: &str, host: &Client, key: Option<&str>, step: u64) -> ApiResponse {
+    let request = host.request(Method::POST, &format!("/tools/{tool}/call"));
     let request = match key {
         Some(key) => request.header("idempotency-key", key),
         None => request,
@@ -300,6 +304,24 @@ async fn deleted_record_is_not_called_again(#[values(Sqlite, Postgres)] engine: 
     let late = retry(&stage, &new.run_id, &json!(1)).await;
     late.assert_detail(400, "pointer", "/from");
     assert_contains!(late.error("message").as_str().unwrap(), "retention");
+}
+
+#[rstest]
+#[tokio::test]
+async fn unknown_outcome_of_the_record_is_not_repeated(#[values(Sqlite, Postgres)] engine: Engine) {
+    let server = ToolServer::start().await;
+    let stage = or_skip!(stage_with(engine, &server).await);
+    let old = Deferred::start(&stage, &message("m-1")).await;
+    let dropped = call_of("drop", &old.host, Some("k-1"), 1).await;
+    assert_ne!(dropped.status, 200);
+    append_step(&stage, &old, 1).await;
+    fail(&stage, &old, 2).await;
+
+    let new = retried(&stage, &old.run_id, 1).await;
+    let repeated = call_of("drop", &new.host, Some("n-1"), 1).await;
+    repeated.assert_detail(409, "reason", "outcome_unknown");
+    assert_eq!(server.seen("/drop").len(), 1);
+    fail(&stage, &new, 1).await;
 }
 
 /// A result of 200 KiB fits into the context of a retry, two do not.

@@ -48,6 +48,7 @@ impl ToolCalling<'_> {
         let answer = AnswerFromRecord {
             run_id: run.id,
             request_sha256: request_sha256(&granted.tool_name, parameters),
+            effect: granted.effect,
             key: key.map(|key| key.key.to_owned()),
             audit: self.caller.audit_entry(self.state, call, None, 0),
             at: self.state.runs.clock().now_ms(),
@@ -58,6 +59,7 @@ impl ToolCalling<'_> {
             }
             RecordedAnswer::Absent => Ok(None),
             RecordedAnswer::Mismatch => Err(refusal(RepeatedCallDecision::Mismatch)),
+            RecordedAnswer::Unknown => Err(refusal(RepeatedCallDecision::OutcomeUnknown)),
             // A call would repeat the effect of the recorded one.
             RecordedAnswer::Gone => Err(ApiError::conflict(
                 "record_gone",

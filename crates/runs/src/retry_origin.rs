@@ -1,7 +1,7 @@
 //! Results of an ended run after which its retry begins, from the ledger.
 
 use domain::run::Run;
-use protocol::result::ResultType;
+use protocol::result::{RUN_RESTARTED, ResultType};
 use protocol::retry_origin::RetryOrigin;
 use protocol::run::AgentRunEvent;
 use store::{LedgerRow, Store, StoreError};
@@ -100,7 +100,7 @@ async fn read_results(
     if run.pruned_at.is_some() {
         return Err(RetryPointError::Deleted);
     }
-    let mut results: Vec<AgentRunEvent> = Vec::new();
+    let mut results: Vec<ReadResult> = Vec::new();
     let mut position = 0;
     // The last event of an ended run is its end.
     while position < after && after < run.last_sequence {
@@ -111,25 +111,54 @@ async fn read_results(
         let last = lines.last().ok_or(RetryPointError::Deleted)?;
         position = last.sequence;
         for line in lines.iter().filter(|line| line.sequence <= after) {
-            if let Some(result) = complete_result(run, line)? {
-                left.take(line.text.len())?;
-                results.push(result);
+            let event = event_of(run, line)?;
+            match supersedes_after(&event) {
+                // Results of a lost start count no more.
+                Some(stays) => results.retain(|result| result.event.sequence <= stays),
+                None if is_complete_result(&event) => results.push(ReadResult {
+                    bytes: line.text.len(),
+                    event,
+                }),
+                None => {}
+            }
+            // One page more than the limits, because a later event may supersede results.
+            if results.len() > 2 * MAX_RESULTS {
+                return Err(RetryPointError::TooLarge);
             }
         }
     }
-    match results.last() {
-        Some(last) if last.sequence == after => Ok(results),
-        _ => Err(RetryPointError::NoResult),
+    if results
+        .last()
+        .is_none_or(|last| last.event.sequence != after)
+    {
+        return Err(RetryPointError::NoResult);
     }
+    for result in &results {
+        left.take(result.bytes)?;
+    }
+    Ok(results.into_iter().map(|result| result.event).collect())
 }
 
-/// The result in a line of the ledger; `None` for a piece of a message and for an event of the gateway.
-fn complete_result(run: &Run, line: &LedgerRow) -> Result<Option<AgentRunEvent>, StoreError> {
-    let event: AgentRunEvent =
-        serde_json::from_str(&line.text).map_err(|_| StoreError::Corrupt {
-            column: "run_segments.payload",
-            row: run.id.to_string(),
-        })?;
-    let is_piece = event.kind == ResultType::MessageDelta.as_str();
-    Ok((event.source == "runner" && !is_piece).then_some(event))
+/// A result, and the size of its line.
+struct ReadResult {
+    event: AgentRunEvent,
+    bytes: usize,
+}
+
+fn event_of(run: &Run, line: &LedgerRow) -> Result<AgentRunEvent, StoreError> {
+    serde_json::from_str(&line.text).map_err(|_| StoreError::Corrupt {
+        column: "run_segments.payload",
+        row: run.id.to_string(),
+    })
+}
+
+/// False for a piece of a message and for an event of the gateway.
+fn is_complete_result(event: &AgentRunEvent) -> bool {
+    event.source == "runner" && event.kind != ResultType::MessageDelta.as_str()
+}
+
+/// Sequence of the last result that stays, for the event of a new start.
+fn supersedes_after(event: &AgentRunEvent) -> Option<u64> {
+    let is_restart = event.kind == RUN_RESTARTED && event.source != "runner";
+    is_restart.then(|| event.data["after"].as_u64().unwrap_or(0))
 }

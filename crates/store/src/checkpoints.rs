@@ -55,6 +55,8 @@ pub struct CheckpointRecord {
     pub version: i64,
     /// Last ledger event that it includes; 0 for none.
     pub after: u64,
+    /// Time of its write, in epoch milliseconds.
+    pub at: i64,
 }
 
 impl Mutation for PutCheckpoint {
@@ -118,13 +120,15 @@ impl Mutation for PutCheckpoint {
 }
 
 async fn find(conn: &impl Sql, run: RunId) -> Result<Option<CheckpointRecord>, StoreError> {
-    let sql = "SELECT version, value, after_sequence FROM run_checkpoints WHERE run_id = $1";
+    let sql =
+        "SELECT version, value, after_sequence, updated_at FROM run_checkpoints WHERE run_id = $1";
     let found = conn.query_sql(sql.to_owned(), vec![text(run)]).await?;
     let read = |row: &crate::sql::SqlRow| {
         Ok(CheckpointRecord {
             value: row.text("value")?,
             version: row.number("version")?,
             after: after_of(run, row.number("after_sequence")?)?,
+            at: row.number("updated_at")?,
         })
     };
     found.first().map(read).transpose()

@@ -2,7 +2,9 @@
 //!
 //! The retry copies references to the calls; their results stay in `tool_calls` and are never changed.
 
+use domain::tool_call::is_repeatable;
 use protocol::id::RunId;
+use protocol::resources::ToolEffect;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
@@ -14,7 +16,7 @@ use crate::sql::{Sql, SqlRow, text};
 use crate::state::lock_live_run;
 
 /// Stores references to the calls that an earlier run began before its result `from`, and to those of its own record.
-/// Only calls with a stored result count.
+/// A call without a result has an unknown outcome.
 pub(crate) async fn copy_record(
     tx: &impl Sql,
     retry: RunId,
@@ -31,7 +33,7 @@ pub(crate) async fn copy_record(
         SELECT CAST($1 AS TEXT), ROW_NUMBER() OVER (ORDER BY call_id) + \
         (SELECT COALESCE(MAX(n), 0) FROM recorded_calls WHERE run_id = CAST($1 AS TEXT)), \
         run_id, key, request_sha256 FROM tool_calls \
-        WHERE run_id = $2 AND result IS NOT NULL AND (after_sequence IS NULL OR after_sequence < $3)";
+        WHERE run_id = $2 AND (after_sequence IS NULL OR after_sequence < $3)";
     let values = vec![text(retry), text(origin), signed(from).into()];
     tx.execute_sql(own.to_owned(), values).await
 }
@@ -42,6 +44,7 @@ pub struct AnswerFromRecord {
     pub run_id: RunId,
     /// SHA-256 of the tool's name and parameters.
     pub request_sha256: String,
+    pub effect: Option<ToolEffect>,
     /// Idempotency key in the scope of the run. A repeated call gets the same answer.
     pub key: Option<String>,
     /// Stored if the record has the call. Its rule becomes `recorded in run {id}`.
@@ -58,6 +61,8 @@ pub enum RecordedAnswer {
     Absent,
     /// The key belongs to another call.
     Mismatch,
+    /// The tool may have executed the call.
+    Unknown,
     /// The retention has deleted the result.
     Gone,
     RunEnded,
@@ -68,7 +73,9 @@ struct RecordedToolCall {
     n: i64,
     request_sha256: String,
     origin: RunId,
-    /// `None`: deleted with its run.
+    /// False: deleted with its run.
+    is_present: bool,
+    /// `None`: its outcome is unknown.
     result: Option<String>,
 }
 
@@ -79,6 +86,7 @@ impl RecordedToolCall {
             n: row.number("n")?,
             request_sha256: row.text("request_sha256")?,
             origin: parsed("recorded_calls.origin_run_id", &origin, &origin)?,
+            is_present: row.flag("is_present")?,
             result: row.text_if_any("result")?,
         })
     }
@@ -100,18 +108,22 @@ impl Mutation for AnswerFromRecord {
         let Some(call) = self.find(tx).await? else {
             return Ok(RecordedAnswer::Absent);
         };
-        let entry = AuditEntry {
-            rule: format!("recorded in run {}", call.origin).into(),
-            bytes: call.result.as_ref().map_or(0, String::len) as u64,
-            ..self.audit.clone()
+        let bytes = call.result.as_ref().map_or(0, String::len);
+        let answer = if call.request_sha256 == self.request_sha256 {
+            self.answer(&call)
+        } else {
+            RecordedAnswer::Mismatch
         };
-        audit::insert(tx, [&entry]).await?;
-        if call.request_sha256 != self.request_sha256 {
-            return Ok(RecordedAnswer::Mismatch);
+        // A call of the tool has its own entry.
+        if answer != RecordedAnswer::Absent {
+            let entry = AuditEntry {
+                rule: format!("recorded in run {}", call.origin).into(),
+                bytes: bytes as u64,
+                ..self.audit.clone()
+            };
+            audit::insert(tx, [&entry]).await?;
         }
-        Ok(call
-            .result
-            .map_or(RecordedAnswer::Gone, RecordedAnswer::Stored))
+        Ok(answer)
     }
 
     async fn is_committed(
@@ -124,6 +136,15 @@ impl Mutation for AnswerFromRecord {
 }
 
 impl AnswerFromRecord {
+    fn answer(&self, call: &RecordedToolCall) -> RecordedAnswer {
+        match &call.result {
+            Some(result) => RecordedAnswer::Stored(result.clone()),
+            None if !call.is_present => RecordedAnswer::Gone,
+            None if is_repeatable(self.effect) => RecordedAnswer::Absent,
+            None => RecordedAnswer::Unknown,
+        }
+    }
+
     /// The call that this key was answered with, else the next equal call, which it marks as answered.
     async fn find(&self, tx: &impl Sql) -> Result<Option<RecordedToolCall>, StoreError> {
         if let Some(key) = &self.key {
@@ -161,7 +182,7 @@ impl AnswerFromRecord {
         values: Vec<Value>,
     ) -> Result<Option<RecordedToolCall>, StoreError> {
         let sql = format!(
-            "SELECT r.n, r.request_sha256, r.origin_run_id, c.result FROM recorded_calls r \
+            "SELECT r.n, r.request_sha256, r.origin_run_id, c.result, c.key IS NOT NULL AS is_present FROM recorded_calls r \
              LEFT JOIN tool_calls c ON c.run_id = r.origin_run_id AND c.key = r.origin_key \
              WHERE r.run_id = $1 AND {condition} ORDER BY r.n LIMIT 1"
         );

@@ -143,20 +143,38 @@ pub(crate) async fn record_judged(tx: &impl Sql, appends: &[&Append]) -> Result<
     executed(tx, rows.collect(), update).await
 }
 
-/// Removes the numbers of the rejected results of a run whose runner numbers its results from 1 again.
-struct ClearRejectedNumbers(RunId);
+/// Attempt in the ticket of a call that a checkpoint includes: no start of the run repeats it.
+const INCLUDED: i64 = i64::MAX;
 
-impl Mutation for ClearRejectedNumbers {
+/// Prepares the records of a run for a new start.
+struct BeginStart {
+    run_id: RunId,
+    since: i64,
+}
+
+impl Mutation for BeginStart {
     type Output = ();
     const CHANGES_AGENTS: bool = false;
 
     fn order(&self) -> Uuid {
-        self.0.0
+        self.run_id.0
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        // The runner numbers its results from 1 again.
         let sql = "UPDATE run_rejections SET runner_sequence = NULL WHERE run_id = $1";
-        tx.execute_sql(sql.to_owned(), vec![text(self.0)]).await
+        tx.execute_sql(sql.to_owned(), vec![text(self.run_id)])
+            .await?;
+        // A start from a checkpoint continues after these calls, so an equal call is another one.
+        let sql = "UPDATE tool_calls SET attempt = $2 \
+            WHERE run_id = $1 AND attempt IS NOT NULL AND result IS NOT NULL AND at < $3";
+        let values = vec![text(self.run_id), INCLUDED.into(), self.since.into()];
+        tx.execute_sql(sql.to_owned(), values).await?;
+        // It repeats the later ones, and the record of a retried run answers them again.
+        let sql = "UPDATE recorded_calls SET answered_at = NULL, answered_key = NULL \
+            WHERE run_id = $1 AND answered_at >= $2";
+        let values = vec![text(self.run_id), self.since.into()];
+        tx.execute_sql(sql.to_owned(), values).await
     }
 }
 
@@ -229,9 +247,10 @@ impl LeaseRepository<'_> {
         find_rejected(&self.db.readers, run).await
     }
 
-    /// Removes the numbers of rejected results: a new start of the run numbers its results from 1 again.
-    pub async fn clear_rejected_numbers(self, run: RunId) -> Result<(), StoreError> {
-        self.db.write(ClearRejectedNumbers(run)).await
+    /// Prepares rejections, tickets and recorded calls of a run for a new start. `since`: time of the checkpoint that it
+    /// continues from, in epoch milliseconds; 0 for the event.
+    pub async fn begin_start(self, run_id: RunId, since: i64) -> Result<(), StoreError> {
+        self.db.write(BeginStart { run_id, since }).await
     }
 
     /// Releases a run for take-over, unless its epoch has changed.

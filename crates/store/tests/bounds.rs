@@ -33,6 +33,7 @@ on_both!(
     limits_tool_call_keys_per_run,
     replaces_only_the_unexecuted_call,
     counts_same_calls_without_key,
+    start_from_checkpoint_repeats_no_included_call,
     counted_call_replaces_the_oldest_result,
     accepts_one_append_beyond_the_limit,
     closed_run_accepts_only_repeated_results,
@@ -623,6 +624,41 @@ async fn counts_same_calls_without_key(bench: StoreFixture) {
         assert_eq!(begin_call(counted(&run, "one", 3)).await, stored);
     }
     assert_eq!(begin_call(counted(&run, "one", 3)).await, unknown);
+}
+
+async fn start_from_checkpoint_repeats_no_included_call(bench: StoreFixture) {
+    let run = bench.running("e-1").await;
+    for (ordinal, at) in [(1, 1_000), (2, 2_000)] {
+        let call = BeginToolCall {
+            at,
+            ..counted(&run, "one", 1)
+        };
+        let finish = FinishToolCall {
+            key_of: KeyOf::Run,
+            run_id: run.id,
+            call_id: call.call_id,
+            end: ToolCallEnd::Done(ordinal.to_string()),
+        };
+        let begun = bench.write(call).await.unwrap();
+        assert_eq!(begun, called(&format!("one\t{ordinal}")));
+        bench.write(finish).await.unwrap();
+    }
+    // The checkpoint includes the first call.
+    bench.leases().begin_start(run.id, 1_500).await.unwrap();
+    bench
+        .tamper(&format!(
+            "INSERT INTO run_attempts (run_id, attempt, intent_at, context) VALUES ('{}', 2, 0, '{{}}')",
+            run.id
+        ))
+        .await;
+    let repeated = bench.write(counted(&run, "one", 2)).await.unwrap();
+    let stored = ToolCallBegun::Stored {
+        key: "one\t2".to_owned(),
+        result: "2".to_owned(),
+    };
+    assert_eq!(repeated, stored);
+    let next = bench.write(counted(&run, "one", 2)).await.unwrap();
+    assert_eq!(next, called("one\t3"));
 }
 
 async fn limits_tool_call_keys_per_run(bench: StoreFixture) {

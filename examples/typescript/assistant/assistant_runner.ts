@@ -21,7 +21,7 @@ const runner = {
     tools: ["call"],
     knowledge_bases: ["retrieve"],
     history: ["page"],
-    state: ["runner"],
+    state: ["conversation"],
   },
   capabilities: { resumable: true }, // works on while a gateway restarts
 } as const;

@@ -148,7 +148,7 @@ export class RunContext {
 
   /**
    * Results of an ended run after which this one begins; undefined for a run that begins with its event. The gateway
-   * answers tool calls that the ended run made before them, if they had an idempotency key.
+   * answers tool calls that the ended run made before them.
    */
   get origin(): RetryOrigin | undefined {
     return this.context.runtime.from ?? undefined;

@@ -104,6 +104,7 @@ impl RunExecutor {
             restored: lost_run,
             ..
         } = failed;
+        let since = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.at);
         let (from, after) = match checkpoint {
             Some(checkpoint) => (RestartPoint::Checkpoint, checkpoint.after),
             None => (RestartPoint::Start, 0),
@@ -122,9 +123,8 @@ impl RunExecutor {
             return Ok(AttachStep::Over);
         };
         failpoint::pass("restart.after_event").await?;
-        // The new start numbers its results from 1: a number of the lost one would drop a result.
-        let clear = || self.deps.store.leases().clear_rejected_numbers(id);
-        self.deps.ledger.retry_within_lease(id, clear).await?;
+        let begin = || self.deps.store.leases().begin_start(id, since);
+        self.deps.ledger.retry_within_lease(id, begin).await?;
         let lost = LostConnection::after(None, run.last_sequence, Instant::now());
         let again = PreparedDispatch {
             context,
@@ -142,7 +142,7 @@ impl RunExecutor {
         self.deps.ledger.retry_within_lease(run.id, find).await
     }
 
-    /// The context of the first attempt, with the checkpoint. `None`: it is deleted.
+    /// The context of the newest start, with the checkpoint. `None`: it is deleted.
     async fn context_from(
         &self,
         run: &Run,

@@ -130,7 +130,7 @@ class RunContext:
     def origin(self) -> RetryOrigin | None:
         """Results of an ended run after which this one begins; None for a run that begins with its event.
 
-        The gateway answers tool calls that the ended run made before them, if they had an idempotency key.
+        The gateway answers tool calls that the ended run made before them.
         """
         return self.context["runtime"].get("from")
 
