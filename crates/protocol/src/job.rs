@@ -44,7 +44,7 @@ pub enum JobStatus {
     Queued,
     Running,
     Completed,
-    /// Stopped between two runs; `done` and `failed` count the runs before.
+    /// Stopped between two batches of 50 runs; `done` and `failed` count the runs before.
     Cancelled,
 }
 

@@ -186,10 +186,15 @@ impl Jobs {
             reason: job.reason.clone(),
         };
         let outcome = self.cancellation.cancel(&job.workspace, run, request);
-        Ok(match outcome.await? {
-            CancelOutcome::Requested(_) | CancelOutcome::Ended(_) => RunResult::Done,
-            CancelOutcome::Unknown => RunResult::Failed(RetryError::Unknown(run).to_string()),
-        })
+        match outcome.await {
+            Ok(CancelOutcome::Requested(_) | CancelOutcome::Ended(_)) => Ok(RunResult::Done),
+            Ok(CancelOutcome::Unknown) => {
+                Ok(RunResult::Failed(RetryError::Unknown(run).to_string()))
+            }
+            Err(error) if error.is_transient() => Err(error),
+            // One unreadable run must not keep the job from the others.
+            Err(error) => Ok(RunResult::Failed(error.to_string())),
+        }
     }
 
     async fn retry_run(&self, job: &JobRecord, run: RunId) -> Result<RunResult, StoreError> {

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use protocol::pause::PauseMode;
 use store::{CancelCause, PauseRecord, PauseScope, ReleaseHeld, ResumePause, SetPause, StoreError};
 
-use crate::call_abort::{CallAborts, RowPoll};
+use crate::call_abort::{AbortReason, CallAborts, RowPoll};
 use crate::cancel::Cancellation;
 use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
@@ -23,7 +23,7 @@ const BETWEEN_READS: Duration = Duration::from_millis(500);
 const BETWEEN_RELEASES: Duration = Duration::from_millis(100);
 /// Maximum wait of a host call. It is shorter than the timeouts of usual clients.
 const MAX_CALL_WAIT: Duration = Duration::from_secs(10);
-/// Runs that one step cancels. The next step cancels the rest.
+/// Runs that are cancelled concurrently.
 const CANCELS: u64 = 100;
 /// Status reason of cancelled runs, if the operator gave none.
 const PAUSED: &str = "paused";
@@ -74,7 +74,7 @@ impl Pauses {
     /// there are too many pauses.
     pub async fn pause(&self, pause: PauseRecord) -> Result<bool, StoreError> {
         let is_set = self.deps.store.write(SetPause(pause)).await?;
-        self.step().await?;
+        self.apply_change().await;
         Ok(is_set)
     }
 
@@ -89,8 +89,16 @@ impl Pauses {
             runs_per_second,
         };
         let resumed = self.deps.store.write(resume).await?;
-        self.step().await?;
+        self.apply_change().await;
         Ok(resumed)
+    }
+
+    /// Applies a stored change at once. An error is no error of the change: the next step repeats it.
+    async fn apply_change(&self) {
+        if let Err(error) = self.step().await {
+            let error = &error as &dyn std::error::Error;
+            tracing::warn!(error, "cannot apply a pause at once, trying again");
+        }
     }
 
     /// Delays a host call while the run is frozen, at most 10 s and until the run is over.
@@ -103,7 +111,11 @@ impl Pauses {
         let row_poll = RowPoll::default();
         tokio::select! {
             _ = pauses.wait_for(|pauses| !is_frozen(pauses, workspace, agent)) => Ok(PauseWait::Over),
-            _ = self.aborts.until_aborted(grant, &row_poll) => Ok(PauseWait::Over),
+            // A stop of the gateway does not end the pause.
+            over = self.aborts.until_aborted(grant, &row_poll) => match over {
+                AbortReason::Stopping => Err(CallsPaused),
+                _ => Ok(PauseWait::Over),
+            },
             () = tokio::time::sleep(MAX_CALL_WAIT) => Err(CallsPaused),
         }
     }
@@ -159,21 +171,27 @@ impl Pauses {
 
     /// Cancels live runs of the scope, also those that another replica dispatched a moment ago.
     async fn cancel_running(&self, pause: &PauseRecord) -> Result<(), StoreError> {
-        let pauses = self.deps.store.agents();
-        let running = pauses.running_runs(&pause.scope, CANCELS).await?;
         let reason = pause.reason.as_deref().unwrap_or(PAUSED);
-        let cancels = running.iter().map(|run| {
-            let request = CancelCause {
-                by: pause.paused_by.clone(),
-                reason: Some(reason.to_owned()),
-            };
-            self.cancellation.cancel(&run.workspace, run.id, request)
-        });
-        // Concurrent, so that the requests share commits.
-        for cancelled in join_all(cancels).await {
-            cancelled?;
+        loop {
+            let pauses = self.deps.store.agents();
+            let running = pauses.running_runs(&pause.scope, CANCELS).await?;
+            let cancels = running.iter().map(|run| {
+                let request = CancelCause {
+                    by: pause.paused_by.clone(),
+                    reason: Some(reason.to_owned()),
+                };
+                self.cancellation.cancel(&run.workspace, run.id, request)
+            });
+            // Concurrent, so that the requests share commits.
+            for cancelled in join_all(cancels).await {
+                cancelled?;
+            }
+            // A requested cancel takes the run off the list, so each page has other runs.
+            let is_last = u64::try_from(running.len()).unwrap_or(u64::MAX) < CANCELS;
+            if is_last || self.deps.lifecycle.stopping.is_cancelled() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     /// Dispatches held runs that are due. True: the pause is over.

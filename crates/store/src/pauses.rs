@@ -113,7 +113,7 @@ impl PauseRecord {
     }
 }
 
-/// Sets a pause, also in the middle of its resume. False: there are [`MAX_PAUSES`] others.
+/// Sets a pause, also in the middle of its resume. False: the workspace has [`MAX_PAUSES`] other pauses of agents.
 pub struct SetPause(pub PauseRecord);
 
 impl Mutation for SetPause {
@@ -121,12 +121,17 @@ impl Mutation for SetPause {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         let pause = &self.0;
-        let others = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM pauses WHERE scope <> $1";
         let key = pause.scope.key();
-        let others = tx.query_sql(others.to_owned(), vec![key.as_str().into()]);
-        let others = others.await?.first().map_or(Ok(0), |row| row.number("n"))?;
-        if u64::try_from(others).unwrap_or(0) >= MAX_PAUSES {
-            return Ok(false);
+        // Workspaces bound the other scopes, and agents of one workspace must not use up the pauses of another.
+        if let PauseScope::Agent { workspace, .. } = &pause.scope {
+            let others = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM pauses \
+                WHERE scope <> $1 AND workspace_id = $2 AND agent_id IS NOT NULL";
+            let values = vec![key.as_str().into(), workspace.as_str().into()];
+            let others = tx.query_sql(others.to_owned(), values).await?;
+            let others = others.first().map_or(Ok(0), |row| row.number("n"))?;
+            if u64::try_from(others).unwrap_or(0) >= MAX_PAUSES {
+                return Ok(false);
+            }
         }
         let set = "INSERT INTO pauses (scope, workspace_id, agent_id, mode, reason, paused_by, paused_at, \
                    released_at, released_through) VALUES ($1, $2, $3, $4, $5, $6, $7, 0, 0) \

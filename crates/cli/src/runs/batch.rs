@@ -83,7 +83,7 @@ async fn follow(gateway: &Gateway, mut job: Value) -> anyhow::Result<Value> {
         "job {} works without this command, too",
         text(&job, "id")
     ));
-    // A job has no stream; the gateway works in batches of about a second.
+    // A job has no stream.
     while job["finished_at"].is_null() {
         tokio::time::sleep(BETWEEN_LOOKS).await;
         job = gateway.get(&path).await?;

@@ -16,12 +16,12 @@ const PAGE: u64 = 1000;
 const MAX_QUERIES: usize = 50;
 
 impl LeaseRepository<'_> {
-    /// Ids of the runs that match, newest first. `None`: more than `most`, or the scan takes too long.
+    /// Ids of the runs that match, newest first. `None`: more than `max`, or the scan takes too long.
     pub async fn find_matching_ids(
         self,
         workspace: &WorkspaceId,
         filter: &RunFilter,
-        most: usize,
+        max: usize,
     ) -> Result<Option<Vec<RunId>>, StoreError> {
         let db = self.db;
         let search = RunSearch { db, workspace };
@@ -55,7 +55,7 @@ impl LeaseRepository<'_> {
                 last = Some(RunPosition { created_at, run_id });
                 ids.push(run_id);
             }
-            if ids.len() > most {
+            if ids.len() > max {
                 return Ok(None);
             }
             let next = if is_full { last } else { scan_end };

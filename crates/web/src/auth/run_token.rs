@@ -88,7 +88,7 @@ async fn run_of(
     let source = ClientNetwork::of(parts);
     let now = state.runs.clock().now_seconds();
     // Before the signature check: wrong tokens over the limit must not cost CPU. Held until the check is over.
-    let _queue_permit = state.auth_rate_limit().pass(source, now).await?;
+    let queue_permit = state.auth_rate_limit().pass(source, now).await?;
     let found = find_live_grant(&token?, state).await?;
     // The token was valid, so it does not count as a wrong one.
     if matches!(found, Err(TokenRejection::Moved)) {
@@ -99,6 +99,8 @@ async fn run_of(
         // All causes give the same response; only the log shows them.
         state.auth_rate_limit().refuse(source, now, log)
     })?;
+    // A frozen call waits below, and must not keep other callers of its address from their check.
+    drop(queue_permit);
     // The grant may be cached longer than its deadline.
     let aborts = &state.runs.aborts;
     if aborts.time_left(&grant).is_zero() && !aborts.is_extended(&grant).await {
