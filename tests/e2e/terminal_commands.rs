@@ -273,8 +273,8 @@ async fn budgets_are_listed_set_and_reset() {
     let raise = ["budgets", "set", "day", "--tokens", "2000", "--calls", "7"];
     assert_printed(&on_stage(&stage, &raise).await, "day is set");
     let listed = document(&on_stage(&stage, &["budgets", "list", "--json"]).await);
-    let most = json!({"calls": 7, "tokens": 2000});
-    assert_members!(listed["items"][0], {"most": most, "source": "api", "window": "day"});
+    let limits = json!({"calls": 7, "tokens": 2000});
+    assert_members!(listed["items"][0], {"most": limits, "source": "api", "window": "day"});
     let reset = ["budgets", "reset", "day"];
     assert_printed(&on_stage(&stage, &reset).await, "day is reset");
     let listed = on_stage(&stage, &["budgets", "list"]).await;

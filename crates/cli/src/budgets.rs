@@ -86,7 +86,6 @@ impl SetArguments {
     /// The body of the request: the budget in force with these changes.
     fn body(&self, in_force: &Value) -> Value {
         let mut body = Map::new();
-        let window = text(in_force, "window");
         let members =
             ["scope", "only", "on_reached", "max_wait_seconds"].map(|key| (key, &in_force[key]));
         // The list shows limits under `most`, the request takes them as members.
@@ -95,8 +94,18 @@ impl SetArguments {
         for (key, value) in unchanged.filter(|(_, value)| !value.is_null()) {
             body.insert(key.to_owned(), value.clone());
         }
+        let is_rescoped = self
+            .scope
+            .as_deref()
+            .is_some_and(|scope| scope != text(in_force, "scope"));
+        if is_rescoped {
+            // The id is that of a subject of the other scope.
+            body.remove("only");
+        }
+        let scope = self.scope.as_deref().unwrap_or(text(in_force, "scope"));
+        let window = text(in_force, "window");
         // A run has one window, from start to end, and the API takes none for it.
-        if !matches!(window, "" | "whole") {
+        if scope != "run" && !matches!(window, "" | "whole") {
             body.insert("window".to_owned(), json!(window));
         }
         let changes = [

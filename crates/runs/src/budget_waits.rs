@@ -170,13 +170,21 @@ impl BudgetWait<'_> {
         let watch = async {
             let mut row_at = began + deps.limits.poll;
             loop {
-                tokio::time::sleep(LOOK_INTERVAL).await;
+                let is_notified = tokio::select! {
+                    () = &mut notified => true,
+                    () = tokio::time::sleep(LOOK_INTERVAL) => false,
+                };
+                if is_notified {
+                    // Each commit of the run notifies, so only a closed question leads to a try, which writes.
+                    notified.set(notifications.notified());
+                    notified.as_mut().enable();
+                }
                 let current = deps.budgets.get(&deps.store, workspace).await?;
                 let is_same = |one: &[WorkspaceBudget]| *one == *budgets;
                 if !is_same(&current) {
                     return Ok::<_, StoreError>(());
                 }
-                if Instant::now() >= row_at {
+                if is_notified || Instant::now() >= row_at {
                     row_at = Instant::now() + deps.limits.poll;
                     let questions = deps.store.interactions();
                     if !questions.is_question_open(grant.run.id, &id).await? {
@@ -186,7 +194,6 @@ impl BudgetWait<'_> {
             }
         };
         tokio::select! {
-            () = &mut notified => {}
             () = &mut changed => {}
             () = tokio::time::sleep_until(until) => {}
             watched = watch => watched?,

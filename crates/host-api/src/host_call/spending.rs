@@ -179,6 +179,8 @@ impl Spending {
                 BudgetWaitError::Over(over) => over.into(),
                 BudgetWaitError::Store(error) => error.into(),
             })?;
+            // An operator may have frozen the run during the wait.
+            runs.pauses.delay_call(grant).await?;
         }
     }
 

@@ -11,6 +11,7 @@ use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
 use super::awaited::{LockedRun, lock_run};
+use super::gateway_question::GATEWAY_QUESTION;
 use crate::error::{StoreError, signed, unsigned};
 use crate::mutation::Mutation;
 use crate::repositories::InteractionRepository;
@@ -167,10 +168,11 @@ impl AskBudget {
         let id = self.id.to_string();
         // The gateway's id is random, so it meets no id of the runner.
         let request = question(id.clone(), &self.exceeded, self.line.budget.scope);
-        let sql = "INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, \
+        let sql = format!(
+            "INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, \
             asked_at, is_awaited, budget, budget_subject, budget_window, budget_measure, budget_limit) \
-            VALUES ($1, $2, $3, (SELECT r.last_sequence FROM runs r WHERE r.id = $3), $1, $4, $5, $6, $7, $8, $9, $10, \
-            $11, $12)";
+            VALUES ($1, $2, $3, {GATEWAY_QUESTION}, $1, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
+        );
         let values: Vec<Value> = vec![
             id.into(),
             self.workspace.as_str().into(),
@@ -185,7 +187,7 @@ impl AskBudget {
             self.exceeded.what.into(),
             signed(self.exceeded.limit).into(),
         ];
-        tx.execute_sql(sql.to_owned(), values).await
+        tx.execute_sql(sql, values).await
     }
 }
 
@@ -235,8 +237,9 @@ pub(super) async fn add_wait(
     id: &str,
     at: i64,
 ) -> Result<(), StoreError> {
-    let sql = "UPDATE runs SET deadline_at = deadline_at + (SELECT CASE WHEN i.expires_at < $3 THEN i.expires_at \
-        ELSE $3 END - i.asked_at FROM interactions i WHERE i.id = $2) WHERE id = $1 AND finished_at IS NULL";
+    // The clock of the replica that closes the question may be behind: a wait never shortens the deadline.
+    let sql = "UPDATE runs SET deadline_at = deadline_at + (SELECT CASE WHEN $3 <= i.asked_at THEN 0 \
+        WHEN i.expires_at < $3 THEN i.expires_at - i.asked_at ELSE $3 - i.asked_at END FROM interactions i WHERE i.id = $2) WHERE id = $1 AND finished_at IS NULL";
     let values = vec![run_id.to_string().into(), id.into(), at.into()];
     tx.execute_sql(sql.to_owned(), values).await
 }
