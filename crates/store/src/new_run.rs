@@ -85,10 +85,7 @@ pub(crate) async fn cached_candidates(
     if let Some(cached) = tx_cache.candidates.get(workspace) {
         return Ok(Arc::clone(cached));
     }
-    let read = candidates(tx, workspace).await?;
-    let earlier = tx_cache.earlier.remove(workspace);
-    let unchanged = earlier.filter(|earlier| **earlier == *read);
-    let read = unchanged.unwrap_or_else(|| read.into());
+    let read: Arc<[Candidate]> = candidates(tx, workspace).await?.into();
     let shared = Arc::clone(&read);
     tx_cache.candidates.insert(workspace.clone(), shared);
     Ok(read)

@@ -7,8 +7,6 @@ use protocol::id::WorkspaceId;
 
 use crate::model::registry::Candidate;
 
-/// Maximum workspaces with earlier candidates. Beyond it all are dropped.
-const MAX_EARLIER: usize = 256;
 /// Maximum hashes of kept parts. Beyond it all are dropped, and found again.
 const MAX_KEPT_PARTS: usize = 4096;
 
@@ -17,9 +15,6 @@ const MAX_KEPT_PARTS: usize = 4096;
 pub struct TxCache {
     /// The enabled agents of a workspace, with their runners.
     pub(crate) candidates: HashMap<WorkspaceId, Arc<[Candidate]>>,
-    /// Candidates of earlier transactions. An equal read returns the earlier value: its address proves to the decision
-    /// that no agent has changed.
-    pub(crate) earlier: HashMap<WorkspaceId, Arc<[Candidate]>>,
     /// Hashes of stored parts that no sweep deletes.
     pub(crate) kept_parts: HashSet<String>,
 }
@@ -27,14 +22,8 @@ pub struct TxCache {
 impl TxCache {
     /// The cache for a transaction that may follow changes.
     pub(crate) fn outdated(self) -> Self {
-        let mut earlier = self.earlier;
-        if earlier.len() > MAX_EARLIER {
-            earlier.clear();
-        }
-        earlier.extend(self.candidates);
         Self {
             candidates: HashMap::new(),
-            earlier,
             kept_parts: self.kept_parts,
         }
     }
