@@ -63,6 +63,7 @@ impl TicketedCall<'_> {
         };
         match self.settle(&unknown, parameters).await? {
             SettledEffect::Done(result) => {
+                let result = offload(self.caller, self.state, self.tool, result).await;
                 let end = ToolCallEnd::Done(result.to_string());
                 self.finish(unknown.call_id, end).await?;
                 self.note(&unknown.ticket, CallEffect::Recorded);

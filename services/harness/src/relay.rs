@@ -30,7 +30,7 @@ use uuid::Uuid;
 
 use crate::usage::{Spent, Usage, UsageReader};
 use model_faults::ModelFaults;
-use tool_gate::ToolGate;
+use tool_gate::{Repetition, ToolGate};
 
 /// Paths of the host API that a key opens; a trailing slash opens all paths below.
 const OPEN: [&str; 3] = ["/openai/v1/", "/anthropic/", MCP];
@@ -215,7 +215,8 @@ async fn call_tool(
     // Forward the parsed message, not the original bytes: the gateway could read a duplicate member differently.
     let bytes = message.to_string().into();
     parts.headers.remove(IDEMPOTENCY_KEY);
-    if gate.is_granted_call(&message) {
+    let repetition = gate.repetition(&message);
+    if repetition == Repetition::ByKey {
         // One key for all repetitions: the gateway makes the call once, or knows that its outcome is unknown.
         let key = HeaderValue::from_str(&Uuid::new_v4().simple().to_string());
         let key = key.expect("hexadecimal digits are a valid header");
@@ -226,7 +227,7 @@ async fn call_tool(
         run,
         parts,
         bytes,
-        tool_gate::outcome_unknown(&message),
+        (repetition != Repetition::Free).then(|| tool_gate::outcome_unknown(&message)),
     );
     match gated {
         Some(call) => gate.answer(call, passing.boxed()).await,

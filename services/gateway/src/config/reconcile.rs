@@ -36,11 +36,20 @@ pub(super) fn check_reconcile(
 
 fn fault_of_tool(entry: &ToolEntry, tools: &[ToolEntry]) -> Option<String> {
     let reconciler = entry.reconcile.as_deref()?;
-    if entry.http.is_none() {
+    let Some(http) = &entry.http else {
         return Some("has no effect without `url`; leave it out".to_owned());
-    }
+    };
     if entry.effect.as_deref() == Some(READ) {
         return Some(OF_READER.to_owned());
+    }
+    if http
+        .headers
+        .keys()
+        .any(|name| name.eq_ignore_ascii_case("idempotency-key"))
+    {
+        let message =
+            "needs the ticket in `Idempotency-Key`, which `headers` replace; remove that header";
+        return Some(message.to_owned());
     }
     let mut called = tools.iter().filter(|tool| tool.http.is_some());
     match called.find(|tool| tool.tool_name == reconciler) {

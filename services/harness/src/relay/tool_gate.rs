@@ -57,6 +57,17 @@ pub(crate) struct GatedCall {
     progress_token: Value,
 }
 
+/// Repetition of a message whose connection broke after it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Repetition {
+    /// The message has no effect.
+    Free,
+    /// A call of a granted tool: with an idempotency key the gateway makes it once.
+    ByKey,
+    /// A call of a tool of the gateway.
+    Never,
+}
+
 impl ToolGate {
     pub(crate) fn new(
         permissions: PermissionDecider,
@@ -76,10 +87,17 @@ impl ToolGate {
         }))
     }
 
-    /// True if the message calls a granted tool. With an idempotency key the call is repeatable.
-    pub(crate) fn is_granted_call(&self, message: &Value) -> bool {
+    /// Repetition of a message whose connection broke.
+    pub(crate) fn repetition(&self, message: &Value) -> Repetition {
+        if message["method"] != "tools/call" {
+            return Repetition::Free;
+        }
         let name = message["params"]["name"].as_str().unwrap_or_default();
-        message["method"] == "tools/call" && self.0.granted.contains(name)
+        match self.0.granted.contains(name) {
+            true if self.0.reading.contains(name) => Repetition::Free,
+            true => Repetition::ByKey,
+            false => Repetition::Never,
+        }
     }
 
     /// Call in a message that needs a permission; `None` for other messages and for reading tools.
@@ -170,15 +188,12 @@ impl GatedCall {
     }
 }
 
-/// Response to a tool call whose connection broke after it was sent; `None` for other messages, which have no effect.
-pub(super) fn outcome_unknown(message: &Value) -> Option<Value> {
-    if message["method"] != "tools/call" {
-        return None;
-    }
+/// Response to a tool call whose connection broke after it was sent.
+pub(super) fn outcome_unknown(message: &Value) -> Value {
     let text = "the connection to the gateway broke during the call: it may have happened, check before you repeat it";
     let content = json!([{"type": "text", "text": text}]);
     let result = json!({"content": content, "isError": true});
-    Some(json!({"jsonrpc": "2.0", "id": message["id"], "result": result}))
+    json!({"jsonrpc": "2.0", "id": message["id"], "result": result})
 }
 
 /// JSON-RPC message as a server-sent event.
