@@ -175,7 +175,7 @@ fn asking(what: RunQuery, run: &Run, hold: Gate) -> Vec<ScriptStep> {
             head("202 Accepted", "content-length: 0\r\n"),
         ],
         RunQuery::PostRetry if run.attempt == 1 => {
-            answer("429 Too Many Requests", "retry-after: 1\r\n", "")
+            answer("429 Too Many Requests", "retry-after: 3\r\n", "")
         }
         RunQuery::PostRetry => talk(run),
     }

@@ -62,7 +62,7 @@ impl EffectServer {
     /// The tool `act`, which has an effect, with more settings; and the tool `find`, which knows what became of a call.
     pub fn tools(&self, more: &str) -> String {
         format!(
-            "[[tools]]\ntool_name = \"act\"\nurl = \"{url}/act\"\ntimeout_seconds = 1.0\n{more}\n\
+            "[[tools]]\ntool_name = \"act\"\nurl = \"{url}/act\"\ntimeout_seconds = 3.0\n{more}\n\
              [[tools]]\ntool_name = \"find\"\nurl = \"{url}/calls/{{ticket}}\"\nmethod = \"GET\"\neffect = \"read\"\n\
              parameters = {{ type = \"object\", required = [\"ticket\"], properties = \
              {{ ticket = {{ type = \"string\" }} }} }}\n",
