@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use dashmap::DashMap;
 use protocol::id::RunId;
 use store::{Store, StoreError};
-use tokio::sync::futures::Notified;
+use tokio::sync::futures::{Notified, OwnedNotified};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
@@ -122,7 +122,7 @@ pub(crate) struct RunWaiter {
 /// State that all local waiters of one run share.
 #[derive(Default)]
 struct WaiterState {
-    notify: Notify,
+    notify: Arc<Notify>,
     look: SharedRead,
 }
 
@@ -140,6 +140,12 @@ impl RunWaiter {
     /// Notifications about this run. Enable the wait before the look and await it afterwards, so that none is missed.
     pub(crate) fn notifications(&self) -> RunNotifications {
         RunNotifications(self.waiting.clone().unwrap_or_default())
+    }
+
+    /// The next notification from now on, polled or not.
+    pub(crate) fn next_notification(&self) -> OwnedNotified {
+        let waiting = self.waiting.clone().unwrap_or_default();
+        Arc::clone(&waiting.notify).notified_owned()
     }
 
     /// The run's row as it is at `since` or later. All local waiters of the run share one query.

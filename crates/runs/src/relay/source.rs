@@ -70,14 +70,17 @@
 //! * `select!` over all signals would poll each of them for every chunk, so `RunSignals` is a set of its own.
 //! * A timeout around a ledger write leaves the write in the queue, and it would commit unseen.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use domain::run::{Failure, FailureCode, Run};
-use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
 use protocol::id::RunId;
 use store::{AppendResults, AppendsClosed, CloseAppends, StoreError};
+use tokio::sync::futures::OwnedNotified;
 
 use crate::deps::RunDeps;
 use crate::ending::internal_failure;
@@ -194,6 +197,33 @@ impl AppendCursor {
     }
 }
 
+/// Rows of a look for appended results.
+struct AppendedRows {
+    /// Number of the result after which they were read.
+    after: u64,
+    heartbeat_millis: Option<u64>,
+    /// Number of the last result, and the results.
+    results: Option<(u64, Vec<String>)>,
+}
+
+/// Reads what was appended after the result `after`.
+async fn read_rows(
+    deps: &RunDeps,
+    run: RunId,
+    attempt: u32,
+    after: u64,
+) -> Result<AppendedRows, StoreError> {
+    let leases = deps.store.leases();
+    // Read first: results from before the end of the lease are read after it.
+    let heartbeat_millis = leases.heartbeat_remaining(run, attempt).await?;
+    let results = leases.appended_results(run, after).await?;
+    Ok(AppendedRows {
+        after,
+        heartbeat_millis,
+        results,
+    })
+}
+
 /// Results that a runner appends through any replica.
 pub(super) struct AppendedSource<'a> {
     deps: &'a RunDeps,
@@ -202,6 +232,10 @@ pub(super) struct AppendedSource<'a> {
     attempt: u32,
     epoch: i64,
     waiter: RunWaiter,
+    /// Notification after the begin of the newest look.
+    notified: Pin<Box<OwnedNotified>>,
+    /// A look in flight. A dropped query would cost its database connection.
+    look: Option<BoxFuture<'a, Result<AppendedRows, StoreError>>>,
     cursor: AppendCursor,
     /// Bytes of the results up to the cursor.
     bytes: u64,
@@ -211,13 +245,16 @@ pub(super) struct AppendedSource<'a> {
 
 impl<'a> AppendedSource<'a> {
     pub(super) fn new(deps: &'a RunDeps, live: &'a LiveRun, run: &Run) -> Self {
+        let waiter = RunWaiter::of(&deps.notifier, run.id);
         Self {
             deps,
             live,
             run: run.id,
             attempt: run.attempt,
             epoch: run.fencing_token,
-            waiter: RunWaiter::of(&deps.notifier, run.id),
+            notified: Box::pin(waiter.next_notification()),
+            waiter,
+            look: None,
             cursor: AppendCursor::new(None),
             bytes: 0,
             opens_after_backlog: true,
@@ -251,7 +288,7 @@ impl<'a> AppendedSource<'a> {
         Ok(self.cursor.on_closed(closed))
     }
 
-    async fn close_appends(&self, only_if_expired: bool) -> Result<AppendsClosed, StoreError> {
+    async fn close_appends(&mut self, only_if_expired: bool) -> Result<AppendsClosed, StoreError> {
         let close = CloseAppends {
             run_id: self.run,
             attempt: self.attempt,
@@ -273,11 +310,6 @@ impl<'a> AppendedSource<'a> {
             if is_caught_up {
                 return SourceRead::CaughtUp;
             }
-            // Subscribe first, then look, so that no append is missed.
-            let notifications = self.waiter.notifications();
-            let notified = notifications.notified();
-            tokio::pin!(notified);
-            notified.as_mut().enable();
             if let Some(call) = self.next_call() {
                 return SourceRead::Call(call);
             }
@@ -301,7 +333,8 @@ impl<'a> AppendedSource<'a> {
                 }
             };
             tokio::select! {
-                () = notified => {}
+                // Subscribed again before the next look, so that no append is missed.
+                () = &mut self.notified => self.notified.set(self.waiter.next_notification()),
                 () = tokio::time::sleep(pause) => {}
             }
         }
@@ -319,12 +352,29 @@ impl<'a> AppendedSource<'a> {
         Some(call)
     }
 
+    /// The rows after the cursor.
+    async fn rows(&mut self) -> Result<AppendedRows, StoreError> {
+        loop {
+            let after = self.cursor.read_through();
+            let (deps, run, attempt) = (self.deps, self.run, self.attempt);
+            let begin = || read_rows(deps, run, attempt, after).boxed();
+            let read = self.look.get_or_insert_with(begin).await;
+            self.look = None;
+            match read {
+                // Calls in memory have moved the cursor since.
+                Ok(rows) if rows.after != after => {}
+                read => return read,
+            }
+        }
+    }
+
     async fn look(&mut self) -> Result<AppendRead, StoreError> {
-        let leases = self.deps.store.leases();
-        // Read first: results from before the end of the lease are read after it.
-        let heartbeat_millis = leases.heartbeat_remaining(self.run, self.attempt).await?;
-        let read_through = self.cursor.read_through();
-        if let Some((last, results)) = leases.appended_results(self.run, read_through).await? {
+        let AppendedRows {
+            heartbeat_millis,
+            results,
+            ..
+        } = self.rows().await?;
+        if let Some((last, results)) = results {
             self.bytes += results.iter().map(|raw| raw.len() as u64).sum::<u64>();
             return Ok(AppendRead::Found(self.cursor.advance(last, results)));
         }
