@@ -269,7 +269,7 @@ impl Dispatcher {
         self.deps.ledger.retry_within_lease(run.id, renew).await
     }
 
-    /// Opens the run for appended results after `streamed_through`. False: the run has ended.
+    /// Opens the run for appended results after `streamed_through`. False: the run has ended or another owner.
     async fn defer(
         &self,
         live: &LiveRun,
@@ -280,6 +280,7 @@ impl Dispatcher {
         let defer = Arc::new(StartAsyncRun {
             run_id: run.id,
             attempt: run.attempt,
+            fencing_token: run.fencing_token,
             streamed_through,
             lease: self.deps.limits.append_lease,
         });

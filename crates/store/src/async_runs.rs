@@ -9,7 +9,7 @@ use protocol::run::RunStatus;
 use sea_orm::sea_query::{Expr, ExprTrait, OnConflict};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, ConnectionTrait, DatabaseTransaction, EntityTrait, JoinType,
-    QueryFilter, QueryOrder, QuerySelect, RelationTrait as _,
+    PaginatorTrait, QueryFilter, QueryOrder, QuerySelect, RelationTrait as _,
 };
 use uuid::Uuid;
 
@@ -37,6 +37,7 @@ const CALLS_PER_READ: u64 = 8;
 pub struct StartAsyncRun {
     pub run_id: RunId,
     pub attempt: u32,
+    pub fencing_token: i64,
     /// Number of the last result that the runner has streamed before; 0 for none.
     pub streamed_through: u64,
     /// The run ends after this long without a heartbeat.
@@ -44,7 +45,7 @@ pub struct StartAsyncRun {
 }
 
 impl Mutation for StartAsyncRun {
-    /// False: the run has ended.
+    /// False: the run has ended, or another process owns it.
     type Output = bool;
     const CHANGES_AGENTS: bool = false;
 
@@ -54,6 +55,12 @@ impl Mutation for StartAsyncRun {
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<bool, StoreError> {
         if !lock_live_run(tx, self.run_id).await? {
+            return Ok(false);
+        }
+        // Another owner attaches to the runner by a later attempt, and would process no result of this one.
+        let owned = runs::Entity::find_by_id(self.run_id.to_string())
+            .filter(runs::Column::FencingToken.eq(self.fencing_token));
+        if owned.count(tx).await? == 0 {
             return Ok(false);
         }
         let row = run_deferrals::ActiveModel {

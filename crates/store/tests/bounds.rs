@@ -720,6 +720,7 @@ async fn deferred(bench: &StoreFixture) -> Run {
         streamed_through: 0,
         run_id: run.id,
         attempt: run.attempt,
+        fencing_token: run.fencing_token,
         lease: Duration::from_mins(1),
     };
     assert!(bench.write(defer).await.unwrap());

@@ -49,6 +49,7 @@ pub(super) enum Op {
     StartAsync {
         run: RunId,
         attempt: u32,
+        epoch: i64,
     },
     CloseAppends {
         run: RunId,
@@ -234,7 +235,11 @@ impl Database {
             }
             Op::Resume { run, attempt } => Answer::Position(self.resume(*run, *attempt, now)),
             Op::Created => Answer::Runs(self.created(now)),
-            Op::StartAsync { run, attempt } => Answer::Flag(self.start_async(*run, *attempt, now)),
+            Op::StartAsync {
+                run,
+                attempt,
+                epoch,
+            } => Answer::Flag(self.start_async(*run, *attempt, *epoch, now)),
             Op::CloseAppends {
                 run,
                 epoch,
@@ -594,8 +599,9 @@ impl Database {
 
     // --- async runs ---
 
-    fn start_async(&mut self, id: RunId, attempt: u32, now: u64) -> bool {
-        let Some(row) = self.running(id) else {
+    fn start_async(&mut self, id: RunId, attempt: u32, epoch: i64, now: u64) -> bool {
+        let row = self.running(id);
+        let Some(row) = row.filter(|row| row.run.fencing_token == epoch) else {
             return false;
         };
         match &mut row.async_run {

@@ -313,6 +313,7 @@ impl Driver<'_> {
         let op = Op::StartAsync {
             run: self.task.run.id,
             attempt: self.task.run.attempt,
+            epoch: self.task.run.fencing_token,
         };
         self.request(op);
     }

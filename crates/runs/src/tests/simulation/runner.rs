@@ -60,6 +60,8 @@ fn results(random: &mut Random, run: RunId) -> Vec<String> {
 
 fn stream(random: &mut Random, run: RunId) -> Vec<(u64, SourceRead)> {
     let mut lines = results(random, run);
+    // Dense, because a new start may keep them.
+    let next = lines.len() as u64 + 1;
     if random.chance(15) && !lines.is_empty() {
         let at = random.index(lines.len());
         // A repetition, a malformed line, or a result of another run.
@@ -72,7 +74,7 @@ fn stream(random: &mut Random, run: RunId) -> Vec<(u64, SourceRead)> {
     }
     if random.chance(20) {
         // Late results, after the terminal if there was one.
-        lines.extend([delta(run, 21), delta(run, 22)]);
+        lines.extend([delta(run, next), delta(run, next + 1)]);
     }
     let mut bytes = lines.join("\n").into_bytes();
     bytes.push(b'\n');
