@@ -7,6 +7,8 @@ mod bus;
 mod clocks;
 #[path = "replicas/feed.rs"]
 mod feed;
+#[path = "replicas/locks.rs"]
+mod locks;
 #[path = "replicas/nats.rs"]
 mod nats;
 #[path = "replicas/once.rs"]

@@ -11,7 +11,8 @@ use domain::run::Run;
 use egress::Egress;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
-use store::{RunWaits, Store, StoreError};
+use store::{OwnerLock, RunWaits, Store, StoreError};
+use tokio::sync::Mutex as AsyncMutex;
 
 use crate::breakers::Breakers;
 use crate::budget_cache::BudgetCache;
@@ -55,6 +56,8 @@ pub(crate) struct RunDeps {
     pub(super) limits: RunLimits,
     /// Name of this process in leases.
     pub(super) owner: String,
+    /// Held until the process ends, also after its background work.
+    pub(super) owner_lock: AsyncMutex<Option<OwnerLock>>,
     pub(super) lifecycle: Lifecycle,
     pub(super) live: Arc<LiveRegistry>,
     pub(super) notifier: Arc<Notifier>,
@@ -98,6 +101,7 @@ impl RunDeps {
             blobs: parts.artifacts,
             limits: parts.limits,
             owner: parts.owner,
+            owner_lock: AsyncMutex::new(parts.owner_lock),
         }
     }
 

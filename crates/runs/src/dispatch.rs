@@ -431,6 +431,8 @@ fn begin_attempt(
     let snapshot = Arc::clone(&prepared.snapshot);
     let grant = Arc::new(Grant::new(run.clone(), snapshot, attempt));
     live.set_grant(Arc::clone(&grant));
+    live.is_resumable
+        .store(prepared.resume_window.is_some(), Ordering::Release);
     live.hold_until(held_until);
     if let Some(at) = run.cancel_requested_at {
         live.request_cancel(at);

@@ -20,9 +20,8 @@ pub struct GrantLookup {
 impl GrantLookup {
     /// Rights of a live run: from memory while its lease is held here, else from its row.
     pub async fn find_grant(&self, id: RunId) -> Result<Option<Arc<Grant>>, StoreError> {
-        let live = self.deps.live.get(id);
         // Only under the lease: a process that lost it may hold a stale attempt.
-        if let Some(grant) = live.and_then(|live| live.grant(Instant::now())) {
+        if let Some(grant) = self.deps.live.grant(id, Instant::now()) {
             return Ok(Some(grant));
         }
         let run = self.deps.store.runs().find_run_anywhere(id).await?;

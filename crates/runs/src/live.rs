@@ -34,6 +34,8 @@ pub(crate) struct LiveRun {
     grace_until: OnceLock<Instant>,
     /// The runner appends its results.
     pub(crate) appends: AtomicBool,
+    /// The runner works on after a lost connection.
+    pub(crate) is_resumable: AtomicBool,
     pub(crate) inbox: AppendInbox,
     /// The terminal is being written.
     ending: AtomicBool,
@@ -52,6 +54,7 @@ impl LiveRun {
             cancel_requested_at: AtomicI64::new(0),
             grace_until: OnceLock::new(),
             appends: AtomicBool::new(false),
+            is_resumable: AtomicBool::new(false),
             inbox: AppendInbox::default(),
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(false),
@@ -123,13 +126,18 @@ impl LiveRun {
 
     /// Rights of the run's token, while the run lives and this process holds the lease.
     pub(crate) fn grant(&self, now: Instant) -> Option<Arc<Grant>> {
-        if self.is_ending() || !self.is_held(now) {
+        if self.is_ending() || self.lost.is_cancelled() || !self.is_held(now) {
             return None;
         }
         self.grant
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone()
+    }
+
+    /// True when another process may continue the run.
+    fn may_move(&self) -> bool {
+        self.appends.load(Ordering::Acquire) || self.is_resumable.load(Ordering::Acquire)
     }
 
     /// True when the terminal is committed or another process owns the run.
@@ -207,6 +215,8 @@ impl Drop for LiveEntry {
 #[derive(Default)]
 pub(crate) struct LiveRegistry {
     runs: DashMap<RunId, Arc<LiveRun>>,
+    /// This process has lost its session lock, so others may have taken runs before their leases end.
+    is_unlocked: AtomicBool,
 }
 
 impl LiveRegistry {
@@ -230,6 +240,23 @@ impl LiveRegistry {
 
     pub(crate) fn get(&self, id: RunId) -> Option<Arc<LiveRun>> {
         self.runs.get(&id).map(|run| Arc::clone(&run))
+    }
+
+    /// Rights of the token of a run, unless only its row can tell whether this process still owns it.
+    pub(crate) fn grant(&self, id: RunId, now: Instant) -> Option<Arc<Grant>> {
+        let live = self.get(id)?;
+        let is_certain = !self.is_unlocked.load(Ordering::Acquire) || !live.may_move();
+        live.grant(now).filter(|_| is_certain)
+    }
+
+    /// Notes that the session lock of this process is lost.
+    pub(crate) fn unlock(&self) {
+        self.is_unlocked.store(true, Ordering::Release);
+    }
+
+    /// Notes that the session lock is held, and that a renewal has marked the runs that others have taken.
+    pub(crate) fn lock(&self) {
+        self.is_unlocked.store(false, Ordering::Release);
     }
 
     pub(crate) fn count(&self) -> usize {

@@ -6,7 +6,7 @@ use arc_swap::ArcSwap;
 use domain::authorization::ResourceCatalog;
 use domain::budget::Budget;
 use egress::Egress;
-use store::Store;
+use store::{OwnerLock, Store};
 
 use crate::bus::Bus;
 use crate::limits::RunLimits;
@@ -35,4 +35,6 @@ pub struct RunParts {
     pub limits: RunLimits,
     /// Name of this process in leases.
     pub owner: String,
+    /// Lock of this owner. `None`: others find its end by its leases only.
+    pub owner_lock: Option<OwnerLock>,
 }

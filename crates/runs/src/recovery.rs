@@ -4,6 +4,7 @@ mod cancel_polling;
 mod cleanup;
 mod clock_check;
 pub(crate) mod orphans;
+mod owner_locks;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -65,6 +66,8 @@ impl RunRecovery {
                 clock_check::keep_comparing(&self.deps),
                 cancel_polling::keep_polling(&self.deps),
                 self.keep_sweeping(),
+                // Boxed, because its future is large.
+                Box::pin(self.keep_owner_lock()),
                 cleanup::keep_deleting(&self.artifacts),
                 cleanup::keep_indexing(&self.deps)
             )

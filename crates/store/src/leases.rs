@@ -17,6 +17,18 @@
 //!    other run as `host.orphaned`, or as cancelled on request, because the connection to the runner was lost with the
 //!    former owner.
 //!
+//! # Session locks
+//!
+//! On `PostgreSQL` a process holds an advisory lock (`OwnerLock`) on a session of its own, and its owner name says so
+//! (`LockedOwner`). The server releases the lock when the process dies. Recovery of the other replicas looks at the
+//! locks (`BETWEEN_LOOKS`): an owner without its lock in two looks in a row counts as dead. Its async and resumable
+//! runs are taken over before their leases end (`LeaseFilter::Unlocked`). Other runs wait for the lease, because a
+//! take-over ends them. An owner name without the prefix never counts as dead.
+//!
+//! A live process may lose its session. It locks again at once, and its lock is compared in the transaction of the
+//! take-over. While it has no lock, it answers host calls of these runs from their rows (`LiveRegistry::grant`), and
+//! after it has locked again only once a renewal has shown which runs it still owns.
+//!
 //! A gateway that stops releases its async and resumable runs: their lease ends at once, and the next owner continues
 //! them. `SQLite` has one process, so at boot all running runs are orphans (`LeaseFilter::All`).
 //!
@@ -51,7 +63,9 @@
 //!
 //! | fault | consequence |
 //! |---|---|
-//! | owner crashes | its leases expire; one replica takes each run over |
+//! | owner crashes | its session lock is released or its leases expire; one replica takes each run over |
+//! | machine of the owner is lost | the server notices no end of the session; the leases expire |
+//! | session of the lock ends | the owner locks again; later than two looks, others take async and resumable runs |
 //! | database away for less than two thirds of a lease | a later renewal succeeds; no run is lost |
 //! | database away for longer | the owner stops its runs; recovery ends or resumes them after the outage |
 //! | row locked by a transaction | the run is in `Renewed::busy`: still held, renewed in a second pass or next time |
@@ -70,6 +84,7 @@
 //! * Renewal on the shared workers: long computations delayed it, and live runs ended as orphans.
 //! * Renewal without locked rows: on a slow database results lock a row most of the time, and the lease expired.
 
+mod owner_lock;
 mod renewal;
 
 use std::time::Duration;
@@ -92,6 +107,7 @@ use crate::repositories::LeaseRepository;
 use crate::runs::readable;
 use crate::sql::skip_locked;
 
+pub use owner_lock::{LockedOwner, OwnerLock};
 pub use renewal::{LeaseKeeper, Renewed};
 
 /// Ids of one statement: databases limit the number of parameters.
@@ -106,6 +122,8 @@ pub enum LeaseFilter {
     All,
     /// The caller's leases.
     Own,
+    /// Those of an owner whose session lock is gone, also before they expire.
+    Unlocked(LockedOwner),
     /// None.
     None,
 }
@@ -119,6 +137,10 @@ impl LeaseFilter {
             }
             Self::All => Condition::all(),
             Self::Own => Condition::all().add(runs::Column::LeaseOwner.eq(owner)),
+            // Compared at the commit as well: an owner that has locked again keeps its runs.
+            Self::Unlocked(owner) => Condition::all()
+                .add(runs::Column::LeaseOwner.eq(owner.to_string()))
+                .add(owner.is_unlocked()),
             Self::None => Condition::all().add(Expr::value(1).eq(0)),
         }
     }

@@ -142,7 +142,7 @@ pub use knowledge::{
     FinishIndexing, FoundChunk, IndexingBegun, NewChunk, Posting, Recipe, StoredVector,
     SweepKnowledge, WriteChunks,
 };
-pub use leases::{LeaseFilter, LeaseKeeper, Renewed};
+pub use leases::{LeaseFilter, LeaseKeeper, LockedOwner, OwnerLock, Renewed};
 pub use ledger::{LedgerRow, RejectionRecord};
 pub use model::append::{
     AcceptedCall, Append, Appended, CreateForEvent, NewInteraction, Promotion, RunEnd,

@@ -104,8 +104,14 @@ impl App {
         let artifacts = files::open(config, &mut declared, &egress, &tasks).await?;
         let bus = std::mem::replace(&mut declared.bus, BusSettings::Silent);
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
-        let owner = Uuid::now_v7().to_string();
-        let (spans, exporter) = span_exporter(declared.collector.as_ref(), &egress, &owner);
+        let id = Uuid::now_v7();
+        let owner_lock = store.leases().lock_owner(id).await;
+        // The name tells other replicas whether a missing lock means a dead process.
+        let owner = owner_lock
+            .as_ref()
+            .map_or_else(|| id.to_string(), |lock| lock.owner().to_string());
+        let (spans, exporter) =
+            span_exporter(declared.collector.as_ref(), &egress, &id.to_string());
         let specs = std::mem::take(&mut declared.tools);
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let models = declared.models.open(&egress, clock);
@@ -119,6 +125,7 @@ impl App {
             artifacts,
             limits: settings::run_limits(config),
             owner,
+            owner_lock,
             spans,
             egress,
             store,

@@ -83,26 +83,37 @@ impl RunRecovery {
             if expired.is_empty() {
                 return Ok(());
             }
-            // Other replicas sweep as well; each run is taken over by one of them.
-            for some in expired.chunks(AT_ONCE) {
-                let ids = some.iter().map(|run| run.id).collect();
-                let (owner, lease) = (&self.deps.owner, self.deps.limits.lease);
-                // Taken before the database reads its clock, so that the lease ends here first.
-                let held_until = Instant::now() + lease;
-                let taken = self
-                    .deps
-                    .store
-                    .leases()
-                    .take_over_batch(ids, owner, lease, leases)
-                    .await?;
-                failpoint::pass("orphan.after_takeover").await?;
-                self.resume_or_end(taken, held_until).await?;
-            }
+            self.take_over(&expired, leases).await?;
             if is_last {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Takes runs over. Returns their number: other replicas sweep as well, and each run is taken over by one of them.
+    pub(super) async fn take_over(
+        &self,
+        runs: &[Run],
+        leases: LeaseFilter,
+    ) -> Result<usize, StoreError> {
+        let mut count = 0;
+        for some in runs.chunks(AT_ONCE) {
+            let ids = some.iter().map(|run| run.id).collect();
+            let (owner, lease) = (&self.deps.owner, self.deps.limits.lease);
+            // Taken before the database reads its clock, so that the lease ends here first.
+            let held_until = Instant::now() + lease;
+            let taken = self
+                .deps
+                .store
+                .leases()
+                .take_over_batch(ids, owner, lease, leases)
+                .await?;
+            failpoint::pass("orphan.after_takeover").await?;
+            count += taken.len();
+            self.resume_or_end(taken, held_until).await?;
+        }
+        Ok(count)
     }
 
     /// Continues async and resumable runs that were taken over, and ends the others, whose runner was lost with their

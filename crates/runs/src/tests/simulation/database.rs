@@ -466,6 +466,7 @@ impl Database {
                 LeaseFilter::Expired => row.is_expired(now),
                 LeaseFilter::All => true,
                 LeaseFilter::Own => row.owner.as_deref() == Some(owner),
+                LeaseFilter::Unlocked(from) => row.owner.as_deref() == Some(&from.to_string()),
                 LeaseFilter::None => false,
             };
             if is_eligible {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use domain::run::Run;
 use protocol::id::RunId;
+use store::LockedOwner;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -61,9 +62,10 @@ impl Gateway {
     /// Starts a process.
     pub(super) fn start(net: &mut Network, process: Process, skew: u64) -> Self {
         net.start(process);
+        let number = (process.gateway as u128) << 64 | u128::from(process.start);
         Self {
             process,
-            owner: format!("gateway-{}-{}", process.gateway, process.start),
+            owner: LockedOwner::new(Uuid::from_u128(number)).to_string(),
             live: Arc::default(),
             tasks: BTreeMap::new(),
             reserved: Arc::default(),

@@ -3,13 +3,13 @@
 use domain::run::{Failure, Run};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
-use store::{LeaseFilter, StoreError};
+use store::{LeaseFilter, LockedOwner, StoreError};
 use tokio::time::Instant;
 
-use super::database::{Answer, Op};
+use super::database::{Answer, Op, Row};
 use super::gateway::{Gateway, Waiter};
 use super::network::{Happening, Network, Occurrence, TickKind};
-use super::settings::{self, LEASE};
+use super::settings::{self, HEALED, LEASE, UNLOCKED};
 use crate::recovery::orphans::{
     AsyncRecovery, StreamRecovery, failure_of, recovery_of, recovery_of_stream,
 };
@@ -60,11 +60,34 @@ impl Gateway {
                 if !self.is_stopping {
                     self.request(net, Waiter::Expired, Op::Expired);
                     self.request(net, Waiter::Created, Op::Created);
+                    if net.now < HEALED && net.random.chance(UNLOCKED) {
+                        self.take_from_unlocked(net);
+                    }
                 }
                 if !net.db.reservations.is_empty() {
                     self.request(net, Waiter::Nothing, Op::ReleaseReservations);
                 }
             }
+        }
+    }
+
+    /// Takes the runs that can continue from an owner that seems dead, whether it is or not.
+    fn take_from_unlocked(&mut self, net: &mut Network) {
+        let can_continue = |row: &&Row| row.async_run.is_some() || net.is_resumable(row.run.id);
+        let rows = net.db.rows.values().filter(can_continue);
+        let rows = rows.filter(|row| !self.live.contains(row.run.id));
+        let owned =
+            rows.filter_map(|row| Some((LockedOwner::read(row.owner.as_ref()?)?, row.run.id)));
+        let owned: Vec<_> = owned.collect();
+        if let Some((dead, _)) = owned.first().copied() {
+            let ids = owned.iter().filter(|(owner, _)| *owner == dead);
+            let op = Op::TakeOver {
+                owner: self.owner.clone(),
+                ids: ids.map(|(_, id)| *id).collect(),
+                leases: LeaseFilter::Unlocked(dead),
+            };
+            let held_until = net.instant(net.now + LEASE);
+            self.request(net, Waiter::TakeOver { held_until }, op);
         }
     }
 

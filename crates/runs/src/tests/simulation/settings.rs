@@ -17,6 +17,8 @@ pub(super) const LEASE: u64 = 3_000;
 pub(super) const APPEND_LEASE: u64 = 2_500;
 pub(super) const CREATED_AGE: u64 = 1_500;
 pub(super) const SWEEP: u64 = 1_000;
+/// Chance that a sweep takes a live owner for dead, in percent.
+pub(super) const UNLOCKED: u64 = 10;
 pub(super) const SILENCE: u64 = 2_000;
 pub(super) const GRACE: u64 = 500;
 pub(super) const FIRST_BYTE: u64 = 2_000;

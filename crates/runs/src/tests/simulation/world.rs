@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use protocol::admin::Concurrency;
-use store::StoreError;
+use store::{LeaseFilter, StoreError};
 
 use super::checks::Checks;
 use super::clients::{Clients, cancel};
@@ -166,8 +166,9 @@ impl World {
     fn apply(&mut self, op: &Op) -> Answer {
         let net = &mut self.net;
         let answer = net.db.apply(op, net.now);
-        // Two processes never hold one run, whatever their clocks show.
-        if let Op::TakeOver { owner, .. } = op
+        // Two processes never hold one run, whatever their clocks show, unless one of them has lost its session lock.
+        if let Op::TakeOver { owner, leases, .. } = op
+            && !matches!(leases, LeaseFilter::Unlocked(_))
             && let Answer::Taken(taken) = &answer
         {
             let now = net.instant(net.now);
