@@ -35,7 +35,7 @@ pub(crate) struct ResumeArgs {
     #[arg(long, default_value_t = 20)]
     kills: usize,
     /// `runs.lease_seconds` of the gateways.
-    #[arg(long, default_value_t = 1.5)]
+    #[arg(long, default_value_t = 15.0)]
     lease_seconds: f64,
 }
 
