@@ -242,7 +242,7 @@ impl LiveRegistry {
         self.runs.get(&id).map(|run| Arc::clone(&run))
     }
 
-    /// Rights of the token of a run, unless only its row can tell whether this process still owns it.
+    /// Rights of the token of a run, unless only its row shows whether this process still owns it.
     pub(crate) fn grant(&self, id: RunId, now: Instant) -> Option<Arc<Grant>> {
         let live = self.get(id)?;
         let is_certain = !self.is_unlocked.load(Ordering::Acquire) || !live.may_move();

@@ -19,7 +19,7 @@
 //!
 //! # Session locks
 //!
-//! On `PostgreSQL` a process holds an advisory lock (`OwnerLock`) on a session of its own, and its owner name says so
+//! On `PostgreSQL` a process holds an advisory lock (`OwnerLock`) on a session of its own, and its owner name shows it
 //! (`LockedOwner`). The server releases the lock when the process dies. Recovery of the other replicas looks at the
 //! locks (`BETWEEN_LOOKS`): an owner without its lock in two looks in a row counts as dead. Its async and resumable
 //! runs are taken over before their leases end (`LeaseFilter::Unlocked`). Other runs wait for the lease, because a

@@ -106,7 +106,7 @@ impl App {
         let catalog = Arc::new(ArcSwap::from_pointee(declared.catalog.clone()));
         let id = Uuid::now_v7();
         let owner_lock = store.leases().lock_owner(id).await;
-        // The name tells other replicas whether a missing lock means a dead process.
+        // The name shows other replicas that a missing lock means a dead process.
         let owner = owner_lock
             .as_ref()
             .map_or_else(|| id.to_string(), |lock| lock.owner().to_string());

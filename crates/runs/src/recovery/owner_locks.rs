@@ -76,11 +76,11 @@ impl RunRecovery {
             metrics::lease_lost();
         }
         // The lock of a row may belong to a take-over.
-        if renewed.busy.is_empty() {
-            Ok(())
-        } else {
-            Err(StoreError::Locked)
+        if !renewed.busy.is_empty() {
+            return Err(StoreError::Locked);
         }
+        // The session may have ended meanwhile.
+        lock.hold(Duration::ZERO).await
     }
 
     async fn keep_taking_over(&self, mut found: watch::Receiver<HashSet<LockedOwner>>) {

@@ -1,5 +1,7 @@
 //! Decisions about leases, recovery and tasks.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use http::StatusCode;
@@ -8,10 +10,11 @@ use runner_client::StartError;
 use store::{LeaseFilter, Renewed, ResumePoint, StoreError};
 use tokio::time::Instant;
 
-use super::simulation::settings::{manifest, run, run_id};
+use super::simulation::settings::{manifest, run, run_id, snapshots};
 use crate::dispatch::failure::{ResumeDecision, after_failed_restart, after_failed_resume};
 use crate::dispatch::resuming::LostConnection;
 use crate::executor::next_step::{OrphanClaim, claim_of, failure_after};
+use crate::grant::Grant;
 use crate::live::LiveRegistry;
 use crate::recovery::orphans::{
     AsyncRecovery, StreamRecovery, failure_of, recovery_of, recovery_of_stream,
@@ -41,6 +44,30 @@ fn renewal_keeps_held_and_busy_runs_only() {
         [held, busy, lost, ending].map(is_lost),
         [false, false, true, false]
     );
+}
+
+#[test]
+fn replica_without_lock_grants_only_immovable_runs() {
+    let now = Instant::now();
+    let registry = LiveRegistry::default();
+    let runs = [0, 1, 2].map(|event| {
+        let snapshot = Arc::new(snapshots()[event].clone());
+        let live = registry.enter(run_id(event));
+        live.set_grant(Arc::new(Grant::new(run(event, 0, 0, 0), snapshot, 1)));
+        live.hold_until(now + Duration::from_secs(3));
+        live
+    });
+    let [_, asynchronous, resumable] = &runs;
+    asynchronous.appends.store(true, Ordering::Release);
+    resumable.is_resumable.store(true, Ordering::Release);
+    let granted = || [0, 1, 2].map(|event| registry.grant(run_id(event), now).is_some());
+    assert_eq!(granted(), [true; 3]);
+    registry.unlock();
+    assert_eq!(granted(), [true, false, false]);
+    registry.lock();
+    assert_eq!(granted(), [true; 3]);
+    runs[0].lost.cancel();
+    assert_eq!(granted(), [false, true, true]);
 }
 
 #[test]

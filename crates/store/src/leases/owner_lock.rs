@@ -27,15 +27,16 @@ use crate::runs::readable;
 const PREFIX: &str = "locked-";
 /// Timeout of a lock and of a look, so that a silently dead session is replaced.
 const TIMEOUT: Duration = Duration::from_secs(2);
-/// Keys of all owner locks. The first number of the key tells them from other advisory locks, `objsubid` from locks
-/// with one number.
+/// Keys of all owner locks. The first number of the key separates them from other advisory locks, `objsubid` from
+/// locks with one number.
 const HELD: &str = "SELECT CAST(objid AS integer) FROM pg_locks WHERE locktype = 'advisory' \
     AND classid = 1383427695 AND objsubid = 2 AND granted \
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())";
 /// Shared, so that two owners with one key do not wait for each other. The dead one then waits for its lease.
 const LOCK: &str = "SELECT pg_advisory_lock_shared(1383427695, $1)";
+/// At the limit, the next looks find the others.
 const OWNERS: &str = "SELECT DISTINCT lease_owner FROM runs \
-    WHERE finished_at IS NULL AND status = 'running' AND lease_owner LIKE 'locked-%'";
+    WHERE finished_at IS NULL AND status = 'running' AND lease_owner LIKE 'locked-%' LIMIT 1000";
 
 /// An owner that holds a session lock for as long as its process lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
