@@ -15,6 +15,7 @@ mod m20261129_000006_tool_call_tickets;
 mod m20261129_000007_pauses_and_jobs;
 mod m20261129_000008_budgets;
 mod m20261129_000009_retry_from;
+mod m20261129_000011_webhooks;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -32,6 +33,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000008_budgets::Migration),
             Box::new(m20261129_000007_pauses_and_jobs::Migration),
             Box::new(m20261129_000009_retry_from::Migration),
+            Box::new(m20261129_000011_webhooks::Migration),
         ]
     }
 }

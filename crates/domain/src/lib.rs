@@ -30,6 +30,7 @@ pub mod signing_key;
 pub mod tool_call;
 pub mod tool_name;
 pub mod trace;
+pub mod webhook;
 
 pub mod canonical;
 pub mod history;

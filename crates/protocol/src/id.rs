@@ -50,6 +50,10 @@ uuid_id!(
     /// Id of a job: a `UUIDv7`.
     JobId
 );
+uuid_id!(
+    /// Id of a webhook: a `UUIDv7`.
+    WebhookId
+);
 
 /// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";

@@ -38,6 +38,7 @@ pub mod runtime;
 pub mod skill;
 pub mod stats;
 pub mod tool;
+pub mod webhook;
 pub mod workspace;
 
 pub mod peer_text;

@@ -16,11 +16,13 @@ use crate::health::write_health;
 use crate::model::registry::RunnerStatus;
 use crate::mutation::Mutation;
 use crate::runners::{FoundRunner, served_elsewhere};
+use crate::webhooks::note_endpoint;
 use secrets::digest::sha256_hex;
 
 /// Maximum delay in milliseconds between the replies of overlapping checks.
 const MAX_CHECK_OVERLAP: i64 = 60_000;
 const HEALTHY: &str = "healthy";
+const UNKNOWN: &str = "unknown";
 
 /// Stores a discovery result. A runner missing from the list becomes absent if an agent is bound to it, and is
 /// deleted otherwise.
@@ -346,6 +348,11 @@ impl Mutation for SaveFailure {
         // The health history records changes only.
         if before.health == self.health && before.health_reason.as_ref() == Some(&self.reason) {
             return Ok(());
+        }
+        // An endpoint that was unhealthy before has its message.
+        if [HEALTHY, UNKNOWN].contains(&before.health.as_str()) {
+            let workspace = WorkspaceId(before.workspace_id.clone());
+            note_endpoint(tx, &workspace, &before.id, self.at).await?;
         }
         let count_of = |status: RunnerStatus| {
             runners::Entity::find()

@@ -92,6 +92,7 @@ mod stream_links;
 mod tool_calls;
 mod transcript;
 mod usage;
+mod webhooks;
 
 pub use agent_skills::{AgentSkillRecord, RegisterSkill, SkillRegistered, WithdrawSkill};
 pub use agents::{SaveAgent, SavedAgent};
@@ -201,5 +202,10 @@ pub use usage::{
     BudgetLine, BudgetOverride, BudgetRefusal, BudgetSet, MAX_OVERRIDES, ReserveBudget,
     ResetBudget, SetBudget, SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun,
     UsedBudget, UsedCall,
+};
+pub use webhooks::{
+    ClaimDeliveries, ClaimedDelivery, DeliveryRecord, DeliveryResult, FeedBounds, MessageRecord,
+    MessagesFound, PublishMessages, RecordDelivery, Redeliver, RedeliveredBatch, SaveWebhook,
+    SavedWebhook, SweepWebhooks, WebhookRecord,
 };
 pub use workspaces::{CreateWorkspace, WorkspaceRecord};

@@ -86,7 +86,7 @@ pub struct RetentionRepository<'s> {
     pub(crate) db: &'s StoreEngine,
 }
 
-/// Notifications between replicas.
+/// Notifications between replicas, and messages to webhooks.
 #[derive(Clone, Copy)]
 pub struct Notifications<'s> {
     pub(crate) db: &'s StoreEngine,

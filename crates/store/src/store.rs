@@ -161,7 +161,7 @@ impl Store {
         RetentionRepository { db: &self.db }
     }
 
-    /// Notifications between replicas.
+    /// Notifications between replicas, and messages to webhooks.
     pub fn notifications(&self) -> Notifications<'_> {
         Notifications { db: &self.db }
     }

@@ -23,4 +23,5 @@ mod store;
 mod stream_links;
 mod together;
 mod usage_days;
+mod webhooks;
 mod writer;

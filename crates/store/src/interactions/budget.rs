@@ -17,6 +17,7 @@ use crate::mutation::Mutation;
 use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, SqlRow};
 use crate::usage::BudgetLine;
+use crate::webhooks;
 
 /// Column of the time at which a question begins.
 const BEGIN: &str = "asked_at";
@@ -174,7 +175,7 @@ impl AskBudget {
             VALUES ($1, $2, $3, {GATEWAY_QUESTION}, $1, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
         );
         let values: Vec<Value> = vec![
-            id.into(),
+            id.as_str().into(),
             self.workspace.as_str().into(),
             self.run_id.to_string().into(),
             canonical_json(&request).into(),
@@ -187,7 +188,9 @@ impl AskBudget {
             self.exceeded.what.into(),
             signed(self.exceeded.limit).into(),
         ];
-        tx.execute_sql(sql, values).await
+        tx.execute_sql(sql, values).await?;
+        let messages = webhooks::question(self.run_id, &id, self.at, webhooks::AWAITED);
+        webhooks::note_rows(tx, messages.collect()).await
     }
 }
 

@@ -9,6 +9,7 @@ use crate::error::StoreError;
 use crate::mutation::Mutation;
 use crate::sql::{Sql as _, text};
 use crate::state::lock_live_run;
+use crate::webhooks;
 
 /// Sequence of a question without a ledger event: the runner's task is the only writer of the ledger.
 pub const GATEWAY_QUESTION: u64 = 0;
@@ -46,11 +47,11 @@ impl Mutation for AskAboutRun {
         let sql = format!(
             "INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, expires_at, \
              asked_at, is_awaited) VALUES ($1, $2, $3, {GATEWAY_QUESTION}, $4, $5, $6, $7, $8) \
-             ON CONFLICT (run_id, interaction_id) DO NOTHING"
+             ON CONFLICT (run_id, interaction_id) DO NOTHING RETURNING id"
         );
-        let question = &self.question;
+        let (id, question) = (self.id.to_string(), &self.question);
         let values = vec![
-            self.id.to_string().into(),
+            id.as_str().into(),
             self.workspace.as_str().into(),
             text(self.run_id),
             question.interaction_id.as_str().into(),
@@ -59,7 +60,12 @@ impl Mutation for AskAboutRun {
             self.at.into(),
             question.is_awaited.into(),
         ];
-        tx.execute_sql(sql, values).await?;
+        // A repeated request asks nothing new.
+        if !tx.query_sql(sql, values).await?.is_empty() {
+            let kinds = webhooks::question_kinds(question);
+            let messages = webhooks::question(self.run_id, &id, self.at, kinds);
+            webhooks::note_rows(tx, messages.collect()).await?;
+        }
         Ok(true)
     }
 }

@@ -19,6 +19,7 @@ use crate::release::record_judged;
 use crate::sql::{Sql, inserted, text, updated};
 use crate::steering::with_unpulled_among;
 use crate::transcript::{TranscriptRow, write_transcripts};
+use crate::webhooks::{note_ends, note_questions};
 
 /// Appends that end no run.
 pub(crate) async fn append_all(
@@ -73,6 +74,7 @@ pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appen
     let moved = advance(tx, ends).await?;
     let written = written(ends, &moved);
     write_events(tx, &written).await?;
+    note_ends(tx, &written).await?;
     let items: Vec<_> = written.iter().flat_map(|end| items_of(end)).collect();
     if !items.is_empty() {
         failpoint::pass("project.transcript").await?;
@@ -97,6 +99,7 @@ pub(crate) async fn end_all(tx: &impl Sql, ends: &[&Append]) -> Result<Vec<Appen
 async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreError> {
     insert_segments(tx, appends).await?;
     insert_interactions(tx, appends).await?;
+    note_questions(tx, appends).await?;
     accept_calls(tx, appends).await?;
     record_judged(tx, appends).await?;
     let mut refusals = Vec::new();

@@ -8,6 +8,7 @@ use std::time::Duration;
 use domain::budget::{Amount, Budget, BudgetExceeded, BudgetReached};
 use protocol::id::RunId;
 use protocol::run::RunStatus;
+use protocol::webhook::WebhookEventType;
 use sea_orm::sea_query::{Expr, ExprTrait as _, Query};
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, Condition, ConnectionTrait, DatabaseTransaction, DbBackend,
@@ -22,6 +23,7 @@ use crate::error::{StoreError, signed, unsigned};
 use crate::interactions::raised_to;
 use crate::mutation::Mutation;
 use crate::repositories::UsageRepository;
+use crate::webhooks::{OutboxRow, note_rows};
 
 /// Maximum rows per transaction.
 const BATCH: u64 = 200;
@@ -77,6 +79,7 @@ impl Mutation for ReserveBudget {
                 for line in &self.lines[..=taken] {
                     add(tx, line.sum(), Amount::default(), self.amount).await?;
                 }
+                self.note_reached(tx, line, &exceeded).await?;
                 let line = taken;
                 return Ok(Err(BudgetRefusal { line, exceeded }));
             }
@@ -122,6 +125,25 @@ impl ReserveBudget {
             }
             checked => Ok(checked),
         }
+    }
+
+    /// Notes the refusal for webhooks, once for each subject, window and limit.
+    async fn note_reached(
+        &self,
+        tx: &DatabaseTransaction,
+        line: &BudgetLine,
+        exceeded: &BudgetExceeded,
+    ) -> Result<(), StoreError> {
+        let (name, subject, window) = (&line.budget.name, &line.subject, line.window_start);
+        let (what, limit) = (exceeded.what, exceeded.limit);
+        let row = OutboxRow {
+            run: self.run_id,
+            kind: WebhookEventType::BudgetReached,
+            subject: name,
+            dedupe_key: Some(format!("budget/{window}/{what}/{limit}/{subject}/{name}")),
+            at: read_now(tx).await?,
+        };
+        note_rows(tx, vec![row]).await
     }
 
     fn row(&self, line: &BudgetLine, until: i64) -> budget_reservations::ActiveModel {
