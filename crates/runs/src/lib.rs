@@ -25,6 +25,7 @@ pub mod pauses;
 pub mod preview;
 pub mod rate;
 pub mod watch;
+pub mod webhooks;
 
 mod agent_cache;
 mod breakers;

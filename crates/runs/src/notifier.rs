@@ -28,6 +28,8 @@ pub(crate) struct Notifier {
     pub(super) cancels: Notify,
     /// Viewers of the workspace feeds.
     pub(super) feed: FeedHub,
+    /// Notified when a message to webhooks may be committed.
+    pub(super) webhooks: Notify,
 }
 
 impl Default for Notifier {
@@ -39,6 +41,7 @@ impl Default for Notifier {
             waiters: DashMap::new(),
             cancels: Notify::new(),
             feed: FeedHub::default(),
+            webhooks: Notify::new(),
         }
     }
 }
@@ -58,12 +61,14 @@ impl Notifier {
     /// Notifies viewers and other replicas of a created run or of another status.
     pub(crate) fn notify_changed(&self, run: RunId) {
         self.feed.note(Change::Run(run));
+        self.webhooks.notify_one();
         self.notify(Notification::Changed(run));
     }
 
     /// Notifies viewers and other replicas of an opened or answered question.
     pub(crate) fn notify_question(&self, run: RunId) {
         self.feed.note(Change::Interaction(run));
+        self.webhooks.notify_one();
         self.notify(Notification::QuestionChanged(run));
     }
 

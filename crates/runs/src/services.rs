@@ -38,6 +38,7 @@ use crate::relay::Relayer;
 use crate::unconfirmed::UnconfirmedDispatches;
 use crate::upkeep::Upkeep;
 use crate::watch::RunStreams;
+use crate::webhooks::Webhooks;
 
 /// The services that runs consist of.
 pub struct Services {
@@ -67,6 +68,7 @@ pub struct Services {
     pub gauges: Gauges,
     pub jobs: Jobs,
     pub pauses: Pauses,
+    pub webhooks: Arc<Webhooks>,
 }
 
 impl Services {
@@ -127,6 +129,7 @@ impl Services {
             },
             jobs: Jobs::new(shared(), &cancellation, &intake),
             pauses: Pauses::new(&deps, &executor, &cancellation),
+            webhooks: Arc::new(Webhooks::new(shared())),
             recovery: RunRecovery {
                 deps: shared(),
                 executor,

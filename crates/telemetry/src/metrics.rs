@@ -43,6 +43,8 @@ const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const BUDGET_WAITS: &str = "runnel_budget_waits_total";
+const WEBHOOK_TRIES: &str = "runnel_webhook_tries_total";
+const WEBHOOK_PENDING: &str = "runnel_webhook_pending_deliveries";
 const MODEL_CALLS: &str = "runnel_model_calls_total";
 const MODEL_TOKENS: &str = "runnel_model_tokens_total";
 const MODEL_TOKEN_PARTS: &str = "runnel_model_token_parts_total";
@@ -241,6 +243,16 @@ pub fn lease_lost() {
 /// A call that waited for raises of budgets.
 pub fn budget_waited(end: BudgetWaitEnd) {
     counter!(BUDGET_WAITS, "outcome" => end.as_str()).increment(1);
+}
+
+/// A try to deliver a message to a webhook.
+pub fn webhook_tried(outcome: &'static str) {
+    counter!(WEBHOOK_TRIES, "outcome" => outcome).increment(1);
+}
+
+/// Pending deliveries of all webhooks.
+pub fn set_pending_deliveries(count: u32) {
+    gauge!(WEBHOOK_PENDING).set(f64::from(count));
 }
 
 /// A discovery of an endpoint. `outcome`: `ok`, `unreachable` or `unhealthy`.

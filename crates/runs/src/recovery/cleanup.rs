@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use store::StoreError;
+use store::{StoreError, SweepWebhooks};
 
 use crate::artifacts::Artifacts;
 use crate::deps::RunDeps;
@@ -12,7 +12,14 @@ use crate::ticks::ticks_every;
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 
 /// Time for which finished jobs are stored: seven days.
-const JOB_RETENTION_MS: i64 = 7 * 24 * 3600 * 1000;
+const JOB_RETENTION_MS: i64 = 7 * DAY_MS;
+const DAY_MS: i64 = 24 * 3600 * 1000;
+/// Time for the tries of a delivery: a day, and an hour for the waits that receivers demand.
+const DELIVERY_MS: i64 = DAY_MS + 3600 * 1000;
+/// Time for which delivered deliveries are stored.
+const DELIVERED_RETENTION_MS: i64 = 7 * DAY_MS;
+/// Time for which messages and dead deliveries are stored.
+const MESSAGE_RETENTION_MS: i64 = 30 * DAY_MS;
 
 /// Deletes expired rows in small steps, so that other writes do not wait long.
 pub(super) async fn keep_deleting(artifacts: &Artifacts) {
@@ -46,6 +53,7 @@ async fn clean_some(artifacts: &Artifacts) -> u64 {
             .retention()
             .sweep_jobs(deps.clock.now_ms() - JOB_RETENTION_MS)
             .await,
+        sweep_webhooks(deps).await,
     ];
     if let Some(retention) = deps.limits.retention {
         swept.push(store.retention().prune_runs(retention).await);
@@ -62,6 +70,17 @@ async fn clean_some(artifacts: &Artifacts) -> u64 {
         })
     });
     deleted.sum()
+}
+
+async fn sweep_webhooks(deps: &RunDeps) -> Result<u64, StoreError> {
+    let at = deps.clock.now_ms();
+    let sweep = SweepWebhooks {
+        pending_before: at - DELIVERY_MS,
+        delivered_before: at - DELIVERED_RETENTION_MS,
+        messages_before: at - MESSAGE_RETENTION_MS,
+        at,
+    };
+    deps.store.retention().sweep_webhooks(sweep).await
 }
 
 /// Adds transcripts of older gateways to the full-text index.

@@ -111,6 +111,10 @@ metrics!(
         "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
     Counter super::BUDGET_WAITS, ["outcome"],
         "Calls that waited for a raise of a budget, at the end of the wait: continued, refused, or aborted";
+    Counter super::WEBHOOK_TRIES, ["outcome"],
+        "Tries to deliver a message to a webhook: delivered, failed, dead after the last try, or gone for an answer of 410";
+    Gauge super::WEBHOOK_PENDING, [],
+        "Pending deliveries of webhooks, at most 10000; equal on all replicas";
     Counter super::MODEL_CALLS, ["model", "outcome"],
         "Model calls: ok, abandoned, or the error code";
     Counter super::MODEL_TOKENS, ["model", "direction"],
