@@ -120,6 +120,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::workspaces::list_workspaces
         ))
         .merge(pause_routes())
+        .merge(webhook_routes())
         .routes(routes!(admin::budgets::list_budgets))
         .routes(routes!(
             admin::budgets::get_budget,
@@ -144,6 +145,24 @@ fn pause_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::pauses::resume_workspace))
         .routes(routes!(admin::pauses::pause_all))
         .routes(routes!(admin::pauses::resume_all))
+}
+
+fn webhook_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            admin::webhooks::create_webhook,
+            admin::webhooks::list_webhooks
+        ))
+        .routes(routes!(
+            admin::webhooks::get_webhook,
+            admin::webhooks::update_webhook,
+            admin::webhooks::delete_webhook
+        ))
+        .routes(routes!(admin::webhooks::rotate_webhook_secret))
+        .routes(routes!(admin::webhooks::test_webhook))
+        .routes(routes!(admin::webhooks::list_webhook_deliveries))
+        .routes(routes!(admin::webhooks::redeliver_webhook))
+        .routes(routes!(admin::webhooks::redeliver_webhook_message))
 }
 
 fn knowledge_routes() -> OpenApiRouter<ApiState> {

@@ -16,6 +16,7 @@ mod billing_outcome;
 mod causes;
 mod moved;
 mod register;
+mod webhook;
 
 pub use api_error::{ApiError, ApiResult, ErrorExtension};
 pub use billing_outcome::BillingOutcome;

@@ -14,6 +14,7 @@ use protocol::model::{CountTokens, Embed, LlmRequest, Rerank};
 use protocol::pause::{PauseRequest, ResumePauseRequest};
 use protocol::pipeline::PipelineQuery;
 use protocol::tool::CallTool;
+use protocol::webhook::{RedeliverRequest, RotateSecretRequest, WebhookSpec};
 use protocol::workspace::WorkspaceSpec;
 use serde_json::json;
 
@@ -138,6 +139,9 @@ fn null_is_absent_in_every_request_body() {
     let checks: BTreeMap<&str, Check> = BTreeMap::from([
         ("AgentSpec", parses::<AgentSpec> as Check),
         ("ApiKeySpec", parses::<ApiKeySpec>),
+        ("RedeliverRequest", parses::<RedeliverRequest>),
+        ("RotateSecretRequest", parses::<RotateSecretRequest>),
+        ("WebhookSpec", parses::<WebhookSpec>),
         ("BudgetDefinition", parses::<BudgetDefinition>),
         ("BulkRequest", parses::<BulkRequest>),
         ("CallTool", parses::<CallTool>),

@@ -69,6 +69,14 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "cost": 8,
             "on_reached": "pause",
         }),
+        "create_webhook" | "update_webhook" => json!({
+            "name": "crm",
+            "url": "https://crm.example.com/hooks/runnel",
+            "events": ["run.completed", "run.failed"],
+            "agents": ["support"],
+        }),
+        "rotate_webhook_secret" => json!({}),
+        "redeliver_webhook" => json!({"since": 1_796_054_400, "status": "dead"}),
         "create_workspace" => json!({"id": "shop", "name": "The shop"}),
         "search_knowledge_base" => json!({
             "query_text": "How long may a customer return a book?",
