@@ -39,6 +39,7 @@ use tools::Tools;
 use web::host_allowlist::HostAllowlist;
 use web::http_server::{ServerOptions, affordable_connections, serve};
 use web::state::{ApiOptions, ApiState};
+use web::view::agent_run;
 
 pub(crate) use builtin_runners::{BuiltinServers, LoopbackServers};
 pub(crate) use database::{embedded_file, open_store};
@@ -242,6 +243,9 @@ impl App {
         });
         keep(&self.tasks, &self.runs, |runs| async move {
             runs.feed.keep_publishing().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
+            runs.webhooks.keep_delivering(agent_run).await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_keys().await;

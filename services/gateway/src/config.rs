@@ -27,6 +27,7 @@ mod table;
 mod telemetry;
 mod toml_fault;
 mod tool;
+mod webhook;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -59,13 +60,14 @@ pub use sections::{
 pub use source::{OpenAiVariables, inherited_variable};
 pub(crate) use suggestion::closest;
 pub use tool::{HttpToolEntry, ToolEntry};
+pub use webhook::WebhookEntry;
 
 use source::{MergedSources, Variables};
 use table::{Reported, Table};
 
 /// Sections on which no other section depends.
-const INDEPENDENT: [&str; 8] = [
-    "server", "bus", "metrics", "limits", "ledger", "runs", "budgets", "agents",
+const INDEPENDENT: [&str; 9] = [
+    "server", "bus", "metrics", "limits", "ledger", "runs", "budgets", "agents", "webhooks",
 ];
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
@@ -99,6 +101,7 @@ pub struct Config {
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
+    pub webhooks: Vec<WebhookEntry>,
     /// Position of each setting in its source, for messages about faults.
     pub locations: Locations,
 }
@@ -191,6 +194,7 @@ impl Config {
         let builtin_runners = table.section("builtin_runners", builtin_runners::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", agent::read);
+        let webhooks = table.tables("webhooks", "name", WebhookEntry::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
         let reconcile = reconcile::check_reconcile(&tools, &mcp_servers, &mut table);
@@ -228,6 +232,7 @@ impl Config {
             builtin_runners: builtin_runners?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
+            webhooks: webhooks?,
             locations: Locations::default(),
         })
     }
@@ -362,6 +367,7 @@ impl fmt::Debug for Config {
             .field("builtin_runners", &self.builtin_runners)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
+            .field("webhooks", &self.webhooks)
             .finish_non_exhaustive()
     }
 }
@@ -497,6 +503,7 @@ mod tests {
             "env:ECHO_API_KEY"
         );
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
+        assert_eq!(config.webhooks[0].agents, Some(vec!["hello".to_owned()]));
         let written = parse_toml(Path::new("examples"), &with_examples()).unwrap();
         let written = &written["agents"][0];
         assert_eq!(written["scope"], json!({"kind": "global"}));
@@ -604,7 +611,10 @@ mod tests {
              [[tools]]\ntool_name = ''\nparameters = 'x'\nsize = 1\n\
              [[runner_endpoints]]\nname = 'e'\nbase_url = 'https://u:p@e.example'\nmode = 'x'\n\
              headers = { host = 'env:A', x-a = 'literal' }\n\
-             [[agents]]\nscope = 1\n[[agents]]\nname = 'a'\nanything = 1\n[[agents]]\nname = 'a'",
+             [[agents]]\nscope = 1\n[[agents]]\nname = 'a'\nanything = 1\n[[agents]]\nname = 'a'\n\
+             [[webhooks]]\nname = 'w'\nurl = 'https://u:p@e.example'\nevents = ['run.ended']\nagents = [1]\n\
+             payload = 'fat'\nenabled = 'yes'\nsecret = 'literal'\nretries = 1\n\
+             [[webhooks]]\nname = 'x'\nurl = 'https://e.example'\nevents = ['run.failed']",
             &[("RUNNEL__LIMITS__TYPO", "1"), ("RUNNEL__AGENTZ__X", "1")],
         );
         let mut found = pointers(&refused);
@@ -645,6 +655,14 @@ mod tests {
                 "tools[0].parameters",
                 "tools[0].size",
                 "tools[0].tool_name",
+                "webhooks[0].agents[0]",
+                "webhooks[0].enabled",
+                "webhooks[0].events",
+                "webhooks[0].payload",
+                "webhooks[0].retries",
+                "webhooks[0].secret",
+                "webhooks[0].url",
+                "webhooks[1].secret",
             ]
         );
         let printed = refused.as_ref().unwrap_err().to_string();

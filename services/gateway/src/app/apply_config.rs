@@ -1,4 +1,4 @@
-//! Applies configured endpoints and agents to the database. All discovery and validation precedes the first
+//! Applies configured endpoints, agents and webhooks to the database. All discovery and validation precedes the first
 //! write, because other replicas use the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::{Declared, DeclaredNames, unknown_policy_names};
 use runs::Runs;
 use runs::discovery::DiscoveredEndpoint;
 
-/// Applies configured endpoints and agents. Entries that are gone from the configuration are disabled.
+/// Applies configured endpoints, agents and webhooks. Entries that are gone from the configuration are disabled.
 pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
     let store = runs.store();
@@ -46,7 +46,12 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     for warning in unknown_policy_names(&declared.agents, &declared_names) {
         tracing::warn!(agent.name = warning.agent, "{}", warning.text);
     }
-    apply_agents(runs, &workspace, declared.agents, refused).await
+    apply_agents(runs, &workspace, declared.agents, refused).await?;
+    // After the agents, which they name.
+    let webhooks = runs.webhooks.configure(&workspace, declared.webhooks);
+    webhooks
+        .await
+        .context("a webhook of the configuration cannot be entered")
 }
 
 /// Current runner lists of the configured endpoints.

@@ -23,6 +23,7 @@ use protocol::resources::{
     InputModality, KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource,
     SkillResource,
 };
+use protocol::webhook::WebhookSpec;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
@@ -32,7 +33,8 @@ pub(crate) use self::models::DeclaredModels;
 pub(crate) use self::prices::{DerivedPrices, derived_prices, unpriced_models};
 
 use crate::config::{
-    Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, closest,
+    Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, SecretRef,
+    WebhookEntry, closest,
 };
 use ::knowledge::Base;
 use ::secrets::signature::SigningSecret;
@@ -50,6 +52,8 @@ use runs::rate::EventRate;
 pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
+    /// With their secrets.
+    pub(crate) webhooks: Vec<WebhookSpec>,
     /// Without tools: their sources publish them.
     pub(crate) catalog: ResourceCatalog,
     pub(crate) models: DeclaredModels,
@@ -81,6 +85,11 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let pointer = format!("runner_endpoints[{index}]");
         endpoints.extend(endpoint(entry, egress.as_ref(), &pointer, &mut faults));
     }
+    let mut webhooks = Vec::new();
+    for (index, entry) in config.webhooks.iter().enumerate() {
+        let pointer = format!("webhooks[{index}]");
+        webhooks.extend(webhook(entry, egress.as_ref(), &pointer, &mut faults));
+    }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
     let (skills, packages) = skills::skills(config, &mut faults);
@@ -92,6 +101,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents: config.agents.clone(),
+            webhooks,
             catalog: catalog(config, skills),
             models,
             tools,
@@ -118,13 +128,7 @@ fn endpoint(
         faults,
     );
     let at = format!("{pointer}.secret");
-    // An unreadable secret is a fault already; its empty text must not cause a second one.
-    let unread = faults.len();
-    let secret = secrets::secret(&entry.secret, &at, faults);
-    if faults.len() == unread && SigningSecret::parse(&secret).is_err() {
-        let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
-        faults.push(ConfigFault::new(at, message));
-    }
+    let secret = signing_secret(&entry.secret, &at, faults);
     let headers = secrets::headers(&entry.headers, pointer, faults);
     let shown = |(name, value): (String, SecretString)| (name, value.expose_secret().to_owned());
     let (mode, delta_mode) = modes(&entry.mode, &entry.delta_mode);
@@ -138,6 +142,41 @@ fn endpoint(
         manifests: entry.manifests.clone().and_then(manifest_list),
         max_runs: Some(entry.max_runs),
         replaces: None,
+    })
+}
+
+fn signing_secret(reference: &SecretRef, at: &str, faults: &mut Vec<ConfigFault>) -> SecretString {
+    // An unreadable secret is a fault already; its empty text must not cause a second one.
+    let unread = faults.len();
+    let secret = secrets::secret(reference, at, faults);
+    if faults.len() == unread && SigningSecret::parse(&secret).is_err() {
+        let message = "must hold whsec_ and the base64 of 24 to 64 bytes";
+        faults.push(ConfigFault::new(at.to_owned(), message));
+    }
+    secret
+}
+
+fn webhook(
+    entry: &WebhookEntry,
+    egress: Option<&Egress>,
+    pointer: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<WebhookSpec> {
+    let before = faults.len();
+    if let Some(url) = &entry.url {
+        check_egress(egress, url, &format!("{pointer}.url"), faults);
+    }
+    let at = format!("{pointer}.secret");
+    let secret = entry.secret.as_ref();
+    let secret = secret.map(|secret| signing_secret(secret, &at, faults));
+    (faults.len() == before).then(|| WebhookSpec {
+        name: entry.name.clone(),
+        url: entry.url.as_ref().map(ToString::to_string),
+        events: entry.events.clone(),
+        agents: entry.agents.clone(),
+        payload: entry.payload,
+        enabled: entry.enabled,
+        secret: secret.map(|secret| secret.expose_secret().to_owned()),
     })
 }
 

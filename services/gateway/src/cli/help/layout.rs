@@ -30,6 +30,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "check-config",
             "agents",
             "endpoints",
+            "webhooks",
             "kb",
             "token",
             "workspace",
