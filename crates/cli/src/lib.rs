@@ -24,6 +24,7 @@ mod pauses;
 mod runs;
 mod send;
 mod table;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -64,6 +65,9 @@ pub enum ClientCommand {
     Resume(pauses::ResumeArguments),
     /// List the pauses and the number of runs that wait.
     Pauses(pauses::PausesArguments),
+    /// List and test webhooks, list deliveries and send them again.
+    #[command(subcommand)]
+    Webhooks(webhooks::WebhooksCommand),
     /// Explain which agent would get an event, and what its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
@@ -98,6 +102,7 @@ impl ClientCommand {
             Self::Pause(arguments) => pauses::pause(arguments, format).await,
             Self::Resume(arguments) => pauses::resume(arguments, format).await,
             Self::Pauses(arguments) => pauses::pauses(arguments, format).await,
+            Self::Webhooks(command) => Box::pin(webhooks::webhooks(command, format)).await,
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,
             #[cfg(feature = "graph")]
