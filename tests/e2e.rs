@@ -229,5 +229,7 @@ mod traces;
 mod transport;
 #[path = "e2e/unknown_effects.rs"]
 mod unknown_effects;
+#[path = "e2e/webhooks.rs"]
+mod webhooks;
 #[path = "e2e/workspaces.rs"]
 mod workspaces;

@@ -71,6 +71,7 @@ pub mod postgres_servers;
 pub mod programs;
 pub mod proxy;
 pub mod python;
+pub mod receiver;
 pub mod repository;
 pub mod routes;
 pub mod runner;

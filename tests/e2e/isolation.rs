@@ -28,6 +28,7 @@ enum ResourceKind {
     Run,
     Event,
     Job,
+    Webhook,
     Agent,
     Workspace,
     Endpoint,
@@ -74,6 +75,16 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_budget", ResourceKind::Budget, 0),
     ("put_budget", ResourceKind::Own, 0),
     ("delete_budget", ResourceKind::Budget, 0),
+    ("create_webhook", ResourceKind::Own, 0),
+    ("list_webhooks", ResourceKind::Own, 0),
+    ("get_webhook", ResourceKind::Webhook, 0),
+    ("update_webhook", ResourceKind::Webhook, 0),
+    ("delete_webhook", ResourceKind::Webhook, 0),
+    ("rotate_webhook_secret", ResourceKind::Webhook, 0),
+    ("test_webhook", ResourceKind::Webhook, 0),
+    ("list_webhook_deliveries", ResourceKind::Webhook, 0),
+    ("redeliver_webhook", ResourceKind::Webhook, 0),
+    ("redeliver_webhook_message", ResourceKind::Webhook, 0),
     ("list_pauses", ResourceKind::Own, 0),
     ("pause_agent", ResourceKind::Agent, 0),
     ("resume_agent", ResourceKind::Agent, 0),
@@ -301,7 +312,7 @@ pub fn request(
         (None, "scope") => "conversation".to_owned(),
         (None, "area") => "plugin".to_owned(),
         (None, "key" | "body_id") => "k".to_owned(),
-        (None, "model_id") => "m".to_owned(),
+        (None, "model_id" | "message_id") => "m".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
         (None, "response_id") => "resp_1".to_owned(),
@@ -320,6 +331,8 @@ pub fn request(
     let body = match operation.id.as_str() {
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
+        "update_webhook" => json!({"name": "renamed", "events": ["run.failed"]}),
+        "redeliver_webhook" => json!({"since": 0}),
         "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
         "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
         // Invalid on purpose: its effect is not under test.
@@ -330,6 +343,7 @@ pub fn request(
         | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
+        | "create_webhook"
         | "pause_all"
         | "resume_all"
         | "create_api_key"
@@ -364,7 +378,11 @@ pub fn request(
         "rerank_documents" => json!({"query": "q", "documents": ["d"]}),
         "embed_texts" => json!({"texts": ["t"]}),
         "create_embeddings" => json!({"model": named("model_id"), "input": "t"}),
-        "pull_steering" | "call_tool" | "resume_agent" | "resume_workspace" => json!({}),
+        "pull_steering"
+        | "call_tool"
+        | "resume_agent"
+        | "resume_workspace"
+        | "rotate_webhook_secret" => json!({}),
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
@@ -395,6 +413,7 @@ pub fn absent_ids() -> ResourceIds {
         "agent_id",
         "workspace_id",
         "job_id",
+        "webhook_id",
         "endpoint_id",
         "api_key_id",
         "artifact_id",
@@ -471,6 +490,7 @@ impl Tenant {
             ("agent_id", text(&agent["id"])),
             ("workspace_id", workspace.to_owned()),
             ("job_id", job_of(&admin).await),
+            ("webhook_id", webhook_of(&admin, &mark).await),
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("artifact_id", artifact),
@@ -508,6 +528,13 @@ async fn job_of(admin: &Client) -> String {
     let none = "/v1/runs/cancel?status_reason=none";
     let job = admin.create(none, &json!({"expect": 0})).await.expect(202);
     job.body["id"].as_str().unwrap().to_owned()
+}
+
+/// Id of a webhook without a URL.
+async fn webhook_of(admin: &Client, mark: &str) -> String {
+    let spec = json!({"name": format!("webhook-{mark}"), "events": ["run.failed"]});
+    let webhook = admin.create("/v1/webhooks", &spec).await.expect(201);
+    webhook.body["id"].as_str().unwrap().to_owned()
 }
 
 /// Inserts a skill of a run, as the gateway writes it.
