@@ -15,7 +15,8 @@ mod m20261129_000006_tool_call_tickets;
 mod m20261129_000007_pauses_and_jobs;
 mod m20261129_000008_budgets;
 mod m20261129_000009_retry_from;
-mod m20261129_000011_webhooks;
+mod m20261130_000010_platform_actions;
+mod m20261130_000011_webhooks;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -33,7 +34,8 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000008_budgets::Migration),
             Box::new(m20261129_000007_pauses_and_jobs::Migration),
             Box::new(m20261129_000009_retry_from::Migration),
-            Box::new(m20261129_000011_webhooks::Migration),
+            Box::new(m20261130_000010_platform_actions::Migration),
+            Box::new(m20261130_000011_webhooks::Migration),
         ]
     }
 }

@@ -3,8 +3,9 @@
 use protocol::admin::{AgentSpec, Fault, RestartPoint, ScopeKind};
 use protocol::manifest::AgentRunnerManifest;
 
-use crate::form::{TIMEOUT, check_config};
+use crate::form::{TIMEOUT, check_config, escape_pointer};
 use crate::locale::check_locale;
+use crate::platform_action::{definition, unknown_action};
 
 /// Maximum characters of an agent's description.
 const DESCRIPTION_CHARS: usize = 1_000;
@@ -86,6 +87,12 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
         let message =
             "must be 1 to 31,536,000 seconds; leave it out for conversations without an end";
         faults.push(Fault::new("/conversation_idle_seconds", message));
+    }
+    for name in spec.delivery_policy.platform_actions.keys() {
+        if definition(name).is_none() {
+            let pointer = format!("/delivery_policy/platform_actions/{}", escape_pointer(name));
+            faults.push(Fault::new(pointer, unknown_action(name)));
+        }
     }
     let (locale, timezone) = (spec.locale.as_deref(), spec.timezone.as_deref());
     faults.extend(check_locale("", locale, timezone));

@@ -26,6 +26,7 @@ use crate::state::StateOwner;
 
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
+pub use questions::ActionNotGranted;
 
 mod audited;
 pub mod denials;
@@ -403,6 +404,7 @@ pub fn peers<'a>(
 
 #[cfg(test)]
 mod tests {
+    use protocol::platform_action::ActionApproval;
     use protocol::resources::ToolOperation;
     use serde_json::json;
 
@@ -724,6 +726,48 @@ mod tests {
                 let apis = without.available_apis;
                 assert!(!apis.history_page && !apis.history_search);
             }
+        }
+    }
+
+    #[test]
+    fn platform_actions_need_manifest_policy_and_approval() {
+        let both = json!(["message.edit", "shop.refund"]);
+        for (requested, policy, expected) in [
+            (json!([]), json!({}), Err("do not name it")),
+            (both.clone(), json!({}), Err("delivery_policy")),
+            (
+                json!(["message.recall"]),
+                json!({"message.edit": "auto"}),
+                Err("permissions.platform_api does not name it"),
+            ),
+            (
+                both.clone(),
+                json!({"message.edit": "auto"}),
+                Ok(ActionApproval::Auto),
+            ),
+            (
+                both,
+                json!({"message.edit": "ask", "message.recall": "auto"}),
+                Ok(ActionApproval::Ask),
+            ),
+        ] {
+            let mut agent = agent(&json!({}), &json!({}));
+            agent.delivery_policy =
+                serde_json::from_value(json!({"platform_actions": policy})).unwrap();
+            let manifest = manifest(&json!({"platform_api": requested}));
+            let snapshot = snapshot_for(&manifest, &agent, None);
+            let found = snapshot.platform_action("message.edit");
+            match expected {
+                Ok(approval) => assert_eq!(found, Ok(approval), "{policy}"),
+                Err(rule) => {
+                    let denied = found.unwrap_err();
+                    assert!(denied.rule.contains(rule), "{denied}");
+                }
+            }
+            assert_eq!(snapshot.has_platform_actions(), expected.is_ok());
+            let shown = &snapshot.resources.platform_capabilities;
+            assert_eq!(shown.contains_key("message.edit"), expected.is_ok());
+            assert!(snapshot.platform_action("shop.refund").is_err());
         }
     }
 

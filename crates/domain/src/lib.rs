@@ -23,6 +23,7 @@ pub mod budget;
 pub mod context;
 pub mod ledger;
 pub mod normalize;
+pub mod platform_action;
 pub mod redaction;
 pub mod retry;
 pub mod run;

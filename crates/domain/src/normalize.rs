@@ -7,6 +7,7 @@ use std::borrow::Cow;
 use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
+use protocol::platform_action::MAX_RUN_ACTIONS;
 use protocol::result::{DEFAULT_FINISH_REASON, RUN_RESTARTED, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
@@ -66,6 +67,8 @@ pub struct ResultValidator<'a> {
     question_ids: HashSet<String>,
     /// Questions from before a new start of the run. They stay open, so a repeated one has no effect.
     earlier_question_ids: HashSet<String>,
+    /// Requested platform actions.
+    actions: usize,
     /// Results must be numbered without gaps.
     is_numbered: bool,
     ended: bool,
@@ -101,6 +104,7 @@ impl<'a> ResultValidator<'a> {
             unknown: None,
             question_ids: HashSet::new(),
             earlier_question_ids: HashSet::new(),
+            actions: 0,
             is_numbered: false,
             ended: false,
             cancelled: false,
@@ -271,6 +275,13 @@ impl<'a> ResultValidator<'a> {
             }
             checked = payload::CheckedPayload::Plain;
         }
+        if matches!(checked, payload::CheckedPayload::PlatformAction(_)) {
+            if self.actions == MAX_RUN_ACTIONS {
+                let message = "a run may request at most 100 platform actions by results";
+                return self.strike(Reason::InvalidPayload, number, raw, message);
+            }
+            self.actions += 1;
+        }
         let mut shortened = Vec::new();
         bounds::cut_ending(&mut checked, &mut shortened);
         let (effect, client_form) = match self.apply(checked, data.len()) {
@@ -343,6 +354,7 @@ impl<'a> ResultValidator<'a> {
                 id.map_or(ResultEffect::None, ResultEffect::BindArtifact)
             }
             payload::CheckedPayload::RunQuestion(question) => ResultEffect::Ask(question),
+            payload::CheckedPayload::PlatformAction(action) => ResultEffect::Act(action),
             payload::CheckedPayload::Completed {
                 finish_reason,
                 message,

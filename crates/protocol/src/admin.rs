@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::id::{AgentId, EndpointId, RunnerId};
 use crate::lists;
+use crate::platform_action::ActionApproval;
 use crate::principal::Principal;
 
 mod policy;
@@ -112,11 +113,15 @@ impl ScopeKind {
 }
 
 /// Delivery options for answers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct DeliveryPolicy {
     pub interactions: bool,
+    /// Platform actions that runs may request, with their approval: `auto`, or `ask` for a person's approval each
+    /// time. Default: none.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub platform_actions: BTreeMap<String, ActionApproval>,
 }
 
 /// Handling of an event while a run of the same agent is active in the conversation.

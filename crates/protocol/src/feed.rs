@@ -13,6 +13,8 @@ pub enum FeedEventType {
     Run,
     /// A question of the run was opened or answered.
     Interaction,
+    /// A platform action of the run was opened or changed.
+    Action,
     /// Changes may be missing: read the lists again.
     Reset,
 }
@@ -23,6 +25,7 @@ impl FeedEventType {
         match self {
             Self::Run => "run",
             Self::Interaction => "interaction",
+            Self::Action => "action",
             Self::Reset => "reset",
         }
     }
@@ -34,7 +37,7 @@ impl FeedEventType {
 pub struct FeedEvent {
     #[serde(rename = "type")]
     pub kind: FeedEventType,
-    /// The changed run, or the run of the question. Absent in a `reset`.
+    /// The changed run, or the run of the question or action. Absent in a `reset`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
     /// The agent of the run. Absent in a `reset`.

@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::JsonObject;
 use crate::context::ActorContext;
 
-/// The only `action` of `action.requested` that the gateway executes.
+/// The `action` of `action.requested` that asks a user.
 pub const INTERACTION_REQUESTED: &str = "interaction.requested";
 
 /// Event type of an answer.

@@ -31,6 +31,7 @@ pub mod knowledge;
 pub mod lists;
 pub mod model;
 pub mod pause;
+pub mod platform_action;
 pub mod principal;
 pub mod raw;
 pub mod run;

@@ -158,9 +158,9 @@ pub struct ProcessorLogPayload {
     pub level: Option<String>,
 }
 
-/// Payload of `action.requested`. The gateway records actions and executes only `interaction.requested`. The
-/// payload of that action is an [`InteractionRequest`](crate::interaction::InteractionRequest). `target` is
-/// ignored.
+/// Payload of `action.requested`. The payload of the action `interaction.requested` is an
+/// [`InteractionRequest`](crate::interaction::InteractionRequest), and its `target` is ignored. A granted platform
+/// action opens as by `POST /host/v1/platform/actions`. All other actions are only recorded.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ActionRequestedPayload {
@@ -169,6 +169,12 @@ pub struct ActionRequestedPayload {
     pub target: Value,
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub payload: Value,
+    /// Of a platform action: a repeated request with the same key opens no second action; 1–255 characters.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idempotency_key: Option<String>,
+    /// Of a platform action: seconds in which a program must claim it, 1–86,400. Default: 300.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout_seconds: Option<u64>,
 }
 
 /// Payload of `run.completed`. A `finish_reason` reserved for the gateway is replaced by `stop`;

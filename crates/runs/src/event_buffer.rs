@@ -4,11 +4,15 @@ use bytes::Bytes;
 use domain::ledger::{LedgerEvent, LedgerSource};
 use domain::normalize::{AcceptedResult, Rejection, ResultEffect, StateUpdate};
 use domain::run::{Failure, Run};
+use protocol::JsonObject;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::result::{RUN_RESTARTED, ResultType, RunRestartedPayload};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
-use store::{AcceptedCall, Append, AppendResults, AuditEntry, NewInteraction, RunEnd};
+use store::{
+    AcceptedCall, Append, AppendResults, AuditEntry, NewInteraction, NewPlatformAction,
+    PlatformActionRecord, RunEnd,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -39,6 +43,8 @@ pub(super) struct EventBuffer {
     artifacts: Vec<(Uuid, u64)>,
     has_announced: bool,
     interactions: Vec<NewInteraction>,
+    actions: Vec<NewPlatformAction>,
+    announced: Vec<(String, u64)>,
     judged_through: Option<u64>,
     accepted: Vec<AcceptedCall>,
     usage: Option<String>,
@@ -64,6 +70,8 @@ impl EventBuffer {
             artifacts: Vec::new(),
             has_announced: false,
             interactions: Vec::new(),
+            actions: Vec::new(),
+            announced: Vec::new(),
             judged_through: None,
             accepted: Vec::new(),
             usage: None,
@@ -128,6 +136,12 @@ impl EventBuffer {
                 question: (**question).clone(),
             });
         }
+        if let ResultEffect::Act(action) = &accepted.effect {
+            let action = (**action).clone();
+            let action = NewPlatformAction::new(self.run_id, action, Some(sequence));
+            metadata["action"] = json!({"id": action.id, "status": action.status()});
+            self.actions.push(action);
+        }
         let usage = accepted.usage.as_deref();
         self.enter(
             &accepted.kind,
@@ -146,7 +160,10 @@ impl EventBuffer {
                 }
                 self.note_announced();
             }
-            ResultEffect::None | ResultEffect::End(_) | ResultEffect::Ask(_) => {}
+            ResultEffect::None
+            | ResultEffect::End(_)
+            | ResultEffect::Ask(_)
+            | ResultEffect::Act(_) => {}
         }
         self.note_usage(usage.map(|usage| usage.get().to_owned()));
     }
@@ -167,6 +184,19 @@ impl EventBuffer {
         if usage.is_some() {
             self.usage = usage;
         }
+    }
+
+    /// Adds the event of a platform action that a host call has requested. `now`: epoch milliseconds.
+    pub(super) fn announce(&mut self, record: &PlatformActionRecord, now: i64) {
+        let sequence = self.next_sequence();
+        let mut data: JsonObject = serde_json::from_str(&record.request).unwrap_or_default();
+        data.insert("action".to_owned(), json!(record.action));
+        let data = to_raw_value(&data).expect("a value serialises to JSON");
+        let metadata = json!({"action": {"id": record.id, "status": record.status_at(now)}});
+        self.announced.push((record.id.clone(), sequence));
+        let kind = ResultType::ActionRequested.as_str();
+        let seconds = now.div_euclid(1000);
+        self.enter(kind, &data, None, LedgerSource::Host, &metadata, seconds);
     }
 
     /// Adds the gateway's own `processor.log`.
@@ -290,6 +320,8 @@ impl EventBuffer {
             audits: std::mem::take(&mut self.audits),
             artifacts: std::mem::take(&mut self.artifacts),
             interactions: std::mem::take(&mut self.interactions),
+            actions: std::mem::take(&mut self.actions),
+            announced: std::mem::take(&mut self.announced),
             // Results that the end leaves unjudged are dropped.
             judged_through: self.judged_through.filter(|_| terminal.is_none()),
             // An ended run accepts no more results, so none needs their numbers.

@@ -107,6 +107,7 @@ impl FeedHub {
             kind: match change {
                 Change::Run(_) => FeedEventType::Run,
                 Change::Interaction(_) => FeedEventType::Interaction,
+                Change::Action(_) => FeedEventType::Action,
             },
             run_id: Some(change.run()),
             agent_id: Some(owner.agent_id),

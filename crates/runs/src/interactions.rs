@@ -5,6 +5,7 @@ use std::sync::Arc;
 use domain::api_key::AgentReach;
 use domain::budget::raise_of;
 use domain::canonical::canonical_json;
+use domain::platform_action::ApprovalVerdict;
 use protocol::JsonObject;
 use protocol::context::{ActorContext, AgentInput};
 use protocol::event::EventEnvelope;
@@ -151,6 +152,7 @@ impl Interactions {
             token_sha256: sender.token_sha256(),
             answer_sha256: body_sha256.to_owned(),
             raised_to,
+            verdict: ApprovalVerdict::of(submission.action_id.as_deref()),
             audit: AuditEntry {
                 id: Uuid::now_v7(),
                 workspace: workspace.clone(),
@@ -173,6 +175,10 @@ impl Interactions {
             self.deps.notifier.wake(record.run_id);
             // The waiting call may be on any replica.
             self.deps.notifier.notify_question(record.run_id);
+            if record.sequence == GATEWAY_QUESTION && record.budget.is_none() {
+                // The question may be one about a platform action.
+                self.deps.notifier.notify_action(record.run_id);
+            }
         }
         Ok(given)
     }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use protocol::id::RunId;
 use store::writer::Mutation;
-use store::{Append, Appended, PullSteering, SteeredEvent, Store, StoreError, failpoint};
+use store::{
+    Append, Appended, NewPlatformAction, PullSteering, SteeredEvent, Store, StoreError, failpoint,
+};
 use tokio::time::Instant;
 
 use crate::notifier::Notifier;
@@ -75,6 +77,13 @@ impl LedgerWriter {
                     if matches!(outcome, Ok(Appended::Written { .. })) {
                         metrics::appended(append.to - append.from, append.lines.len());
                         if !append.interactions.is_empty() {
+                            self.notifier.notify_question(run);
+                        }
+                        if !append.actions.is_empty() || !append.announced.is_empty() {
+                            self.notifier.wake(run);
+                            self.notifier.notify_action(run);
+                        }
+                        if append.actions.iter().any(NewPlatformAction::is_questioned) {
                             self.notifier.notify_question(run);
                         }
                     }

@@ -22,6 +22,7 @@ pub mod jobs;
 pub mod key_uses;
 mod pause_board;
 pub mod pauses;
+pub mod platform_actions;
 pub mod preview;
 pub mod rate;
 pub mod watch;

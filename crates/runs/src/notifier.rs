@@ -72,6 +72,12 @@ impl Notifier {
         self.notify(Notification::QuestionChanged(run));
     }
 
+    /// Notifies viewers and other replicas of a platform action that was opened or changed.
+    pub(crate) fn notify_action(&self, run: RunId) {
+        self.feed.note(Change::Action(run));
+        self.notify(Notification::ActionChanged(run));
+    }
+
     fn borrow_queue(&self) -> Option<BorrowedQueue<'_>> {
         let queue = self.pending().take()?;
         Some(BorrowedQueue {
@@ -255,6 +261,10 @@ impl PeerNotifications {
             }
             Inbound::Notification(Notification::QuestionChanged(run)) => {
                 self.deps.notifier.feed.note(Change::Interaction(run));
+                self.deps.notifier.wake(run);
+            }
+            Inbound::Notification(Notification::ActionChanged(run)) => {
+                self.deps.notifier.feed.note(Change::Action(run));
                 self.deps.notifier.wake(run);
             }
             Inbound::Notification(Notification::Cancelled(run)) => {

@@ -23,7 +23,10 @@ use crate::interrupts::Interrupts;
 use crate::live::{CommittedFrames, LiveRun};
 use reader::ResultReader;
 use runner_client::Answer;
-use signals::{RunSignal, RunSignals, grace_over, interrupted, lost, released, silence_at};
+use signals::{
+    AnnouncedActions, RunSignal, RunSignals, grace_over, interrupted, lost, released,
+    requested_actions, silence_at,
+};
 use source::{AppendedSource, ResultInput};
 
 use machine::is_silent;
@@ -151,6 +154,10 @@ impl RelayShell<'_> {
     ) -> Result<EndCause, RelayStop> {
         let (parts, live, run) = (self.parts, self.live, self.run);
         self.signals.push(lost(live));
+        if self.prepared.snapshot.has_platform_actions() {
+            let none = AnnouncedActions::default();
+            self.signals.push(requested_actions(&parts.deps, run, none));
+        }
         loop {
             let input = match machine.step(self.facts()) {
                 RelayOutput::Wait(wait) => match self.wait(wait, source).await {
@@ -230,6 +237,12 @@ impl RelayShell<'_> {
                     RelayInput::Interrupted(self.parts.interrupts.interruption(self.live))
                 }
                 RunSignal::Silent => RelayInput::Silent,
+                RunSignal::Actions(mut actions) => {
+                    let found = std::mem::take(&mut actions.found);
+                    let (deps, run) = (&self.parts.deps, self.run);
+                    self.signals.push(requested_actions(deps, run, actions));
+                    RelayInput::ActionsFound(found)
+                }
             },
             // Data that is already in the socket joins the same commit.
             () = tokio::task::yield_now(), if wait.for_pause => RelayInput::Paused,

@@ -31,6 +31,7 @@ use crate::key_uses::KeyUses;
 use crate::lease_renewal::LeaseRenewal;
 use crate::notifier::PeerNotifications;
 use crate::pauses::Pauses;
+use crate::platform_actions::PlatformActions;
 use crate::prepare::Preparer;
 use crate::preview::EventPreviews;
 use crate::recovery::RunRecovery;
@@ -47,6 +48,7 @@ pub struct Services {
     pub previews: EventPreviews,
     pub interactions: Interactions,
     pub awaited: AwaitedInteractions,
+    pub platform_actions: PlatformActions,
     pub budget_waits: BudgetWaits,
     pub children: Children,
     pub cancellation: Arc<Cancellation>,
@@ -110,6 +112,10 @@ impl Services {
                 intake: Arc::clone(&intake),
             },
             awaited: AwaitedInteractions {
+                deps: shared(),
+                aborts: aborts.clone(),
+            },
+            platform_actions: PlatformActions {
                 deps: shared(),
                 aborts: aborts.clone(),
             },

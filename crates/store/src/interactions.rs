@@ -6,6 +6,7 @@ mod awaited;
 mod budget;
 mod gateway_question;
 mod list;
+mod platform_actions;
 
 use domain::event::ANSWER_ID_PREFIX;
 use protocol::id::{AgentId, RunId, WorkspaceId};
@@ -26,6 +27,13 @@ pub use budget::{AskBudget, BudgetQuestion, CloseBudgetQuestion, QuestionedBudge
 pub use gateway_question::{AskAboutRun, GATEWAY_QUESTION};
 pub use list::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,
+};
+
+pub(crate) use platform_actions::write_platform_actions;
+pub use platform_actions::{
+    ActionClaim, ActionFilter, ActionOpened, ActionPosition, ActionResultStored, ActionsFound,
+    ClaimPlatformAction, ClaimPurpose, CloseExpiredAction, FinishPlatformAction,
+    PlatformActionRecord, RequestPlatformAction,
 };
 
 /// A stored question. Times are epoch milliseconds.
@@ -267,7 +275,7 @@ impl Mutation for LinkInteraction {
     }
 }
 
-/// Deletes the questions of runs with a deleted ledger.
+/// Deletes the questions and platform actions of runs with a deleted ledger.
 pub(crate) async fn delete_of_runs(
     tx: &DatabaseTransaction,
     runs: &[String],
@@ -276,6 +284,7 @@ pub(crate) async fn delete_of_runs(
         let sql = "DELETE FROM interactions WHERE run_id = $1";
         tx.execute_sql(sql.to_owned(), vec![run.as_str().into()])
             .await?;
+        platform_actions::delete_of_run(tx, run).await?;
     }
     Ok(())
 }

@@ -129,11 +129,13 @@ pub use history::{HistoryQuery, TranscriptRecord};
 pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
+    ActionClaim, ActionFilter, ActionOpened, ActionPosition, ActionResultStored, ActionsFound,
     AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutRun, AskBudget,
-    AwaitedRecord, BudgetQuestion, CloseAwaited, CloseBudgetQuestion, DeliverAnswer,
-    ExpiryPosition, GATEWAY_QUESTION, InteractionFilter, InteractionOrder, InteractionRecord,
-    InteractionStatus, InteractionsFound, LinkInteraction, QuestionedBudget, RunWaits, TakenAs,
-    answer_event_id,
+    AwaitedRecord, BudgetQuestion, ClaimPlatformAction, ClaimPurpose, CloseAwaited,
+    CloseBudgetQuestion, CloseExpiredAction, DeliverAnswer, ExpiryPosition, FinishPlatformAction,
+    GATEWAY_QUESTION, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
+    InteractionsFound, LinkInteraction, PlatformActionRecord, QuestionedBudget,
+    RequestPlatformAction, RunWaits, TakenAs, answer_event_id,
 };
 pub use jobs::{
     CancelJob, ClaimJob, ClaimedJob, CreateJob, JobProgress, JobRecord, MAX_OPEN_JOBS, RecordJob,
@@ -156,6 +158,7 @@ pub use model::ingest::{
     EventDecision, Ingest, IngestOutcome, IngestPlan, Ingested, ParentAttempt, Unanswerable,
 };
 pub use model::new_run::{FirstAttempt, NewRun, UserMessage};
+pub use model::platform_action::NewPlatformAction;
 pub use model::registry::{AgentRecord, Candidate, EndpointAddress, RunnerRecord, RunnerStatus};
 pub use model::state::{ScopeState, StateAccess, StateEntry, StatePart};
 pub use notifier::NotifyEvent;

@@ -5,5 +5,6 @@ pub(crate) mod audit;
 pub(crate) mod dispatch;
 pub(crate) mod ingest;
 pub(crate) mod new_run;
+pub(crate) mod platform_action;
 pub(crate) mod registry;
 pub(crate) mod state;

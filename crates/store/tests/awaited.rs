@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::normalize::RunQuestion;
+use domain::platform_action::ApprovalVerdict;
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::id::RunId;
@@ -67,6 +68,7 @@ fn given(bench: &StoreFixture, run: &Run, id: &str, answer: &str, at: i64) -> De
         run_id: run.id,
         token_sha256: None,
         raised_to: None,
+        verdict: ApprovalVerdict::Declined,
         answer: answer.to_owned(),
         answer_sha256: format!("hash of {answer}"),
         audit: audit(Uuid::now_v7()),

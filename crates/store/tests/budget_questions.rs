@@ -103,6 +103,7 @@ async fn give(
         run_id: run.id,
         token_sha256: None,
         raised_to,
+        verdict: ApprovalVerdict::Declined,
         answer: "{}".to_owned(),
         answer_sha256: "hash".to_owned(),
         audit: audit(Uuid::now_v7()),

@@ -450,6 +450,8 @@ impl StoreFixture {
             audits: Vec::new(),
             artifacts: Vec::new(),
             interactions: Vec::new(),
+            actions: Vec::new(),
+            announced: Vec::new(),
             judged_through: None,
             accepted: Vec::new(),
             terminal: None,

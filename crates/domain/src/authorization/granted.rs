@@ -136,6 +136,7 @@ impl SharedGrants {
         let prompt_get = event.has_prompt && layers.prompt();
         layers.interactions(event.shows_interactions);
         layers.unknown_effects();
+        let platform_capabilities = layers.platform_actions();
         let resources = AgentResources {
             models,
             tools,
@@ -144,7 +145,7 @@ impl SharedGrants {
             agents,
             files,
             storage,
-            ..AgentResources::default()
+            platform_capabilities,
         };
         let available_apis = AvailableApis {
             prompt_get,

@@ -17,6 +17,7 @@ mod agents;
 mod artifacts;
 mod history;
 mod interactions;
+mod platform_actions;
 mod skills;
 
 /// Initial capacity: the number of decisions of a run with few grants.

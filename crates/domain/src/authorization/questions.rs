@@ -1,6 +1,16 @@
-//! Questions of a run to users.
+//! Questions of a run to users, and actions on its platform.
+
+use protocol::platform_action::ActionApproval;
 
 use super::{AuthorizationSnapshot, NotGranted};
+
+/// A platform action that the snapshot does not grant, with the rule that denied it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this run was not granted the platform action {action}: {rule}")]
+pub struct ActionNotGranted {
+    pub action: String,
+    pub rule: String,
+}
 
 impl AuthorizationSnapshot {
     /// Checks that a question is stored and can be answered.
@@ -11,5 +21,33 @@ impl AuthorizationSnapshot {
     /// Checks that a person is asked about a tool call with an unknown outcome.
     pub fn unknown_effect_question(&self) -> Result<(), NotGranted> {
         self.granted("interactions:unknown_effect")
+    }
+
+    /// Returns the approval of a granted platform action.
+    pub fn platform_action(&self, action: &str) -> Result<ActionApproval, ActionNotGranted> {
+        let decided = |operation: &str| {
+            let is_it = |one: &&super::Decision| {
+                one.kind == "platform_api" && one.id == action && one.operation == operation
+            };
+            self.decisions.iter().find(is_it)
+        };
+        match decided("request") {
+            Some(decision) if decision.granted => Ok(match decided("ask") {
+                Some(_) => ActionApproval::Ask,
+                None => ActionApproval::Auto,
+            }),
+            denied => Err(ActionNotGranted {
+                action: action.to_owned(),
+                rule: denied.map_or_else(
+                    || "permissions.platform_api and delivery_policy.platform_actions do not name it".to_owned(),
+                    |decision| decision.rule.to_string(),
+                ),
+            }),
+        }
+    }
+
+    /// Returns true if a platform action is granted.
+    pub fn has_platform_actions(&self) -> bool {
+        self.operations.contains("platform_api:request")
     }
 }

@@ -45,10 +45,11 @@ pub(super) fn display_only(
             "state",
             state,
         ),
-        unserved(
+        missing(
             "/capabilities/platform_api",
             capabilities.platform_api,
-            "there is no platform API",
+            "platform_api",
+            !permissions.platform_api.is_empty(),
         ),
         surplus(
             "/context/supports_history_pull",

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::{mapping, typed};
 use crate::form::escape_pointer;
 use crate::nearest::nearest;
+use crate::platform_action::{definition, unknown_action};
 
 pub(super) const CAPABILITIES: [&str; 13] = [
     "streaming",
@@ -110,8 +111,7 @@ pub(super) fn permissions(
             "files" => found.files = read!(FileOperation),
             "interactions" => found.interactions = read!(InteractionOperation),
             "agents" => found.agents = read!(AgentOperation),
-            // Names are free: the gateway serves no platform API.
-            "platform_api" => found.platform_api = names,
+            "platform_api" => found.platform_api = platform_actions(names, &at, warnings),
             _ => warnings.push(unknown_word(
                 at,
                 "permission",
@@ -122,6 +122,17 @@ pub(super) fn permissions(
         }
     }
     Ok(found)
+}
+
+/// Names are free: a newer gateway may define more actions. Unknown ones have no effect.
+fn platform_actions(names: Vec<String>, at: &str, warnings: &mut Vec<Fault>) -> Vec<String> {
+    for (index, name) in names.iter().enumerate() {
+        if definition(name).is_none() {
+            let message = format!("{:?} {}", shown(name), unknown_action(&shown(name)));
+            warnings.push(Fault::new(format!("{at}/{index}"), message));
+        }
+    }
+    names
 }
 
 pub(super) fn supported_words<T: PartialEq + Copy>(

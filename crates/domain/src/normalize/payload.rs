@@ -5,10 +5,11 @@ use std::borrow::Cow;
 use protocol::JsonObject;
 use protocol::interaction::{INTERACTION_REQUESTED, InteractionRequest};
 use protocol::message::{Message, MessageContent, ToolCall};
+use protocol::platform_action::PlatformActionRequest;
 use protocol::resources::StateScope;
 use protocol::result::{
-    ActionRequestedPayload, MessageCompletedPayload, ProcessorLogPayload, ResultType,
-    RunCompletedPayload, RunFailedPayload, RunOutcome,
+    MessageCompletedPayload, ProcessorLogPayload, ResultType, RunCompletedPayload,
+    RunFailedPayload, RunOutcome,
 };
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -21,6 +22,7 @@ use crate::artifact::{has_false_reference, id_of};
 use crate::authorization::AuthorizationSnapshot;
 use crate::canonical::canonical_json;
 use crate::interaction::{check_request, expires_at};
+use crate::platform_action::{self, CheckedAction};
 use crate::state::check_key;
 
 /// A state entry that a runner asks to write.
@@ -60,6 +62,7 @@ pub(super) enum CheckedPayload<'r> {
     /// The id of an artifact to bind to the run.
     Artifact(Option<Uuid>),
     RunQuestion(Box<RunQuestion>),
+    PlatformAction(Box<CheckedAction>),
     Completed {
         finish_reason: String,
         message: Option<Message>,
@@ -285,15 +288,32 @@ pub(super) fn artifact_id(data: &str) -> Option<Uuid> {
     id_of(&announced.artifact_id)
 }
 
-/// Actions are telemetry, except a question of a run that may ask.
+/// Data of `action.requested`. Members of platform actions are typed only when such an action is granted.
+#[derive(Deserialize)]
+struct RequestedAction {
+    action: String,
+    #[serde(default)]
+    target: Value,
+    #[serde(default)]
+    payload: Value,
+    #[serde(default)]
+    idempotency_key: Value,
+    #[serde(default)]
+    timeout_seconds: Value,
+}
+
+/// Actions are telemetry, except questions and platform actions of a run that is granted them.
 fn action_requested(
     data: &str,
     snapshot: &AuthorizationSnapshot,
     now: Option<i64>,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
-    let action: ActionRequestedPayload = parse_owned(data, "action.requested needs an action")?;
+    let action: RequestedAction = parse_owned(data, "action.requested needs an action")?;
+    if action.action != INTERACTION_REQUESTED {
+        return platform_action(action, snapshot);
+    }
     // A run without the grant may still log its actions.
-    if action.action != INTERACTION_REQUESTED || snapshot.interaction_request().is_err() {
+    if snapshot.interaction_request().is_err() {
         return Ok(CheckedPayload::Plain);
     }
     let request: InteractionRequest = serde_json::from_value(action.payload)
@@ -310,6 +330,39 @@ fn action_requested(
         is_awaited: request.awaits,
         interaction_id: request.interaction_id,
     })))
+}
+
+/// A platform action, as by the host API. Without the grant it is telemetry.
+fn platform_action(
+    requested: RequestedAction,
+    snapshot: &AuthorizationSnapshot,
+) -> Result<CheckedPayload<'static>, PayloadFault> {
+    let Ok(approval) = snapshot.platform_action(&requested.action) else {
+        return Ok(CheckedPayload::Plain);
+    };
+    let object = |value: Value| match value {
+        Value::Null => Ok(JsonObject::new()),
+        Value::Object(object) => Ok(object),
+        _ => Err(invalid(
+            "target and payload of a platform action are objects",
+        )),
+    };
+    let request = PlatformActionRequest {
+        action: requested.action,
+        target: object(requested.target)?,
+        payload: object(requested.payload)?,
+        idempotency_key: serde_json::from_value(requested.idempotency_key)
+            .map_err(|_| invalid("idempotency_key of a platform action is a text"))?,
+        timeout_seconds: serde_json::from_value(requested.timeout_seconds)
+            .map_err(|_| invalid("timeout_seconds of a platform action is a number of seconds"))?,
+    };
+    if !platform_action::check_request(&request).is_empty() {
+        return Err(invalid(
+            "action.requested does not have the target and payload that the catalogue of platform actions defines",
+        ));
+    }
+    let action = CheckedAction::of(request, approval);
+    Ok(CheckedPayload::PlatformAction(Box::new(action)))
 }
 
 fn run_completed(data: &str) -> Result<CheckedPayload<'static>, PayloadFault> {

@@ -62,6 +62,7 @@ fn name(verdict: Verdict) -> String {
             ResultEffect::SetState(update) => format!("state {}={}", update.key, update.value),
             ResultEffect::BindArtifact(id) => format!("artifact {id}"),
             ResultEffect::Ask(question) => format!("ask {}", question.interaction_id),
+            ResultEffect::Act(action) => format!("act {}", action.action),
             ResultEffect::None if accepted.gap => "gap".to_owned(),
             ResultEffect::None => "ok".to_owned(),
         },

@@ -12,6 +12,7 @@ use super::bounds::TruncatedPart;
 use super::payload::{RunQuestion, StateUpdate};
 use super::rejection::{Reason, Rejection};
 use super::text::RunMessages;
+use crate::platform_action::CheckedAction;
 use crate::run::{Failure, FailureCode};
 
 /// An accepted event for the ledger. Unchanged parts are the runner's own bytes.
@@ -92,6 +93,8 @@ pub enum ResultEffect {
     BindArtifact(Uuid),
     /// Asks a user.
     Ask(Box<RunQuestion>),
+    /// Opens a platform action.
+    Act(Box<CheckedAction>),
     /// Ends the run.
     End(Box<RunnerEnding>),
 }

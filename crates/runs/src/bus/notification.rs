@@ -21,6 +21,8 @@ pub enum Notification {
     Changed(RunId),
     /// A question of the run was opened or answered.
     QuestionChanged(RunId),
+    /// A platform action of the run was opened or changed.
+    ActionChanged(RunId),
 }
 
 /// An event received from the bus.
@@ -39,6 +41,7 @@ impl Notification {
             Self::Cancelled(run) => format!("c{}", run.0.simple()),
             Self::Changed(run) => format!("s{}", run.0.simple()),
             Self::QuestionChanged(run) => format!("q{}", run.0.simple()),
+            Self::ActionChanged(run) => format!("p{}", run.0.simple()),
         }
     }
 
@@ -48,6 +51,7 @@ impl Notification {
             "c" => Self::Cancelled,
             "s" => Self::Changed,
             "q" => Self::QuestionChanged,
+            "p" => Self::ActionChanged,
             _ => return None,
         };
         Uuid::parse_str(text.get(1..)?)

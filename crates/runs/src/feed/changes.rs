@@ -16,12 +16,14 @@ pub(crate) enum Change {
     Run(RunId),
     /// One of its questions was opened or answered.
     Interaction(RunId),
+    /// One of its platform actions was opened or changed.
+    Action(RunId),
 }
 
 impl Change {
     pub(crate) fn run(self) -> RunId {
         match self {
-            Self::Run(run) | Self::Interaction(run) => run,
+            Self::Run(run) | Self::Interaction(run) | Self::Action(run) => run,
         }
     }
 }

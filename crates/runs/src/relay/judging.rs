@@ -174,7 +174,8 @@ impl RelayMachine<'_> {
                     ResultEffect::None
                     | ResultEffect::SetState(_)
                     | ResultEffect::BindArtifact(_)
-                    | ResultEffect::Ask(_) => None,
+                    | ResultEffect::Ask(_)
+                    | ResultEffect::Act(_) => None,
                 }
             }
             Verdict::Duplicate => None,

@@ -218,6 +218,11 @@ impl<'a> RelayMachine<'a> {
             RelayInput::ArtifactFound(Err(error)) => self.stop(RelayStop::Unwritable(error)),
             RelayInput::CancelFound(true) => self.on_cancel_found(),
             RelayInput::CancelFound(false) => self.on_no_cancel_found(),
+            RelayInput::ActionsFound(actions) => {
+                for action in &actions {
+                    self.buffer.announce(action, facts.epoch_ms);
+                }
+            }
             RelayInput::AppendsClosed(closed) => match closed {
                 Ok(true) => {}
                 Ok(false) => self.stop(RelayStop::Lost),

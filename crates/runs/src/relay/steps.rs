@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::run::Failure;
-use store::{Append, Appended, ResumePoint, StoreError};
+use store::{Append, Appended, PlatformActionRecord, ResumePoint, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -59,6 +59,8 @@ pub(crate) enum RelayInput {
     ArtifactFound(Result<bool, StoreError>),
     /// The row of the run has a cancel request, or not.
     CancelFound(bool),
+    /// Host calls have requested these platform actions, and no event tells of them yet.
+    ActionsFound(Vec<PlatformActionRecord>),
     /// No more appends are accepted. False: another process owns the run.
     AppendsClosed(Result<bool, StoreError>),
 }

@@ -1,12 +1,14 @@
 //! Answers to questions awaited by a live run. The lock on the run's row orders an answer and the end of the
 //! run. An earlier answer is delivered to the run; a later one becomes an event.
 
+use domain::platform_action::ApprovalVerdict;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
 use uuid::Uuid;
 
 use super::budget::add_wait;
+use super::platform_actions::decide_action;
 use crate::entity::runs;
 use crate::error::{StoreError, signed};
 use crate::model::audit::AuditEntry;
@@ -61,6 +63,8 @@ pub struct DeliverAnswer {
     pub token_sha256: Option<String>,
     /// The limit that the answer sets for the run in a question about a budget. `None`: it sets none.
     pub raised_to: Option<u64>,
+    /// The decision in a question about a platform action. Without effect on others.
+    pub verdict: ApprovalVerdict,
     /// The answer for the run, as JSON.
     pub answer: String,
     /// Hash that identifies a repeated answer.
@@ -101,7 +105,8 @@ impl Mutation for DeliverAnswer {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<AnswerDelivery, StoreError> {
         // First: this lock orders the answer with the end of the run and with the close of the question.
         let run = lock_run(tx, &self.workspace, self.run_id).await?;
-        let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256, i.budget FROM interactions i \
+        let sql = "SELECT i.token_sha256, i.expires_at, i.closed_at, i.given_sha256, i.budget, a.id AS action_id \
+            FROM interactions i LEFT JOIN platform_actions a ON a.interaction_id = i.id \
             WHERE i.workspace_id = $1 AND i.id = $2 AND i.run_id = $3 AND i.is_awaited";
         let of = || -> Vec<Value> {
             vec![
@@ -126,13 +131,21 @@ impl Mutation for DeliverAnswer {
             Some(_) => return Ok(AnswerDelivery::Other),
             None => {}
         }
+        let action = row.text_if_any("action_id")?;
         match run {
             LockedRun::Cancelled => return Ok(AnswerDelivery::Refused(Unanswerable::Cancelled)),
+            // A platform action outlives its run.
+            LockedRun::Ended if action.is_some() => {}
             LockedRun::Ended => return Ok(AnswerDelivery::RunEnded),
             LockedRun::Lives => {}
         }
         // The run was notified of the close, so it holds even if this clock is slow.
         if row.number_if_any("closed_at")?.is_some() || row.number("expires_at")? <= self.at {
+            return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
+        }
+        if let Some(action) = action
+            && !decide_action(tx, &action, self.verdict, self.at).await?
+        {
             return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }
         let sql = "UPDATE interactions SET given_answer = $4, given_sha256 = $5, given_at = $6, raised_to = $7 \

@@ -12,7 +12,7 @@ use crate::async_runs::{accept_calls, refuse_overtaken};
 use crate::conversation::{lock_runs, lock_transcripts, waiting_among};
 use crate::error::{StoreError, signed};
 use crate::failpoint;
-use crate::interactions::insert_interactions;
+use crate::interactions::{insert_interactions, write_platform_actions};
 use crate::model::append::{Append, Appended, RunEnd};
 use crate::mutation::BatchWork;
 use crate::release::record_judged;
@@ -100,6 +100,7 @@ async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreErr
     insert_segments(tx, appends).await?;
     insert_interactions(tx, appends).await?;
     note_questions(tx, appends).await?;
+    write_platform_actions(tx, appends).await?;
     accept_calls(tx, appends).await?;
     record_judged(tx, appends).await?;
     let mut refusals = Vec::new();

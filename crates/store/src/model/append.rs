@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::generations::ConversationGenerations;
 use crate::model::audit::AuditEntry;
 use crate::model::new_run::NewRun;
+use crate::model::platform_action::NewPlatformAction;
 use crate::model::registry::Candidate;
 
 /// One commit of one run. When the compare-and-set updates no row, the owner has lost the run and nothing is
@@ -34,6 +35,10 @@ pub struct Append {
     pub artifacts: Vec<(Uuid, u64)>,
     /// Questions in these events.
     pub interactions: Vec<NewInteraction>,
+    /// Platform actions that these events request.
+    pub actions: Vec<NewPlatformAction>,
+    /// Platform actions of host calls, each with the sequence of its event.
+    pub announced: Vec<(String, u64)>,
     /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,
     /// Append calls that this commit accepts, in the order of their results. None with an end.

@@ -100,6 +100,8 @@ pub fn ask(request: &InteractionRequest) -> AgentRunResult {
         action: INTERACTION_REQUESTED.to_owned(),
         target: Value::Null,
         payload: json!(request),
+        idempotency_key: None,
+        timeout_seconds: None,
     };
     standard(ResultType::ActionRequested, json!(payload))
 }

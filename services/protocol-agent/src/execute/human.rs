@@ -40,6 +40,8 @@ pub(crate) fn question_result(request: &InteractionRequest) -> AgentRunResult {
         action: INTERACTION_REQUESTED.to_owned(),
         target: Value::Null,
         payload: serde_json::to_value(request).unwrap_or_default(),
+        idempotency_key: None,
+        timeout_seconds: None,
     };
     results::typed(ResultType::ActionRequested, &payload)
 }

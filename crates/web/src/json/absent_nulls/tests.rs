@@ -13,6 +13,7 @@ use protocol::knowledge::RetrievalQuery;
 use protocol::model::{CountTokens, Embed, LlmRequest, Rerank};
 use protocol::pause::{PauseRequest, ResumePauseRequest};
 use protocol::pipeline::PipelineQuery;
+use protocol::platform_action::{ActionResultRequest, ClaimActionRequest, PlatformActionRequest};
 use protocol::tool::CallTool;
 use protocol::webhook::{RedeliverRequest, RotateSecretRequest, WebhookSpec};
 use protocol::workspace::WorkspaceSpec;
@@ -137,7 +138,11 @@ fn parses<T: DeserializeOwned>(text: &str) -> Result<(), String> {
 #[test]
 fn null_is_absent_in_every_request_body() {
     let checks: BTreeMap<&str, Check> = BTreeMap::from([
-        ("AgentSpec", parses::<AgentSpec> as Check),
+        (
+            "ActionResultRequest",
+            parses::<ActionResultRequest> as Check,
+        ),
+        ("AgentSpec", parses::<AgentSpec>),
         ("ApiKeySpec", parses::<ApiKeySpec>),
         ("RedeliverRequest", parses::<RedeliverRequest>),
         ("RotateSecretRequest", parses::<RotateSecretRequest>),
@@ -147,6 +152,7 @@ fn null_is_absent_in_every_request_body() {
         ("CallTool", parses::<CallTool>),
         ("CheckpointPut", parses::<CheckpointPut>),
         ("ChildRunRequest", parses::<ChildRunRequest>),
+        ("ClaimActionRequest", parses::<ClaimActionRequest>),
         ("CountTokens", parses::<CountTokens>),
         ("Embed", parses::<Embed>),
         ("EndpointSpec", parses::<EndpointSpec>),
@@ -156,6 +162,7 @@ fn null_is_absent_in_every_request_body() {
         ("LlmRequest", parses::<LlmRequest>),
         ("PauseRequest", parses::<PauseRequest>),
         ("PipelineQuery", parses::<PipelineQuery>),
+        ("PlatformActionRequest", parses::<PlatformActionRequest>),
         ("Rerank", parses::<Rerank>),
         ("ResumePauseRequest", parses::<ResumePauseRequest>),
         ("RetrievalQuery", parses::<RetrievalQuery>),

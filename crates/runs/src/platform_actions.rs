@@ -1,0 +1,195 @@
+//! Platform actions: requests of live runs, waits for their outcome, claims and results of programs.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use domain::platform_action::CheckedAction;
+use egress::limiter::LimitSpec;
+use protocol::id::RunId;
+use protocol::platform_action::ActionApproval;
+use store::{
+    ActionClaim, ActionOpened, ActionResultStored, ClaimPlatformAction, CloseExpiredAction,
+    FinishPlatformAction, NewPlatformAction, PlatformActionRecord, RequestPlatformAction,
+    StoreError,
+};
+use tokio::time::Instant;
+
+use crate::call_abort::{AbortReason, CallAborts, RowPoll};
+use crate::call_limits::CallKind;
+use crate::deps::RunDeps;
+use crate::grant::Grant;
+use crate::notifier::RunWaiter;
+
+/// Time for the event of a requested action to be committed. Afterwards the call returns without its sequence.
+const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Minimum pause between any two looks.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
+
+/// Cause of a call about a platform action that fails.
+#[derive(Debug, thiserror::Error)]
+pub enum ActionError {
+    #[error("the run has no platform action with this id")]
+    Unknown,
+    #[error("another request of this run has this idempotency key")]
+    Mismatch,
+    #[error("the run has requested as many platform actions as it may")]
+    TooMany,
+    #[error("the run has reached its limit of waiting calls")]
+    Full(LimitSpec),
+    #[error("the run is over")]
+    Over(AbortReason),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// Opens, awaits, claims and finishes platform actions.
+pub struct PlatformActions {
+    pub(super) deps: Arc<RunDeps>,
+    pub(super) aborts: CallAborts,
+}
+
+impl PlatformActions {
+    /// Opens an action for a host call. It returns after the commit of the action's event, or after 2 seconds.
+    pub async fn request(
+        &self,
+        grant: &Grant,
+        action: CheckedAction,
+    ) -> Result<PlatformActionRecord, ActionError> {
+        let run = &grant.run;
+        let asks = action.approval == ActionApproval::Ask;
+        let new = NewPlatformAction::new(run.id, action, None);
+        let id = new.id.to_string();
+        let opened = self.deps.store.write(RequestPlatformAction {
+            workspace: run.workspace.clone(),
+            run_id: run.id,
+            action: new,
+            at: self.deps.clock.now_ms(),
+        });
+        match opened.await? {
+            ActionOpened::Stored => {}
+            ActionOpened::Mismatch => return Err(ActionError::Mismatch),
+            ActionOpened::Full => return Err(ActionError::TooMany),
+            ActionOpened::RunEnded => return Err(ActionError::Over(AbortReason::Ended)),
+        }
+        self.notify(run.id);
+        if asks {
+            self.deps.notifier.notify_question(run.id);
+        }
+        self.until_announced(grant, &id).await
+    }
+
+    async fn until_announced(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<PlatformActionRecord, ActionError> {
+        let until = Instant::now() + ANNOUNCE_TIMEOUT;
+        let mut pause = BETWEEN_LOOKS;
+        loop {
+            let found = self.find(grant, id).await?;
+            if found.sequence.is_some() || Instant::now() >= until {
+                return Ok(found);
+            }
+            // The relay of the run may be on another replica, whose commits are not announced one by one.
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_millis(250));
+        }
+    }
+
+    /// State of an action of a live run. It returns when the state is final, `wait` is over, or the run is to end.
+    pub async fn await_action(
+        &self,
+        grant: &Grant,
+        id: &str,
+        wait: Duration,
+    ) -> Result<PlatformActionRecord, ActionError> {
+        let permit = self.deps.calls.begin(grant, CallKind::InteractionWait);
+        let _permit = permit.map_err(ActionError::Full)?;
+        // Registered before the first query: a commit in between must not be missed.
+        let waiter = RunWaiter::of(&self.deps.notifier, grant.run.id);
+        let deadline = Instant::now() + wait;
+        let last_look = RowPoll::default();
+        let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
+        loop {
+            let notifications = waiter.notifications();
+            let mut notified = pin!(notifications.notified());
+            notified.as_mut().enable();
+            let looked_at = Instant::now();
+            let found = self.look(grant, id).await?;
+            let status = found.status_at(self.deps.clock.now_ms());
+            if status.is_final() || looked_at >= deadline {
+                return Ok(found);
+            }
+            let expires = looked_at + self.deps.time_until(found.expires_at);
+            let next_look = expires.min(looked_at + self.deps.limits.poll);
+            tokio::select! {
+                // Notifications may come in bursts or be forged, so the pause bounds the queries.
+                () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
+                () = tokio::time::sleep_until(next_look.min(deadline)) => {}
+                over = &mut over => return match over {
+                    AbortReason::Cancelled | AbortReason::Stopping => self.look(grant, id).await,
+                    AbortReason::Ended | AbortReason::Deadline => Err(ActionError::Over(over)),
+                },
+            }
+        }
+    }
+
+    /// Reads an action of the run, after making the end of its period final.
+    async fn look(&self, grant: &Grant, id: &str) -> Result<PlatformActionRecord, ActionError> {
+        let found = self.find(grant, id).await?;
+        let now = self.deps.clock.now_ms();
+        if !found.has_lapsed(now) {
+            return Ok(found);
+        }
+        // Before the response: no claim or result may be accepted once the run has received `expired`.
+        let close = CloseExpiredAction {
+            workspace: grant.run.workspace.clone(),
+            run_id: grant.run.id,
+            id: found.id,
+            at: now,
+        };
+        self.deps.store.write(close).await?;
+        self.notify(grant.run.id);
+        // Read again: a result may have been stored before the close.
+        self.find(grant, id).await
+    }
+
+    async fn find(&self, grant: &Grant, id: &str) -> Result<PlatformActionRecord, ActionError> {
+        let run = &grant.run;
+        let actions = self.deps.store.interactions();
+        let found = actions.find_platform_action(&run.workspace, id).await?;
+        // An action of another run looks like one that does not exist.
+        let own = found.filter(|found| found.run_id == run.id);
+        own.ok_or(ActionError::Unknown)
+    }
+
+    /// Claims an action for a program.
+    pub async fn claim(&self, claim: ClaimPlatformAction) -> Result<ActionClaim, StoreError> {
+        let run = claim.run_id;
+        let claimed = self.deps.store.write(claim).await?;
+        if matches!(claimed, ActionClaim::Claimed(_)) {
+            self.notify(run);
+        }
+        Ok(claimed)
+    }
+
+    /// Stores the result of a program.
+    pub async fn finish(
+        &self,
+        finish: FinishPlatformAction,
+    ) -> Result<ActionResultStored, StoreError> {
+        let run = finish.run_id;
+        let finished = self.deps.store.write(finish).await?;
+        if matches!(finished, ActionResultStored::Stored(_)) {
+            self.notify(run);
+        }
+        Ok(finished)
+    }
+
+    /// Wakes calls that wait, on each replica, and viewers of the feed.
+    fn notify(&self, run: RunId) {
+        self.deps.notifier.wake(run);
+        self.deps.notifier.notify_action(run);
+    }
+}
