@@ -163,6 +163,8 @@ mod payload_limits;
 mod pipeline_adapter;
 #[path = "e2e/planner.rs"]
 mod planner;
+#[path = "e2e/platform_actions.rs"]
+mod platform_actions;
 #[path = "e2e/policies.rs"]
 mod policies;
 #[path = "e2e/principals.rs"]

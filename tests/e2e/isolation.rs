@@ -38,6 +38,7 @@ enum ResourceKind {
     Artifact,
     Budget,
     Interaction,
+    PlatformAction,
     /// Clients choose conversation ids; an unknown id is an empty conversation.
     Conversation,
     /// In the run's own scope or area, under a key of its own.
@@ -110,6 +111,10 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("submit_interaction_by_link", ResourceKind::Interaction, 0),
     ("show_interaction_page", ResourceKind::Interaction, 0),
     ("submit_interaction_page", ResourceKind::Interaction, 0),
+    ("list_platform_actions", ResourceKind::Own, 0),
+    ("get_platform_action", ResourceKind::PlatformAction, 0),
+    ("claim_platform_action", ResourceKind::PlatformAction, 0),
+    ("report_action_result", ResourceKind::PlatformAction, 0),
     ("upload_artifact", ResourceKind::Own, 0),
     ("get_artifact", ResourceKind::Artifact, 0),
     ("delete_artifact", ResourceKind::Artifact, 0),
@@ -174,6 +179,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("delete_blob", ResourceKind::Entry, 403),
     ("pull_steering", ResourceKind::Own, 403),
     ("await_interaction", ResourceKind::Entry, 403),
+    ("request_platform_action", ResourceKind::Own, 403),
+    ("await_platform_action", ResourceKind::PlatformAction, 404),
     ("start_child_run", ResourceKind::Own, 403),
     ("get_child_run", ResourceKind::Run, 404),
     ("page_child_run_events", ResourceKind::Run, 404),
@@ -318,6 +325,7 @@ pub fn request(
         (None, "response_id") => "resp_1".to_owned(),
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
+        (None, "action_id") => Uuid::nil().to_string(),
         (None, "token") => "t".to_owned(),
         _ => panic!("{name}"),
     };
@@ -384,6 +392,9 @@ pub fn request(
         | "resume_workspace"
         | "rotate_webhook_secret" => json!({}),
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
+        "claim_platform_action" => json!({"claim_token": "none"}),
+        "report_action_result" => json!({"claim_token": "none", "status": "done"}),
+        "request_platform_action" => json!({"action": "group.leave"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
         "submit_interaction_page" => {
@@ -421,6 +432,7 @@ pub fn absent_ids() -> ResourceIds {
         "conversation_id",
         "document_id",
         "interaction",
+        "action_id",
     ]
     .map(|name| (name, id()))
     .into()
@@ -475,6 +487,7 @@ impl Tenant {
         let sql = format!("SELECT id FROM artifacts WHERE workspace_id = '{workspace}'");
         let artifact = rows(&stage.gateway.database_url(), &sql).await[0].clone();
         let interaction = ask(stage, workspace, &run_id, &mark).await;
+        let action = act(stage, workspace, &run_id, &mark).await;
         let budget = format!("budget-{workspace}");
         let spec = json!({"scope": "workspace", "window": "month", "calls": 1_000_000});
         let path = format!("/v1/budgets/{budget}");
@@ -498,6 +511,7 @@ impl Tenant {
             ("conversation_id", "c-7".to_owned()),
             ("document_id", document_id),
             ("interaction", interaction),
+            ("action_id", action),
         ];
         Self {
             admin,
@@ -518,6 +532,19 @@ pub async fn ask(stage: &OwnStage, workspace: &str, run_id: &str, mark: &str) ->
         "INSERT INTO interactions (id, workspace_id, run_id, sequence, interaction_id, request, \
          expires_at, asked_at) VALUES ('{id}', '{workspace}', '{run_id}', 1, 'q', '{request}', \
          9000000000000, 0)"
+    );
+    rows(&stage.gateway.database_url(), &sql).await;
+    id
+}
+
+/// Inserts a platform action of a run, as the gateway writes it.
+pub async fn act(stage: &OwnStage, workspace: &str, run_id: &str, mark: &str) -> String {
+    let id = Uuid::now_v7().to_string();
+    let request = json!({"target": {}, "payload": {"text": mark}});
+    let sql = format!(
+        "INSERT INTO platform_actions (id, workspace_id, run_id, idempotency_key, action, request, request_sha256, \
+         status, timeout_ms, expires_at, created_at) VALUES ('{id}', '{workspace}', '{run_id}', 'k', \
+         'message.send', '{request}', '00', 'open', 1000, 9000000000000, 0)"
     );
     rows(&stage.gateway.database_url(), &sql).await;
     id

@@ -8,7 +8,7 @@ use reqwest::header::CONTENT_TYPE;
 use rstest::rstest;
 use serde_json::{Value, json};
 
-use crate::isolation::{ResourceIds, absent_ids, ask, request, visible_response};
+use crate::isolation::{ResourceIds, absent_ids, act, ask, request, visible_response};
 use crate::pipeline_adapter::query;
 use crate::support::client::{ApiResponse, Client, message, send};
 use crate::support::database::rows;
@@ -52,6 +52,11 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("get_interaction", 200, 404),
     ("link_interaction", 200, 404),
     ("submit_interaction", 202, 404),
+    ("list_platform_actions", 200, 200),
+    ("get_platform_action", 200, 404),
+    // Their tokens are not those of a claim.
+    ("claim_platform_action", 409, 404),
+    ("report_action_result", 409, 404),
     ("get_artifact", 200, 404),
     ("get_artifact_content", 200, 404),
     // They concern the complete workspace.
@@ -122,11 +127,13 @@ async fn objects_of(stage: &OwnStage, event_id: &str, event_type: &str) -> Resou
     let sql = format!("SELECT id FROM artifacts WHERE event_id = '{event_id}'");
     let artifact = rows(&stage.gateway.database_url(), &sql).await.remove(0);
     let interaction = ask(stage, "default", &run_id, "q").await;
+    let action = act(stage, "default", &run_id, "q").await;
     let ids = [
         ("run_id", run_id),
         ("event_id", event_id.to_owned()),
         ("artifact_id", artifact),
         ("interaction", interaction),
+        ("action_id", action),
         ("conversation_id", "c-7".to_owned()),
     ];
     absent_ids().into_iter().chain(ids).collect()

@@ -152,6 +152,14 @@ const ROWS: &[OperationRow] = &[
     row("pull_steering", OK, [DENIED, DENIED, OK, DENIED], None),
     // Interactions are not granted here; `awaits` covers this.
     row_open_after_cancel("await_interaction", DENIED, [DENIED; 4], Some(DENIED)),
+    // Platform actions are not granted here; `platform_actions` covers these.
+    same("request_platform_action", DENIED, None),
+    row_open_after_cancel(
+        "await_platform_action",
+        NOT_FOUND,
+        [NOT_FOUND; 4],
+        Some(NOT_FOUND),
+    ),
     same("list_granted_models", OK, None),
     named_resource("invoke_model"),
     named_resource("stream_model"),

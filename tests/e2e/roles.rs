@@ -37,6 +37,8 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("link_run_stream", Others),
     ("link_interaction", Others),
     ("submit_interaction", Operator),
+    ("claim_platform_action", Others),
+    ("report_action_result", Others),
     ("upload_artifact", Others),
     ("delete_artifact", Others),
     ("register_runner_endpoint", Others),

@@ -61,6 +61,8 @@ pub struct Agent {
     pub runner_id: &'static str,
     pub resources: &'static str,
     pub interactions: bool,
+    /// Platform actions with their approval, in TOML.
+    pub platform_actions: &'static str,
     pub state_scopes: &'static str,
 }
 
@@ -76,6 +78,7 @@ impl Default for Agent {
             runner_id: RUNNER_ID,
             resources: r#"history = ["page"]"#,
             interactions: false,
+            platform_actions: "",
             state_scopes: r#""conversation", "actor""#,
         }
     }
@@ -88,7 +91,7 @@ impl Agent {
              scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
              config = {{ timeout = {:?} }}\nretry = {{ max = {}{} }}\n\
              resource_policy = {{ {} }}\n\
-             delivery_policy = {{ interactions = {} }}\n\
+             delivery_policy = {{ interactions = {}, platform_actions = {{ {} }} }}\n\
              state_policy = {{ enabled = true, scopes = [{}] }}\n",
             self.name,
             self.event_types,
@@ -99,6 +102,7 @@ impl Agent {
             self.restarts,
             self.resources,
             self.interactions,
+            self.platform_actions,
             self.state_scopes,
         )
     }

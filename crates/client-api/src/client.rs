@@ -15,6 +15,7 @@ pub(super) mod history;
 pub(super) mod interactions;
 pub(super) mod own_key;
 pub(super) mod pipeline;
+pub(super) mod platform_actions;
 pub(super) mod retry;
 pub(super) mod run_filter;
 pub(super) mod run_stream;

@@ -54,6 +54,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
+        .merge(platform_action_routes())
         .routes(routes!(client::artifacts::upload_artifact))
         .routes(routes!(
             client::artifacts::get_artifact,
@@ -77,6 +78,15 @@ fn interaction_routes() -> OpenApiRouter<ApiState> {
             client::answer_page::show_interaction_page,
             client::answer_page::submit_interaction_page
         ))
+        .layer(body_limit(SUBMISSION_BYTES))
+}
+
+fn platform_action_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(client::platform_actions::list_platform_actions))
+        .routes(routes!(client::platform_actions::get_platform_action))
+        .routes(routes!(client::platform_actions::claim_platform_action))
+        .routes(routes!(client::platform_actions::report_action_result))
         .layer(body_limit(SUBMISSION_BYTES))
 }
 

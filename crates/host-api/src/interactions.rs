@@ -21,9 +21,9 @@ use web::state::ApiState;
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct WaitQuery {
-    /// Maximum wait for an answer, in seconds: 0 (default) to 30.
+    /// Maximum wait, in seconds: 0 (default) to 30.
     #[param(minimum = 0, maximum = 30)]
-    wait_seconds: Option<u64>,
+    pub(super) wait_seconds: Option<u64>,
 }
 
 /// State of an awaited interaction. All states except `open` are final.

@@ -12,6 +12,7 @@ mod mcp;
 pub mod messages;
 pub mod models;
 pub mod openai;
+mod platform_actions;
 mod prompt;
 mod recorded_call;
 mod responses;
@@ -64,6 +65,8 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         ))
         .routes(routes!(steering::pull_steering))
         .routes(routes!(interactions::await_interaction))
+        .routes(routes!(platform_actions::request_platform_action))
+        .routes(routes!(platform_actions::await_platform_action))
         .merge(child_runs::routes())
         .routes(routes!(tools::list_granted_tools))
         .routes(routes!(tools::get_tool))

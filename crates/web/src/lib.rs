@@ -22,6 +22,7 @@ pub mod knowledge;
 pub mod memory_budget;
 pub mod metrics_page;
 pub mod model_memory;
+pub mod platform_action;
 pub mod recheck;
 pub mod response_memory;
 pub mod response_store;

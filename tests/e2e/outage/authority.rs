@@ -61,11 +61,12 @@ impl AuthorityStage {
         let (stage, proxy) = stage_of(StubRunner::start_as(runner()).await, configure).await?;
         let run = HeldRun::start(&stage, &message("m-1")).await;
         let mut reads = operations(&stage.client).await;
-        // These have no data: the event brought no prompt, and the run has no interaction, child run or stored
+        // These have no data: the event brought no prompt, and the run has no interaction, action, child run or stored
         // response.
         let answers_nothing = [
             "get_prompt",
             "await_interaction",
+            "await_platform_action",
             "get_response",
             "get_child_run",
             "page_child_run_events",

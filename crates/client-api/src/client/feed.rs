@@ -43,8 +43,8 @@ pub(crate) struct FeedQuery {
 ///
 /// Without `after`, the answer is a stream of server-sent events. Each has its `type` as its name, and a `FeedEvent` as its
 /// data: `run` for a run that was created, has another status or is to end; `interaction` for a question that was opened or
-/// answered. Repeated changes of a run within a tenth of a second are one event. A question that expires, or ends with its run, has no
-/// event.
+/// answered; `action` for a platform action that was opened, claimed or finished. Repeated changes of a run within a tenth of a
+/// second are one event. A question that expires, or ends with its run, has no event.
 ///
 /// The stream begins with a `reset`: read your lists now. It sends another one if events were lost, for example because the
 /// client reads slowly, and every 30 seconds. There is no replay: after a reconnect, the first `reset` makes up for it.

@@ -12,7 +12,7 @@ use protocol::event::EventAccepted;
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use runs::artifacts::ReadableArtifact;
 use runs::intake::EventSender;
-use store::{EventRecord, InteractionRecord, StoreError};
+use store::{EventRecord, InteractionRecord, PlatformActionRecord, StoreError};
 
 use super::{authenticate_key, needs};
 use crate::error::{ApiError, ApiResult};
@@ -96,6 +96,19 @@ impl ScopedCaller {
         // Filtered after the query: a foreign object looks like one that does not exist.
         let reached = found.filter(|record| self.scope.reaches(record.agent_id));
         let record = reached.ok_or_else(|| ApiError::not_found("interaction", id))?;
+        Ok((&self.workspace, record))
+    }
+
+    /// A platform action of a run that the caller reaches.
+    pub async fn find_platform_action(
+        &self,
+        state: &ApiState,
+        id: &str,
+    ) -> ApiResult<(&WorkspaceId, PlatformActionRecord)> {
+        let actions = state.runs.store().interactions();
+        let found = actions.find_platform_action(&self.workspace, id).await?;
+        let reached = found.filter(|record| self.scope.reaches(record.agent_id));
+        let record = reached.ok_or_else(|| ApiError::not_found("action", id))?;
         Ok((&self.workspace, record))
     }
 

@@ -18,10 +18,17 @@ pub const LOOSER: &[(&str, &str)] = &[("TranscriptItem", "content_json")];
 
 pub const DECIDED: &[(&str, &[&str])] = &[
     (
-        "an action request is telemetry and is kept as it came, but for interactions",
+        "an action request without a grant is telemetry and is kept as it came",
         &[
             "ActionRequestedPayload.payload is any for us, {any} for them",
             "ActionRequestedPayload.target is any for us, {any} for them",
+        ],
+    ),
+    (
+        "a platform action is opened once, and not for ever",
+        &[
+            "ActionRequestedPayload.idempotency_key is only ours",
+            "ActionRequestedPayload.timeout_seconds is only ours",
         ],
     ),
     (

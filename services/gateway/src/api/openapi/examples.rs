@@ -45,6 +45,18 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "action_id": "book",
             "values": {"guests": 2},
         }),
+        "claim_platform_action" => json!({"lease_seconds": 30}),
+        "report_action_result" => json!({
+            "claim_token": "the token of the claim",
+            "status": "done",
+            "output": {"message_id": "m-12"},
+        }),
+        "request_platform_action" => json!({
+            "action": "message.edit",
+            "target": {"message_id": "m-12"},
+            "payload": {"text": "Your table is booked."},
+            "idempotency_key": "booked",
+        }),
         "register_runner_endpoint" => json!({
             "name": "my-runner",
             "base_url": "https://runner.example.com",

@@ -88,7 +88,7 @@ const OF_CANCELLED_RUNS: SharedErrorResponse = SharedErrorResponse {
 };
 
 /// Operations that a cancelled run may still call, to see the cancel and to save its work.
-const OPEN_IN_GRACE: [&str; 7] = [
+const OPEN_IN_GRACE: [&str; 8] = [
     "get_own_run",
     "cancel_own_run",
     "put_state",
@@ -96,6 +96,7 @@ const OPEN_IN_GRACE: [&str; 7] = [
     "append_results",
     "run_heartbeat",
     "await_interaction",
+    "await_platform_action",
 ];
 
 /// Adds the shared errors to each operation, except for statuses that it describes itself.
