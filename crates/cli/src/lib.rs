@@ -5,6 +5,7 @@
 pub mod dev_file;
 pub mod output;
 
+mod actions;
 mod agents;
 mod budgets;
 mod conversations;
@@ -51,6 +52,9 @@ pub enum ClientCommand {
     /// List and answer questions of runs.
     #[command(subcommand)]
     Interactions(interactions::InteractionsCommand),
+    /// List the actions that runs request of their chat platform.
+    #[command(subcommand)]
+    Actions(actions::ActionsCommand),
     /// List, show, enable, disable and delete agents.
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
@@ -96,6 +100,7 @@ impl ClientCommand {
             Self::Interactions(command) => {
                 Box::pin(interactions::interactions(command, format)).await
             }
+            Self::Actions(command) => actions::actions(command, format).await,
             Self::Agents(command) => agents::agents(command, format).await,
             Self::Endpoints(command) => endpoints::endpoints(command, format).await,
             Self::Budgets(arguments) => Box::pin(budgets::budgets(arguments, format)).await,

@@ -18,6 +18,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "runs",
             "conversations",
             "interactions",
+            "actions",
             "budgets",
             "pauses",
             "explain",
