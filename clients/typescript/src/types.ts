@@ -245,6 +245,26 @@ export interface AwaitedInteraction {
   actor?: ActorContext | null;
 }
 
+/** Act of the chat platform. All statuses except `awaiting_approval`, `open` and `claimed` are final. */
+export interface PlatformAction {
+  id: string;
+  run_id: string;
+  agent_id: string;
+  action: string;
+  target: Json;
+  payload: Json;
+  status: "awaiting_approval" | "open" | "claimed" | "done" | "failed" | "declined" | "expired" | "cancelled";
+  created_at: number;
+  expires_at: number;
+  sequence?: number;
+  interaction_id?: string;
+  claimed_at?: number;
+  finished_at?: number;
+  output?: Json;
+  error?: { code: string; message: string };
+  event?: Json;
+}
+
 /** File of an event. `artifact_id` of a posted event names an upload; a runner reads it as `id`. `size`: bytes. */
 export interface InputAttachment {
   artifact_id?: string;

@@ -10,6 +10,7 @@ mod error;
 mod history;
 mod interactions;
 mod models;
+mod platform_actions;
 mod repeat;
 mod runs;
 mod sse;
@@ -42,6 +43,7 @@ pub use error::HostError;
 pub use history::{HistoryApi, HistoryPageQuery, PageDirection};
 pub use interactions::InteractionsApi;
 pub use models::{ModelStream, ModelsApi};
+pub use platform_actions::PlatformActionsApi;
 pub use runs::{RunEventsQuery, RunPageQuery, RunsApi};
 pub use state::StateApi;
 pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
@@ -237,6 +239,11 @@ impl Host {
     /// Interactions that the run awaits.
     pub fn interactions(&self) -> InteractionsApi<'_> {
         InteractionsApi(&self.0)
+    }
+
+    /// Acts of the chat platform that the run requests.
+    pub fn platform_actions(&self) -> PlatformActionsApi<'_> {
+        PlatformActionsApi(&self.0)
     }
 
     /// Runs of other agents that this run starts and follows.

@@ -294,6 +294,27 @@ class AwaitedInteraction(TypedDict):
     actor: NotRequired[ActorContext | None]
 
 
+class PlatformAction(TypedDict):
+    """Act of the chat platform. All statuses except `awaiting_approval`, `open` and `claimed` are final."""
+
+    id: str
+    run_id: str
+    agent_id: str
+    action: str
+    target: Json
+    payload: Json
+    status: Literal["awaiting_approval", "open", "claimed", "done", "failed", "declined", "expired", "cancelled"]
+    created_at: int
+    expires_at: int
+    sequence: NotRequired[int]
+    interaction_id: NotRequired[str]
+    claimed_at: NotRequired[int]
+    finished_at: NotRequired[int]
+    output: NotRequired[Json]
+    error: NotRequired[Json]
+    event: NotRequired[Json]
+
+
 # --- events that clients post ---
 
 

@@ -9,6 +9,7 @@ import type {
   InteractionSubmission,
   Json,
   Message,
+  PlatformAction,
   StateScope,
   TranscriptItem,
 } from "../types.js";
@@ -28,6 +29,7 @@ import type { Result } from "./results.js";
 
 const WAIT_SECONDS = 25;
 const MAX_QUERY = 2000;
+const UNFINISHED = ["awaiting_approval", "open", "claimed"];
 /** Repeated model calls after a lost gateway, in one loop. */
 const MAX_LOST = 3;
 
@@ -41,6 +43,7 @@ export class RunContext {
   readonly state: State;
   readonly files: Files;
   readonly interactions: Interactions;
+  readonly platform: PlatformActions;
   readonly missing: MissingPermissions;
 
   constructor(
@@ -60,6 +63,7 @@ export class RunContext {
     this.state = new State(host, context, this.missing);
     this.files = new Files(host, context);
     this.interactions = new Interactions(host);
+    this.platform = new PlatformActions(host);
   }
 
   /**
@@ -330,6 +334,32 @@ export class Interactions {
       const call = { query: { wait_seconds: WAIT_SECONDS }, long: true };
       const interaction = await this.host.json<AwaitedInteraction>("GET", ["interactions", interactionId], call);
       if (interaction.status !== "open") return interaction;
+    }
+  }
+}
+
+/** Acts of the chat platform that the run requests. */
+export class PlatformActions {
+  constructor(private readonly host: HostApi) {}
+
+  /** Requests an action, for example `message.edit`. The same `idempotencyKey` returns the same action. */
+  request(
+    action: string,
+    target: Json = {},
+    payload: Json = {},
+    options: { idempotencyKey?: string; timeoutSeconds?: number } = {},
+  ): Promise<PlatformAction> {
+    const { idempotencyKey: idempotency_key, timeoutSeconds: timeout_seconds } = options;
+    const json = { action, target, payload, idempotency_key, timeout_seconds };
+    return this.host.json("POST", ["platform", "actions"], { json });
+  }
+
+  /** Outcome of an action: `done`, `failed`, `declined`, `expired` or `cancelled`. */
+  async wait(actionId: string): Promise<PlatformAction> {
+    while (true) {
+      const call = { query: { wait_seconds: WAIT_SECONDS }, long: true };
+      const action = await this.host.json<PlatformAction>("GET", ["platform", "actions", actionId], call);
+      if (!UNFINISHED.includes(action.status)) return action;
     }
   }
 }

@@ -396,6 +396,28 @@ async fn waits_for_interaction_until_final_state() {
 }
 
 #[tokio::test]
+async fn requests_platform_action_and_waits_for_outcome() {
+    let (fake, host) = connected().await;
+    let action = |status: &str| {
+        json!({"id": "a/1", "run_id": uuid::Uuid::nil(), "agent_id": uuid::Uuid::nil(), "action": "group.leave",
+            "target": {}, "payload": {}, "status": status, "created_at": 1, "expires_at": 2})
+    };
+    let request =
+        json!({"action": "group.leave", "target": {}, "payload": {}, "idempotency_key": "k"});
+    fake.answer(200, action("open"));
+    let body = serde_json::from_value(request.clone()).unwrap();
+    let opened = host.platform_actions().request(&body).await.unwrap();
+    assert!(!opened.status.is_final());
+    check(&fake, "POST /platform/actions").await;
+    assert_eq!(last_call(&fake).body, request);
+    fake.answer(200, action("claimed"));
+    fake.answer(200, action("done"));
+    let done = host.platform_actions().wait(&opened.id).await.unwrap();
+    assert!(done.status.is_final());
+    check(&fake, "GET /platform/actions/a%2F1?wait_seconds=25").await;
+}
+
+#[tokio::test]
 async fn allows_long_calls_beyond_call_timeout() {
     let fake = FakeHost::start().await.unwrap();
     let client = HostClient::new().with_call_timeout(std::time::Duration::from_millis(50));

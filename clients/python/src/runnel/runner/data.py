@@ -1,4 +1,4 @@
-"""`ctx.knowledge`, `ctx.history`, `ctx.state`, `ctx.files` and `ctx.interactions`."""
+"""`ctx.knowledge`, `ctx.history`, `ctx.state`, `ctx.files`, `ctx.interactions` and `ctx.platform`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from typing import Any, cast
 
 from ..client import text_of
 from ..errors import ApiError
-from ..types import ArtifactMetadata, AwaitedInteraction, Json, Message, StateScope, TranscriptItem
+from ..types import ArtifactMetadata, AwaitedInteraction, Json, Message, PlatformAction, StateScope, TranscriptItem
 from ._grants import MissingPermissions
 from .context import AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry
 from .host import HostApi
 
 _WAIT_SECONDS = 25
 _MAX_QUERY = 2000
+_UNFINISHED = ("awaiting_approval", "open", "claimed")
 
 
 class Knowledge:
@@ -155,6 +156,39 @@ class Interactions:
             interaction: Json = await self._host.json("GET", *path, params=query, long=True)
             if interaction["status"] != "open":
                 return cast(AwaitedInteraction, interaction)
+
+
+class PlatformActions:
+    """Acts of the chat platform that the run requests."""
+
+    def __init__(self, host: HostApi) -> None:
+        self._host = host
+
+    async def request(
+        self,
+        action: str,
+        target: Json | None = None,
+        payload: Json | None = None,
+        *,
+        idempotency_key: str | None = None,
+        timeout_seconds: int | None = None,
+    ) -> PlatformAction:
+        """Requests an action, for example `message.edit`. The same key returns the same action."""
+        body: Json = {"action": action, "target": target or {}, "payload": payload or {}}
+        if idempotency_key is not None:
+            body["idempotency_key"] = idempotency_key
+        if timeout_seconds is not None:
+            body["timeout_seconds"] = timeout_seconds
+        return cast(PlatformAction, await self._host.json("POST", "platform", "actions", json=body))
+
+    async def wait(self, action_id: str) -> PlatformAction:
+        """Outcome of an action: `done`, `failed`, `declined`, `expired` or `cancelled`."""
+        while True:
+            query = {"wait_seconds": _WAIT_SECONDS}
+            path = ("platform", "actions", action_id)
+            action: Json = await self._host.json("GET", *path, params=query, long=True)
+            if action["status"] not in _UNFINISHED:
+                return cast(PlatformAction, action)
 
 
 def _apis(context: AgentRunContext) -> Any:
