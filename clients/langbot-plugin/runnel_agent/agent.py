@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator
 
 from langbot_plugin.api.entities.builtin.runner import RunnerContext, RunnerResult
 
+from .actions import Actions
 from .answers import Answers
 from .client import TERMINAL, Client, EventsGoneError, GatewayError, segment
 from .envelope import answer_of, envelope, event_id, with_uploads
@@ -68,12 +69,16 @@ async def _pipeline(ctx: RunnerContext) -> str | None:
 
 
 async def _answer(ctx: RunnerContext, client: Client, run_id: str) -> AsyncGenerator[RunnerResult, None]:
-    answers, is_over = Answers(ctx, client), False
+    answers, actions, is_over = Answers(ctx, client), Actions(ctx, client), False
     try:
         async with contextlib.aclosing(client.follow(run_id)) as events:
             async for event in events:
+                actions.take(event)
                 results = await answers.take(event)
                 is_over = event.get("type") in TERMINAL
+                if is_over:
+                    # LangBot takes no results after the terminal, and the SDK reports each platform call as one.
+                    await actions.finish()
                 for result in results:
                     yield result
     except EventsGoneError:
@@ -81,6 +86,7 @@ async def _answer(ctx: RunnerContext, client: Client, run_id: str) -> AsyncGener
         for result in answers.ended(await client.run(run_id)):
             yield result
     finally:
+        await actions.finish()
         # LangBot's cancel and deadline close this generator.
         if not is_over:
             await client.cancel(run_id)

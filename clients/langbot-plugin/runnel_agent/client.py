@@ -97,6 +97,18 @@ class Client:
                     raise GatewayError("runnel.artifact", f"it has more than {_FILE_BYTES} bytes")
         return bytes(content), answer.headers.get("content-type", "application/octet-stream").split(";")[0]
 
+    async def get(self, path: str) -> Json:
+        """Reads an object."""
+        answer = await self._patiently("GET", path)
+        found = answer.json()
+        return found if isinstance(found, dict) else {}
+
+    async def act(self, path: str, body: Json) -> Json:
+        """Posts an act that the gateway accepts once. Repeated after a lost response."""
+        answer = await self._patiently("POST", path, json=body)
+        found = answer.json()
+        return found if isinstance(found, dict) else {}
+
     async def run(self, run_id: str) -> Json:
         """Current state of the run, without its events."""
         answer = await self._patiently("GET", f"/v1/runs/{segment(run_id)}")

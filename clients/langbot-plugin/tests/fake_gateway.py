@@ -27,6 +27,8 @@ class FakeGateway:
         self.open = threading.Event()
         self.open.set()
         self.artifacts: dict[str, tuple[bytes, str]] = {}
+        # Platform actions by id.
+        self.actions: dict[str, dict[str, typing.Any]] = {}
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(self))
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -70,6 +72,8 @@ def _handler(gateway: FakeGateway) -> type[http.server.BaseHTTPRequestHandler]:
             if path.startswith("/v1/artifacts/"):
                 found = gateway.artifacts.get(path.split("/")[3])
                 return self._send(200, *found) if found else self._send(404, b"", "")
+            if path.startswith("/v1/actions/"):
+                return self._action(path.split("/"))
             responses: dict[str, typing.Any] = {
                 "POST /v1/events": (202, gateway.accepted),
                 "POST /v1/interactions/q-1/submit": (202, gateway.accepted),
@@ -80,6 +84,12 @@ def _handler(gateway: FakeGateway) -> type[http.server.BaseHTTPRequestHandler]:
             return self._send(status, json.dumps(made).encode(), "application/json")
 
         do_GET = do_POST = _answer
+
+        def _action(self, path: list[str]) -> None:
+            found: typing.Any = gateway.actions[path[3]]
+            if path[4:] == ["claim"]:
+                found = {"action": found, "claim_token": f"token of {path[3]}"}
+            return self._send(200, json.dumps(found).encode(), "application/json")
 
         def _fault(self, fault: tuple[int, dict[str, str]] | None) -> None:
             if fault is None:

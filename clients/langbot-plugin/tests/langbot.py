@@ -28,8 +28,15 @@ class Host:
     """LangBot's answers to the runner's calls."""
 
     pipeline: str | None = PIPELINE
+    # Calls of the platform adapter: bot, method and parameters.
+    platform: typing.ClassVar[list[tuple[str, str, dict]]] = []
 
     async def call_action(self, action: typing.Any, data: dict, *_options: object) -> dict:
+        if action.value == "call_platform_api":
+            self.platform.append((data["bot_uuid"], data["action"], data["params"]))
+            if data["action"] == "edit_message":
+                raise RuntimeError("edit_message is not supported by this adapter")
+            return {"result": {"message_id": "p-1"}}
         assert action.value == "run_get"
         if self.pipeline is None:
             raise ConnectionError("LangBot does not answer")

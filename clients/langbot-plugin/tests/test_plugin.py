@@ -10,7 +10,7 @@ import pytest
 from langbot_plugin.api.entities.builtin.runner import RunnerManifest
 
 from fake_gateway import RUN, FakeGateway
-from langbot import PIPELINE, PLUGIN, component, context, execute, execute_until, failure, messages, texts
+from langbot import PIPELINE, PLUGIN, Host, component, context, execute, execute_until, failure, messages, texts
 from runnel_agent.media import media_of
 from runnel_agent.settings import Settings
 
@@ -414,6 +414,38 @@ def test_questions_go_to_langbot_and_answers_back(gateway: FakeGateway, config: 
     execute(context("", config, delivery=delivery, input=answer))
     [(_, body)] = gateway.calls("POST /v1/interactions/q-1/submit")
     assert json.loads(body) == {"interaction_id": "room", "action_id": "book", "values": {"room": "b"}}
+
+
+def test_performs_open_actions_and_reports_results(gateway: FakeGateway, config: Config) -> None:
+    event = {"bot_id": "b-1", "conversation": {"launcher_type": "group", "launcher_id": "7"}}
+    made = {
+        "a-1": ("member.kick", {"user_id": "u-1"}, {}),
+        "a-2": ("message.edit", {"message_id": "m-1"}, {"text": "new"}),
+        "a-3": ("message.react", {"message_id": "m-1"}, {"reaction": "x"}),
+    }
+    for action_id, (name, target, payload) in made.items():
+        action = {"action": name, "target": target, "payload": payload, "status": "open", "event": event}
+        gateway.actions[action_id] = action
+    gateway.actions["a-4"] = {**gateway.actions["a-1"], "status": "claimed"}
+    requested = [("action.requested", {"action": name}) for name in ("x", "x", "x", "x")]
+    gateway.tell(*requested, COMPLETED)
+    for number, ledger in enumerate(gateway.events[:4], 1):
+        ledger["metadata"] = {"action": {"id": f"a-{number}", "status": "open"}}
+    Host.platform.clear()
+    execute(context("hi", config))
+    results = {}
+    for action_id in made:
+        [(_, body)] = gateway.calls(f"POST /v1/actions/{action_id}/result")
+        results[action_id] = json.loads(body)
+        assert results[action_id]["claim_token"] == f"token of {action_id}"
+    assert results["a-1"]["output"] == {"message_id": "p-1"}
+    assert [results[one]["error"]["code"] for one in ("a-2", "a-3")] == ["unsupported", "unsupported"]
+    assert not gateway.calls("POST /v1/actions/a-4/claim")
+    called = {method: (bot, parameters) for bot, method, parameters in Host.platform}
+    assert called["kick_member"] == ("b-1", {"group_id": "7", "user_id": "u-1"})
+    edited = called["edit_message"][1]
+    assert edited["new_content"][0]["text"] == "new"
+    assert (edited["chat_type"], edited["chat_id"], edited["message_id"]) == ("group", "7", "m-1")
 
 
 @pytest.mark.parametrize(

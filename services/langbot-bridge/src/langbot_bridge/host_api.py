@@ -10,6 +10,7 @@ from langbot_plugin.entities.io.errors import ActionCallError
 from langbot_plugin.runtime.io.handler import Handler
 
 from . import errors, files, results
+from .actions import UNFINISHED, WAIT_SECONDS, ActionRequest, action_of
 from .gateway_client import GatewayClient
 from .limits import LIMITS
 from .payload import Payload
@@ -21,6 +22,8 @@ log = logging.getLogger(__name__)
 
 # Options that the SDK asks for before it uses them.
 _FEATURES = ["llm.reasoning_level"]
+# Above one long poll.
+_ACTION_SECONDS = 60.0
 _RENEWAL_SECONDS = 15.0
 _RENEWAL_PAUSE = 5.0
 
@@ -49,6 +52,8 @@ class HostApi(Handler):
         run = self._run_of(name, data)
         if (answer := await self._own_answer(run, name, data)) is not None:
             return answer
+        if (requested := action_of(name, data)) is not None and self._is_granted(run, requested):
+            return await self._performed(run, name, requested)
         route = route_of(name, data)
         if route is None:
             raise errors.no_counterpart(name)
@@ -129,6 +134,34 @@ class HostApi(Handler):
             await self.say(run, reply)
             return {"result": {"sent": True}}
         return None
+
+    @staticmethod
+    def _is_granted(run: Run, requested: ActionRequest) -> bool:
+        resources = run.context.get("resources") or {}
+        return requested.action in (resources.get("platform_capabilities") or {})
+
+    async def _performed(self, run: Run, name: str, requested: ActionRequest) -> Payload:
+        """Requests a platform action, and waits until a program has performed it."""
+        conversation = run.context.get("conversation") or {}
+        if requested.chat_id not in (None, str(conversation.get("launcher_id"))):
+            text = f"{name}: an action stays in the conversation of its event"
+            raise errors.action_error(name, "invalid_argument", text)
+        body = {**requested._asdict(), "idempotency_key": secrets.token_hex(16)}
+        del body["chat_id"]
+        try:
+            answer = await self.client.call(run, name, "POST", "/platform/actions", _ACTION_SECONDS, json=body)
+            path = f"/platform/actions/{answer.json['id']}"
+            query = {"wait_seconds": str(WAIT_SECONDS)}
+            while answer.json["status"] in UNFINISHED:
+                answer = await self.client.call(run, name, "GET", path, _ACTION_SECONDS, params=query)
+        except ActionCallError as error:
+            raise self._seen(run, error) from error.__cause__
+        action = answer.json
+        if action["status"] == "done":
+            return {"result": action.get("output") or {}}
+        failure = action.get("error") or {}
+        text = str(failure.get("message") or f"the platform action is {action['status']}")
+        raise errors.action_error(name, str(failure.get("code") or action["status"]), text)
 
     async def _answer(
         self,
