@@ -81,12 +81,12 @@ pub(crate) fn question_kinds(question: &RunQuestion) -> &'static [WebhookEventTy
 }
 
 /// A message of each kind about a question.
-pub(crate) fn question(
+pub(crate) fn question<'a>(
     run: RunId,
-    id: &str,
+    id: &'a str,
     at: i64,
     kinds: &'static [WebhookEventType],
-) -> impl Iterator<Item = OutboxRow<'_>> {
+) -> impl Iterator<Item = OutboxRow<'a>> {
     kinds.iter().map(move |kind| OutboxRow {
         run,
         kind: *kind,
