@@ -99,6 +99,7 @@ fn validate_all(kind: u8, lines: &[Vec<u8>]) -> Vec<String> {
                         );
                     }
                     ResultEffect::Ask(_) => panic!("asks are not granted"),
+                    ResultEffect::Act(_) => panic!("platform actions are not granted"),
                     ResultEffect::None | ResultEffect::BindArtifact(_) => {}
                 }
             }

@@ -95,7 +95,7 @@ mod tests {
     fn obeys_longer_waits_of_the_receiver() {
         let minute = Some(Duration::from_mins(1));
         assert_eq!(next_try(1, 0.0, minute), minute);
-        assert_eq!(next_try(4, 0.0, minute), Some(Duration::from_secs(300)));
+        assert_eq!(next_try(4, 0.0, minute), Some(Duration::from_mins(5)));
         assert_eq!(next_try(12, 0.0, minute), None);
     }
 

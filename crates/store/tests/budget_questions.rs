@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use domain::budget::{Amount, Budget, BudgetExceeded, BudgetReached, BudgetWindow};
+use domain::platform_action::ApprovalVerdict;
 use domain::run::Run;
 use futures_util::future::join_all;
 use protocol::budget::BudgetScope;

@@ -399,7 +399,7 @@ async fn waits_for_interaction_until_final_state() {
 async fn requests_platform_action_and_waits_for_outcome() {
     let (fake, host) = connected().await;
     let action = |status: &str| {
-        json!({"id": "a/1", "run_id": uuid::Uuid::nil(), "agent_id": uuid::Uuid::nil(), "action": "group.leave",
+        json!({"id": "a/1", "run_id": "00000000-0000-0000-0000-000000000000", "agent_id": "00000000-0000-0000-0000-000000000000", "action": "group.leave",
             "target": {}, "payload": {}, "status": status, "created_at": 1, "expires_at": 2})
     };
     let request =
