@@ -231,12 +231,16 @@ async fn person_approves_or_declines(#[values(Sqlite, Postgres)] engine: Engine)
     let stage = or_skip!(stage(engine).await);
     for (choice, expected) in [("approve", "open"), ("decline", "declined")] {
         let run = HeldRun::start(&stage, &delivered(choice)).await;
-        let asked = request(&run, &recall()).await;
-        let id = id_of(&asked);
-        assert_eq!(asked.body["status"], "awaiting_approval", "{}", asked.body);
+        let opened = request(&run, &recall()).await;
+        let id = id_of(&opened);
+        assert_eq!(
+            opened.body["status"], "awaiting_approval",
+            "{}",
+            opened.body
+        );
         let early = claim(&stage.client, &id, &json!({})).await;
         early.assert_detail(409, "reason", "awaiting_approval");
-        let question = asked.body["interaction_id"].as_str().unwrap();
+        let question = opened.body["interaction_id"].as_str().unwrap();
         let path = format!("/v1/interactions/{question}");
         let shown = stage.client.get(&path).await.expect(200).body;
         assert!(
@@ -303,8 +307,8 @@ async fn refuses_late_claims_and_results(#[values(Sqlite, Postgres)] engine: Eng
     assert_eq!(shown.len(), 1, "{shown:?}");
     let refused = claim(&stage.client, &unclaimed, &json!({})).await;
     refused.assert_detail(410, "reason", "expired");
-    let told = outcome(&run, &unclaimed, 30).await;
-    assert_members!(told.body, {"status": "expired", "claimed_at": Value::Null});
+    let found = outcome(&run, &unclaimed, 30).await;
+    assert_members!(found.body, {"status": "expired", "claimed_at": Value::Null});
 
     let claimed = id_of(&request(&run, &edit("claimed")).await);
     let token = claim(&stage.client, &claimed, &json!({"lease_seconds": 1}))
@@ -314,9 +318,9 @@ async fn refuses_late_claims_and_results(#[values(Sqlite, Postgres)] engine: Eng
     lapse(&stage, &claimed).await;
     let late = report(&stage.client, &claimed, token, "done").await;
     late.assert_detail(410, "reason", "claim_expired");
-    let told = outcome(&run, &claimed, 30).await;
-    assert_eq!(told.body["status"], "expired");
-    assert!(told.body["claimed_at"].is_i64(), "{}", told.body);
+    let found = outcome(&run, &claimed, 30).await;
+    assert_eq!(found.body["status"], "expired");
+    assert!(found.body["claimed_at"].is_i64(), "{}", found.body);
     // The row says so now, whatever the clock of another replica.
     let again = claim(&stage.client, &claimed, &json!({"claim_token": token})).await;
     again.assert_detail(410, "reason", "expired");
@@ -403,8 +407,8 @@ async fn cancelled_run_closes_its_open_actions(#[values(Sqlite, Postgres)] engin
     assert_eq!(stage.client.cancel(&run.run_id).await.status, 202);
     let refused = claim(&stage.client, &id, &json!({})).await;
     refused.assert_detail(410, "reason", "cancelled");
-    let told = outcome(&run, &id, 30).await;
-    assert_eq!(told.body["status"], "cancelled", "{}", told.body);
+    let found = outcome(&run, &id, 30).await;
+    assert_eq!(found.body["status"], "cancelled", "{}", found.body);
     request(&run, &edit("later"))
         .await
         .assert_error(409, "code", "cancelled");

@@ -26,7 +26,7 @@ use crate::state::StateOwner;
 
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
-pub use questions::ActionNotGranted;
+pub use questions::{ActionNotGranted, granted_action, has_granted_actions};
 
 mod audited;
 pub mod denials;
@@ -756,7 +756,7 @@ mod tests {
                 serde_json::from_value(json!({"platform_actions": policy})).unwrap();
             let manifest = manifest(&json!({"platform_api": requested}));
             let snapshot = snapshot_for(&manifest, &agent, None);
-            let found = snapshot.platform_action("message.edit");
+            let found = granted_action(&snapshot, "message.edit");
             match expected {
                 Ok(approval) => assert_eq!(found, Ok(approval), "{policy}"),
                 Err(rule) => {
@@ -764,10 +764,10 @@ mod tests {
                     assert!(denied.rule.contains(rule), "{denied}");
                 }
             }
-            assert_eq!(snapshot.has_platform_actions(), expected.is_ok());
+            assert_eq!(has_granted_actions(&snapshot), expected.is_ok());
             let shown = &snapshot.resources.platform_capabilities;
             assert_eq!(shown.contains_key("message.edit"), expected.is_ok());
-            assert!(snapshot.platform_action("shop.refund").is_err());
+            assert!(granted_action(&snapshot, "shop.refund").is_err());
         }
     }
 

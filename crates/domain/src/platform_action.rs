@@ -17,7 +17,7 @@ use uuid::Uuid;
 use crate::canonical::canonical_json;
 use crate::event::contains_nul;
 use crate::form::escape_pointer;
-use catalogue::{Member, MemberType};
+use catalogue::{MemberShape, MemberType};
 
 pub use catalogue::{ACTIONS, ActionDefinition, action_names, definition, unknown_action};
 
@@ -147,7 +147,7 @@ pub fn check_request(request: &PlatformActionRequest) -> Vec<Fault> {
     faults
 }
 
-fn check_members(at: &str, shape: &[Member], found: &JsonObject, faults: &mut Vec<Fault>) {
+fn check_members(at: &str, shape: &[MemberShape], found: &JsonObject, faults: &mut Vec<Fault>) {
     for (name, value) in found {
         let pointer = format!("{at}/{}", escape_pointer(name));
         match shape.iter().find(|member| member.name == name) {

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
+use domain::authorization::granted_action;
 use domain::platform_action::{CheckedAction, check_request};
 use protocol::error::ErrorBody;
 use protocol::interaction::MAX_WAIT_SECONDS;
@@ -47,7 +48,7 @@ pub(crate) async fn request_platform_action(
         resource: &request.action,
         operation: "request",
     };
-    let permission = caller.grant.snapshot.platform_action(&request.action);
+    let permission = granted_action(&caller.grant.snapshot, &request.action);
     let approval = caller.granted(&state, call, permission).await?;
     caller.answer.reserve(ACTION_REQUEST_BYTES)?;
     let action = CheckedAction::of(request, approval);

@@ -28,7 +28,7 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 /// Cause of a call about a platform action that fails.
 #[derive(Debug, thiserror::Error)]
-pub enum ActionError {
+pub enum PlatformCallError {
     #[error("the run has no platform action with this id")]
     Unknown,
     #[error("another request of this run has this idempotency key")]
@@ -55,9 +55,9 @@ impl PlatformActions {
         &self,
         grant: &Grant,
         action: CheckedAction,
-    ) -> Result<PlatformActionRecord, ActionError> {
+    ) -> Result<PlatformActionRecord, PlatformCallError> {
         let run = &grant.run;
-        let asks = action.approval == ActionApproval::Ask;
+        let needs_person = action.approval == ActionApproval::Ask;
         let new = NewPlatformAction::new(run.id, action, None);
         let id = new.id.to_string();
         let opened = self.deps.store.write(RequestPlatformAction {
@@ -68,12 +68,12 @@ impl PlatformActions {
         });
         match opened.await? {
             ActionOpened::Stored => {}
-            ActionOpened::Mismatch => return Err(ActionError::Mismatch),
-            ActionOpened::Full => return Err(ActionError::TooMany),
-            ActionOpened::RunEnded => return Err(ActionError::Over(AbortReason::Ended)),
+            ActionOpened::Mismatch => return Err(PlatformCallError::Mismatch),
+            ActionOpened::Full => return Err(PlatformCallError::TooMany),
+            ActionOpened::RunEnded => return Err(PlatformCallError::Over(AbortReason::Ended)),
         }
         self.notify(run.id);
-        if asks {
+        if needs_person {
             self.deps.notifier.notify_question(run.id);
         }
         self.until_announced(grant, &id).await
@@ -83,7 +83,7 @@ impl PlatformActions {
         &self,
         grant: &Grant,
         id: &str,
-    ) -> Result<PlatformActionRecord, ActionError> {
+    ) -> Result<PlatformActionRecord, PlatformCallError> {
         let until = Instant::now() + ANNOUNCE_TIMEOUT;
         let mut pause = BETWEEN_LOOKS;
         loop {
@@ -103,9 +103,9 @@ impl PlatformActions {
         grant: &Grant,
         id: &str,
         wait: Duration,
-    ) -> Result<PlatformActionRecord, ActionError> {
+    ) -> Result<PlatformActionRecord, PlatformCallError> {
         let permit = self.deps.calls.begin(grant, CallKind::InteractionWait);
-        let _permit = permit.map_err(ActionError::Full)?;
+        let _permit = permit.map_err(PlatformCallError::Full)?;
         // Registered before the first query: a commit in between must not be missed.
         let waiter = RunWaiter::of(&self.deps.notifier, grant.run.id);
         let deadline = Instant::now() + wait;
@@ -129,14 +129,18 @@ impl PlatformActions {
                 () = tokio::time::sleep_until(next_look.min(deadline)) => {}
                 over = &mut over => return match over {
                     AbortReason::Cancelled | AbortReason::Stopping => self.look(grant, id).await,
-                    AbortReason::Ended | AbortReason::Deadline => Err(ActionError::Over(over)),
+                    AbortReason::Ended | AbortReason::Deadline => Err(PlatformCallError::Over(over)),
                 },
             }
         }
     }
 
     /// Reads an action of the run, after making the end of its period final.
-    async fn look(&self, grant: &Grant, id: &str) -> Result<PlatformActionRecord, ActionError> {
+    async fn look(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<PlatformActionRecord, PlatformCallError> {
         let found = self.find(grant, id).await?;
         let now = self.deps.clock.now_ms();
         if !found.has_lapsed(now) {
@@ -155,13 +159,17 @@ impl PlatformActions {
         self.find(grant, id).await
     }
 
-    async fn find(&self, grant: &Grant, id: &str) -> Result<PlatformActionRecord, ActionError> {
+    async fn find(
+        &self,
+        grant: &Grant,
+        id: &str,
+    ) -> Result<PlatformActionRecord, PlatformCallError> {
         let run = &grant.run;
         let actions = self.deps.store.interactions();
         let found = actions.find_platform_action(&run.workspace, id).await?;
         // An action of another run looks like one that does not exist.
         let own = found.filter(|found| found.run_id == run.id);
-        own.ok_or(ActionError::Unknown)
+        own.ok_or(PlatformCallError::Unknown)
     }
 
     /// Claims an action for a program.

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use domain::authorization::has_granted_actions;
 use domain::normalize::ResultCounts;
 use domain::run::Run;
 use futures_util::StreamExt as _;
@@ -154,7 +155,8 @@ impl RelayShell<'_> {
     ) -> Result<EndCause, RelayStop> {
         let (parts, live, run) = (self.parts, self.live, self.run);
         self.signals.push(lost(live));
-        if self.prepared.snapshot.has_platform_actions() {
+        if has_granted_actions(&self.prepared.snapshot) {
+            // Other runs need no looks at the database.
             let none = AnnouncedActions::default();
             self.signals.push(requested_actions(&parts.deps, run, none));
         }

@@ -6,6 +6,7 @@ mod awaited;
 mod budget;
 mod gateway_question;
 mod list;
+mod locked_run;
 mod platform_actions;
 
 use domain::event::ANSWER_ID_PREFIX;

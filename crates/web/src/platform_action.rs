@@ -4,7 +4,7 @@ use domain::authorization::ActionNotGranted;
 use http::StatusCode;
 use protocol::JsonObject;
 use protocol::platform_action::{MAX_RUN_ACTIONS, PlatformAction, PlatformActionStatus};
-use runs::platform_actions::ActionError;
+use runs::platform_actions::PlatformCallError;
 use serde::Deserialize;
 use serde_json::json;
 use store::{PlatformActionRecord, StoreError};
@@ -108,25 +108,25 @@ impl From<ActionNotGranted> for ApiError {
     }
 }
 
-impl From<ActionError> for ApiError {
-    fn from(error: ActionError) -> Self {
+impl From<PlatformCallError> for ApiError {
+    fn from(error: PlatformCallError) -> Self {
         match error {
-            ActionError::Unknown => {
+            PlatformCallError::Unknown => {
                 routing::no_such("this run has no platform action with this id")
             }
-            ActionError::Mismatch => {
+            PlatformCallError::Mismatch => {
                 let message = "another request of this run has this idempotency key; use a new one";
                 Self::conflict("idempotency_mismatch", message)
             }
-            ActionError::TooMany => {
+            PlatformCallError::TooMany => {
                 let message = format!(
                     "this run has requested {MAX_RUN_ACTIONS} platform actions, the most that one run may"
                 );
                 Self::conflict("too_many_actions", message)
             }
-            ActionError::Full(limit) => limit.into(),
-            ActionError::Over(over) => over.into(),
-            ActionError::Store(error) => error.into(),
+            PlatformCallError::Full(limit) => limit.into(),
+            PlatformCallError::Over(over) => over.into(),
+            PlatformCallError::Store(error) => error.into(),
         }
     }
 }

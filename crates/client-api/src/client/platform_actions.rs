@@ -80,6 +80,7 @@ pub(crate) async fn list_platform_actions(
     let limit = page_limit(query.limit)?;
     let now = state.runs.clock().now_ms();
     let (workspace, reached) = caller.list_scope();
+    // The filter narrows what the key reaches, and never widens it.
     let agents = match (query.agent_id, reached) {
         (Some(agent), Some(reached)) => {
             Some(reached.into_iter().filter(|one| *one == agent).collect())
@@ -156,6 +157,7 @@ pub(crate) async fn claim_platform_action(
         return Err(ApiError::invalid(pointer, message));
     }
     let (workspace, record) = caller.find_platform_action(&state, &id).await?;
+    // A token of the caller never begins a claim, so two programs cannot share one.
     let purpose = match request.claim_token {
         Some(_) => ClaimPurpose::Extension,
         None => ClaimPurpose::New,
@@ -167,6 +169,7 @@ pub(crate) async fn claim_platform_action(
         run_id: record.run_id,
         id: record.id,
         purpose,
+        // Only the hash is stored, so that a copy of the database reports no results.
         token_sha256: sha256_hex(claim_token.as_bytes()),
         claimed_by: caller.key.to_string(),
         lease_ms: i64::try_from(seconds.saturating_mul(1000)).unwrap_or(i64::MAX),
@@ -304,6 +307,7 @@ async fn view(
     let events = state.runs.store().events();
     let event = events.find_event(workspace, &record.event_id).await?;
     let envelope = event.and_then(|event| serde_json::from_str(&event.envelope).ok());
+    // Only where the action takes place: the message of the event is not for the program.
     let location = envelope.map(|mut envelope: JsonObject| {
         envelope.insert("event_id".to_owned(), json!(record.event_id));
         let member = |name: &str| Some((name.to_owned(), envelope.get(name)?.clone()));

@@ -2,7 +2,7 @@
 
 use protocol::platform_action::ActionApproval;
 
-use super::{AuthorizationSnapshot, NotGranted};
+use super::{AuthorizationSnapshot, Decision, NotGranted};
 
 /// A platform action that the snapshot does not grant, with the rule that denied it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -22,32 +22,38 @@ impl AuthorizationSnapshot {
     pub fn unknown_effect_question(&self) -> Result<(), NotGranted> {
         self.granted("interactions:unknown_effect")
     }
+}
 
-    /// Returns the approval of a granted platform action.
-    pub fn platform_action(&self, action: &str) -> Result<ActionApproval, ActionNotGranted> {
-        let decided = |operation: &str| {
-            let is_it = |one: &&super::Decision| {
-                one.kind == "platform_api" && one.id == action && one.operation == operation
-            };
-            self.decisions.iter().find(is_it)
+/// Returns the approval of a granted platform action.
+pub fn granted_action(
+    snapshot: &AuthorizationSnapshot,
+    action: &str,
+) -> Result<ActionApproval, ActionNotGranted> {
+    let decided = |operation: &str| {
+        let is_it = |one: &&Decision| {
+            one.kind == "platform_api" && one.id == action && one.operation == operation
         };
-        match decided("request") {
-            Some(decision) if decision.granted => Ok(match decided("ask") {
-                Some(_) => ActionApproval::Ask,
-                None => ActionApproval::Auto,
-            }),
-            denied => Err(ActionNotGranted {
-                action: action.to_owned(),
-                rule: denied.map_or_else(
-                    || "permissions.platform_api and delivery_policy.platform_actions do not name it".to_owned(),
-                    |decision| decision.rule.to_string(),
-                ),
-            }),
-        }
+        snapshot.decisions.iter().find(is_it)
+    };
+    match decided("request") {
+        Some(decision) if decision.granted => Ok(match decided("ask") {
+            Some(_) => ActionApproval::Ask,
+            None => ActionApproval::Auto,
+        }),
+        denied => Err(ActionNotGranted {
+            action: action.to_owned(),
+            rule: denied.map_or_else(
+                || {
+                    "permissions.platform_api and delivery_policy.platform_actions do not name it"
+                        .to_owned()
+                },
+                |decision| decision.rule.to_string(),
+            ),
+        }),
     }
+}
 
-    /// Returns true if a platform action is granted.
-    pub fn has_platform_actions(&self) -> bool {
-        self.operations.contains("platform_api:request")
-    }
+/// Returns true if a platform action is granted.
+pub fn has_granted_actions(snapshot: &AuthorizationSnapshot) -> bool {
+    snapshot.operations.contains("platform_api:request")
 }

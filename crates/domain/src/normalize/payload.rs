@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use super::Reason;
 use crate::artifact::{has_false_reference, id_of};
-use crate::authorization::AuthorizationSnapshot;
+use crate::authorization::{AuthorizationSnapshot, granted_action};
 use crate::canonical::canonical_json;
 use crate::interaction::{check_request, expires_at};
 use crate::platform_action::{self, CheckedAction};
@@ -337,7 +337,7 @@ fn platform_action(
     requested: RequestedAction,
     snapshot: &AuthorizationSnapshot,
 ) -> Result<CheckedPayload<'static>, PayloadFault> {
-    let Ok(approval) = snapshot.platform_action(&requested.action) else {
+    let Ok(approval) = granted_action(snapshot, &requested.action) else {
         return Ok(CheckedPayload::Plain);
     };
     let object = |value: Value| match value {

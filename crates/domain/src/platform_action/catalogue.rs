@@ -16,7 +16,7 @@ pub(super) enum MemberType {
 
 /// One member of a target or payload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
+pub(super) struct MemberShape {
     pub(super) name: &'static str,
     pub(super) kind: MemberType,
     pub(super) is_required: bool,
@@ -26,30 +26,30 @@ pub(super) struct Member {
 #[derive(Debug)]
 pub struct ActionDefinition {
     pub name: &'static str,
-    pub(super) target: &'static [Member],
-    pub(super) payload: &'static [Member],
+    pub(super) target: &'static [MemberShape],
+    pub(super) payload: &'static [MemberShape],
 }
 
-const fn required(name: &'static str, kind: MemberType) -> Member {
-    Member {
+const fn required(name: &'static str, kind: MemberType) -> MemberShape {
+    MemberShape {
         name,
         kind,
         is_required: true,
     }
 }
 
-const fn optional(name: &'static str, kind: MemberType) -> Member {
-    Member {
+const fn optional(name: &'static str, kind: MemberType) -> MemberShape {
+    MemberShape {
         name,
         kind,
         is_required: false,
     }
 }
 
-const MESSAGE: &[Member] = &[required("message_id", MemberType::Id)];
-const USER: &[Member] = &[required("user_id", MemberType::Id)];
-const REQUEST: &[Member] = &[required("request_id", MemberType::Id)];
-const TEXT: &[Member] = &[required("text", MemberType::Text(20_000))];
+const MESSAGE: &[MemberShape] = &[required("message_id", MemberType::Id)];
+const USER: &[MemberShape] = &[required("user_id", MemberType::Id)];
+const REQUEST: &[MemberShape] = &[required("request_id", MemberType::Id)];
+const TEXT: &[MemberShape] = &[required("text", MemberType::Text(20_000))];
 
 /// All actions, by name. Each stays in the conversation of the event, so no target names a chat or group.
 pub const ACTIONS: [ActionDefinition; 11] = [

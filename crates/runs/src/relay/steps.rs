@@ -59,7 +59,7 @@ pub(crate) enum RelayInput {
     ArtifactFound(Result<bool, StoreError>),
     /// The row of the run has a cancel request, or not.
     CancelFound(bool),
-    /// Host calls have requested these platform actions, and no event tells of them yet.
+    /// Host calls have requested these platform actions, and the ledger has no event of them.
     ActionsFound(Vec<PlatformActionRecord>),
     /// No more appends are accepted. False: another process owns the run.
     AppendsClosed(Result<bool, StoreError>),

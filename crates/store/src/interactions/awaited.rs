@@ -3,19 +3,18 @@
 
 use domain::platform_action::ApprovalVerdict;
 use protocol::id::{RunId, WorkspaceId};
-use protocol::run::RunStatus;
-use sea_orm::{ColumnTrait, DatabaseTransaction, EntityTrait, QueryFilter, QuerySelect, Value};
+use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
 use super::budget::add_wait;
+use super::locked_run::{LockedRun, lock_run};
 use super::platform_actions::decide_action;
-use crate::entity::runs;
 use crate::error::{StoreError, signed};
 use crate::model::audit::AuditEntry;
 use crate::model::ingest::Unanswerable;
 use crate::mutation::Mutation;
 use crate::repositories::InteractionRepository;
-use crate::sql::{Sql, locked};
+use crate::sql::Sql;
 
 /// A question from the view of the asking run. Times are epoch milliseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -198,36 +197,4 @@ impl Mutation for CloseAwaited {
         ];
         tx.execute_sql(sql.to_owned(), values).await
     }
-}
-
-/// State of a run with a locked row.
-pub(super) enum LockedRun {
-    Lives,
-    Cancelled,
-    Ended,
-}
-
-pub(super) async fn lock_run(
-    tx: &DatabaseTransaction,
-    workspace: &WorkspaceId,
-    run: RunId,
-) -> Result<Option<LockedRun>, StoreError> {
-    let query = runs::Entity::find_by_id(run.to_string())
-        .select_only()
-        .column(runs::Column::Status)
-        .column(runs::Column::CancelRequestedAt)
-        .column(runs::Column::FinishedAt)
-        .filter(runs::Column::WorkspaceId.eq(workspace.as_str()));
-    let found: Option<(String, Option<i64>, Option<i64>)> =
-        locked(tx, query).into_tuple().one(tx).await?;
-    Ok(found.map(|(status, cancel_requested_at, finished_at)| {
-        let was_cancelled = status == RunStatus::Cancelled.as_str();
-        if was_cancelled || cancel_requested_at.is_some() {
-            LockedRun::Cancelled
-        } else if finished_at.is_some() {
-            LockedRun::Ended
-        } else {
-            LockedRun::Lives
-        }
-    }))
 }

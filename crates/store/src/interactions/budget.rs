@@ -10,8 +10,8 @@ use protocol::id::{RunId, WorkspaceId};
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use super::awaited::{LockedRun, lock_run};
 use super::gateway_question::GATEWAY_QUESTION;
+use super::locked_run::{LockedRun, lock_run};
 use crate::error::{StoreError, signed, unsigned};
 use crate::mutation::Mutation;
 use crate::repositories::InteractionRepository;

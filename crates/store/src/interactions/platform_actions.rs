@@ -12,8 +12,8 @@ use protocol::platform_action::{MAX_RUN_ACTIONS, PlatformActionStatus};
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use super::awaited::lock_run;
 use super::gateway_question::{GatewayQuestion, insert_gateway_questions};
+use super::locked_run::lock_run;
 use crate::error::{StoreError, parsed, signed, unsigned};
 use crate::model::append::Append;
 use crate::model::platform_action::NewPlatformAction;
@@ -336,7 +336,7 @@ pub(super) async fn decide_action(
     Ok(!changed.is_empty())
 }
 
-/// Makes the end of a period final before the run is told of it, so that no late act follows.
+/// Makes the end of a period final before the run receives it, so that no late act follows.
 #[derive(Clone, Debug)]
 pub struct CloseExpiredAction {
     pub workspace: WorkspaceId,

@@ -5,7 +5,7 @@ use protocol::platform_action::PlatformActionStatus;
 use sea_orm::{DatabaseTransaction, Value};
 use uuid::Uuid;
 
-use super::super::awaited::{LockedRun, lock_run};
+use super::super::locked_run::{LockedRun, lock_run};
 use super::{PlatformActionRecord, find};
 use crate::error::StoreError;
 use crate::model::audit::AuditEntry;
