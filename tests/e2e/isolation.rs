@@ -62,6 +62,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("list_runs", ResourceKind::Own, 0),
     ("count_runs", ResourceKind::Own, 0),
     ("stream_workspace_feed", ResourceKind::Own, 0),
+    ("list_feed_messages", ResourceKind::Own, 0),
     ("get_own_key", ResourceKind::Own, 0),
     ("get_run", ResourceKind::Run, 0),
     ("list_run_events", ResourceKind::Run, 0),
@@ -333,6 +334,7 @@ pub fn request(
     let query = match operation.id.as_str() {
         "search_conversation_history" => "?query=hello",
         "refresh_runner_endpoint" => "?dry_run=true",
+        "list_feed_messages" => "?after=0",
         _ => "",
     };
     let request = client.request(operation.method.clone(), &format!("{path}{query}"));

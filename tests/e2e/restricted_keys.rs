@@ -35,6 +35,7 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("list_runs", 200, 200),
     ("count_runs", 200, 200),
     ("stream_workspace_feed", 200, 200),
+    ("list_feed_messages", 200, 200),
     ("get_own_key", 200, 200),
     ("get_run", 200, 404),
     ("list_run_events", 200, 404),

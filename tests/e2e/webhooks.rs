@@ -233,9 +233,7 @@ async fn both_secrets_sign_for_a_day_after_rotation(#[values(Sqlite, Postgres)] 
 
 #[rstest]
 #[tokio::test]
-async fn reached_budgets_and_lost_endpoints_are_messages(
-    #[values(Sqlite, Postgres)] engine: Engine,
-) {
+async fn lost_endpoint_is_one_message(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage_of(engine).await);
     let receiver = Receiver::start().await;
     let more = json!({"events": ["endpoint.unhealthy"]});

@@ -50,6 +50,7 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::stream_link::link_run_stream))
         .routes(routes!(client::stream_link::stream_by_link))
         .routes(routes!(client::feed::stream_workspace_feed))
+        .routes(routes!(client::feed::list_feed_messages))
         .routes(routes!(client::own_key::get_own_key))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))

@@ -77,6 +77,36 @@ async fn set_budget_applies_to_next_call(#[values(Sqlite, Postgres)] engine: Eng
     run.end(&stage).await;
 }
 
+#[rstest]
+#[tokio::test]
+async fn reached_budget_is_one_message(#[values(Sqlite, Postgres)] engine: Engine) {
+    let (stage, run) = or_skip!(scripted_with(engine, BUDGET).await);
+    let spec = json!({"name": "feed", "events": ["budget.reached"]});
+    stage.admin.create("/v1/webhooks", &spec).await.expect(201);
+    invoke(&run.host).await.expect(200);
+    for _ in 0..3 {
+        invoke(&run.host).await.expect(429);
+    }
+    let mut items = Value::Null;
+    let feed = async |count: usize, items: &mut Value| {
+        let page = stage.client.get("/v1/feed?after=0").await.expect(200);
+        *items = page.body["items"].clone();
+        items.as_array().unwrap().len() == count
+    };
+    until("the message", async || feed(1, &mut items).await).await;
+    assert_members!(items[0], {
+        "type": "budget.reached", "budget": "run-calls", "run_id": run.run_id,
+    });
+    // Another limit of the same window is another message.
+    set(&stage.admin, &json!({"scope": "run", "calls": 2}))
+        .await
+        .expect(200);
+    invoke(&run.host).await.expect(200);
+    invoke(&run.host).await.expect(429);
+    until("the second message", async || feed(2, &mut items).await).await;
+    run.end(&stage).await;
+}
+
 #[tokio::test]
 async fn set_budget_applies_on_every_replica() {
     let directory = TempDirectory::new();

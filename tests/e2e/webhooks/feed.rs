@@ -129,6 +129,8 @@ async fn refuses_positions_outside_of_the_feed(#[values(Sqlite, Postgres)] engin
     expired.assert_error(410, "code", "cursor_expired");
     assert_eq!(expired.detail("after"), 7);
     for after in [0, 7, 9] {
-        page(&stage.client, after, "").await;
+        let found = page(&stage.client, after, "").await;
+        let path = format!("/v1/feed/messages?after={after}");
+        assert_eq!(stage.client.get(&path).await.expect(200).body, found);
     }
 }

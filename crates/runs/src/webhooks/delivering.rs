@@ -122,7 +122,10 @@ impl Webhooks {
     ) -> Result<bool, StoreError> {
         let store = &self.deps.store;
         while store.notifications().has_unpublished_messages().await? {
-            store.write(PublishMessages).await?;
+            // Another replica may have been first.
+            if store.write(PublishMessages).await? == 0 {
+                break;
+            }
         }
         if !store.notifications().has_webhooks().await? {
             return Ok(false);
