@@ -24,6 +24,7 @@ mod starting;
 #[path = "replicas/upgrade.rs"]
 mod upgrade;
 
+use crate::support::database::rows;
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -53,12 +54,23 @@ impl TestBus {
     }
 
     /// Returns once notifications are delivered.
-    async fn ready(self, log: impl Fn() -> String) {
-        if matches!(self, Self::Nats) {
-            until("NATS", async || {
-                log().contains("notification bus connected to NATS")
-            })
-            .await;
+    async fn ready(self, database: &str, replicas: usize, log: impl Fn() -> String) {
+        match self {
+            Self::Nats => {
+                until("NATS", async || {
+                    log().contains("notification bus connected to NATS")
+                })
+                .await;
+            }
+            Self::Postgres => {
+                let sessions = "SELECT pid::text FROM pg_stat_activity \
+                    WHERE datname = current_database() AND query LIKE 'LISTEN %'";
+                until("LISTEN", async || {
+                    rows(database, sessions).await.len() >= replicas
+                })
+                .await;
+            }
+            Self::Silent => {}
         }
     }
 }
@@ -74,7 +86,8 @@ async fn stage_on(bus: TestBus, configure: impl FnOnce(&mut Config)) -> Option<O
         configure(config);
     });
     let stage = stage.await?;
-    bus.ready(|| stage.gateway.log()).await;
+    bus.ready(&stage.gateway.database_url(), 1, || stage.gateway.log())
+        .await;
     Some(stage)
 }
 

@@ -21,7 +21,8 @@ fn without_lease_renewal(config: &mut Config) {
 async fn two(bus: TestBus) -> Option<(OwnStage, Replica)> {
     let stage = stage_on(bus, without_lease_renewal).await?;
     let replica = stage.gateway.start_replica().await;
-    bus.ready(|| replica.log()).await;
+    bus.ready(&stage.gateway.database_url(), 2, || replica.log())
+        .await;
     Some((stage, replica))
 }
 

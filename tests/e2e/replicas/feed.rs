@@ -14,7 +14,8 @@ async fn feed_reports_runs_of_other_replicas(
 ) {
     let stage = or_skip!(stage_on(bus, |_| {}).await);
     let second = stage.gateway.start_replica().await;
-    bus.ready(|| second.log()).await;
+    bus.ready(&stage.gateway.database_url(), 2, || second.log())
+        .await;
     let mut feed = feed_of(&second.client).await;
     // The first replica takes the event and drives the run.
     let run = HeldRun::start(&stage, &message("m-1")).await;
