@@ -9,6 +9,7 @@ use crate::support::client::{ApiResponse, Client, message};
 use crate::support::database::rows;
 use crate::support::gateway::Agent;
 use crate::support::held::HeldRun;
+use crate::support::receiver::Receiver;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::{Engine, OwnStage, Postgres, Sqlite, Stage, until};
@@ -229,6 +230,9 @@ async fn each_layer_denies_alone_and_names_its_rule(#[values(Sqlite, Postgres)] 
 #[tokio::test]
 async fn person_approves_or_declines(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
+    let receiver = Receiver::start().await;
+    let spec = json!({"name": "hook", "url": receiver.url, "events": ["action.requested"]});
+    stage.admin.create("/v1/webhooks", &spec).await.expect(201);
     for (choice, expected) in [("approve", "open"), ("decline", "declined")] {
         let run = HeldRun::start(&stage, &delivered(choice)).await;
         let opened = request(&run, &recall()).await;
@@ -260,6 +264,8 @@ async fn person_approves_or_declines(#[values(Sqlite, Postgres)] engine: Engine)
         assert_eq!(shown["status"], expected, "{shown}");
         let claimed = claim(&stage.client, &id, &json!({})).await;
         if expected == "open" {
+            let messages = receiver.wait_for(1).await;
+            assert_eq!(messages[0].body["action_id"], id, "{}", messages[0].body);
             assert_eq!(claimed.status, 200, "{}", claimed.body);
         } else {
             claimed.assert_detail(410, "reason", "declined");
@@ -270,6 +276,12 @@ async fn person_approves_or_declines(#[values(Sqlite, Postgres)] engine: Engine)
             "awaiting_approval"
         );
     }
+    // An action without approval is a message at once. The declined one is none.
+    let run = HeldRun::start(&stage, &delivered("auto")).await;
+    let id = id_of(&request(&run, &edit("k")).await);
+    let messages = receiver.wait_for(2).await;
+    assert_eq!(messages[1].body["action_id"], id, "{}", messages[1].body);
+    run.end(&stage).await;
 }
 
 #[rstest]

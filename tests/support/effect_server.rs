@@ -108,6 +108,13 @@ async fn serve(shared: Arc<Shared>, mut stream: TcpStream) {
         let _ = stream.write_all(response(&answer).as_bytes()).await;
         return;
     }
+    // Gateways of other tests may look for a runner that had this port before.
+    if path != "/act" {
+        let _ = stream
+            .write_all(b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n")
+            .await;
+        return;
+    }
     let headers: BTreeMap<_, _> = head
         .lines()
         .filter_map(|line| line.split_once(": "))

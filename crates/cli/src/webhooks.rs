@@ -235,6 +235,7 @@ fn print_test(tested: &Value, format: OutputFormat) -> ExitCode {
         let error = text(tested, "error");
         output::styled_line(output::RED, &format!("not delivered: {error}"));
     }
+    // Scripts decide by the code.
     if is_delivered {
         ExitCode::SUCCESS
     } else {

@@ -123,6 +123,7 @@ impl PlatformActionStatus {
 
     /// Returns true if the status never changes again.
     pub fn is_final(self) -> bool {
+        // A claimed action can still be reported, or expire.
         !matches!(self, Self::AwaitingApproval | Self::Open | Self::Claimed)
     }
 }
@@ -245,6 +246,7 @@ impl ActionResultRequest {
     /// Returns the JSON pointer of the first invalid member and the error message.
     pub fn fault(&self) -> Option<(&'static str, &'static str)> {
         let error = match (self.status, &self.error) {
+            // The run decides by the reason what to do next.
             (ActionResultStatus::Failed, None) => {
                 return Some(("/error", "is required for failed"));
             }
@@ -254,6 +256,7 @@ impl ActionResultRequest {
             }
             (_, error) => error.as_ref()?,
         };
+        // The limits count characters, so that they are the same in each script.
         let has = |text: &str, max: usize| (1..=max).contains(&text.chars().count());
         if !has(&error.code, 128) {
             return Some(("/error/code", "must have 1 to 128 characters"));

@@ -25,6 +25,9 @@ pub enum WebhookEventType {
     /// A run asks a question.
     #[serde(rename = "interaction.requested")]
     InteractionRequested,
+    /// A platform action can be claimed.
+    #[serde(rename = "action.requested")]
+    ActionRequested,
     /// A budget refused a call: once for each subject and window.
     #[serde(rename = "budget.reached")]
     BudgetReached,
@@ -38,12 +41,13 @@ pub enum WebhookEventType {
 
 impl WebhookEventType {
     /// The types that a webhook may select.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::RunCompleted,
         Self::RunFailed,
         Self::RunCancelled,
         Self::RunWaiting,
         Self::InteractionRequested,
+        Self::ActionRequested,
         Self::BudgetReached,
         Self::EndpointUnhealthy,
     ];
@@ -56,6 +60,7 @@ impl WebhookEventType {
             Self::RunCancelled => "run.cancelled",
             Self::RunWaiting => "run.waiting",
             Self::InteractionRequested => "interaction.requested",
+            Self::ActionRequested => "action.requested",
             Self::BudgetReached => "budget.reached",
             Self::EndpointUnhealthy => "endpoint.unhealthy",
             Self::Test => "webhook.test",
@@ -64,6 +69,7 @@ impl WebhookEventType {
 
     /// Parses the name of a type that a webhook may select.
     pub fn parse(text: &str) -> Option<Self> {
+        // Test messages are sent on request only, so `ALL` has none.
         Self::ALL.into_iter().find(|kind| kind.as_str() == text)
     }
 }
@@ -213,6 +219,9 @@ pub struct WebhookMessage {
     /// The question, for `interaction.requested` and `run.waiting`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interaction_id: Option<String>,
+    /// The platform action, for `action.requested`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub action_id: Option<String>,
     /// Name of the budget, for `budget.reached`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub budget: Option<String>,

@@ -220,6 +220,7 @@ impl Webhooks {
             run_id: None,
             agent_id: None,
             interaction_id: None,
+            action_id: None,
             budget: None,
             endpoint_id: None,
             run: None,

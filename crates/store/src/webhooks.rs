@@ -29,7 +29,7 @@ pub use deliveries::{
 pub use feed::{FeedBounds, MessageRecord, MessagesFound};
 pub(crate) use outbox::{
     AWAITED, OutboxRow, note_endpoint, note_ends, note_questions, note_rows, question,
-    question_kinds,
+    question_kinds, requested_action,
 };
 pub use publishing::PublishMessages;
 pub use sweep::SweepWebhooks;

@@ -6,11 +6,13 @@ use store::MessageRecord;
 /// The thin form of a message.
 pub fn thin(record: &MessageRecord) -> WebhookMessage {
     let subject = || record.subject.clone();
-    let (mut interaction_id, mut budget, mut endpoint_id) = (None, None, None);
+    let (mut interaction_id, mut action_id) = (None, None);
+    let (mut budget, mut endpoint_id) = (None, None);
     match record.kind {
         WebhookEventType::RunWaiting | WebhookEventType::InteractionRequested => {
             interaction_id = subject();
         }
+        WebhookEventType::ActionRequested => action_id = subject(),
         WebhookEventType::BudgetReached => budget = subject(),
         WebhookEventType::EndpointUnhealthy => {
             endpoint_id = subject().and_then(|id| id.parse().ok());
@@ -28,6 +30,7 @@ pub fn thin(record: &MessageRecord) -> WebhookMessage {
         run_id: record.run_id,
         agent_id: record.agent_id,
         interaction_id,
+        action_id,
         budget,
         endpoint_id,
         run: None,
@@ -63,6 +66,10 @@ mod tests {
         assert_eq!(
             shown(WebhookEventType::RunWaiting, Some("q"))["interaction_id"],
             "q"
+        );
+        assert_eq!(
+            shown(WebhookEventType::ActionRequested, Some("a"))["action_id"],
+            "a"
         );
         assert_eq!(
             shown(WebhookEventType::RunFailed, None),

@@ -143,7 +143,7 @@ impl Mutation for DeliverAnswer {
             return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }
         if let Some(action) = action
-            && !decide_action(tx, &action, self.verdict, self.at).await?
+            && !decide_action(tx, self.run_id, &action, self.verdict, self.at).await?
         {
             return Ok(AnswerDelivery::Refused(Unanswerable::Expired));
         }

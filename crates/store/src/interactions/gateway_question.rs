@@ -38,6 +38,7 @@ pub(super) async fn insert_gateway_questions(
             Value::from(one.id.to_string()),
             one.workspace.as_str().into(),
             text(one.run_id),
+            // The run's task numbers the ledger, and this question is none of its events.
             signed(GATEWAY_QUESTION).into(),
             question.interaction_id.as_str().into(),
             question.request.as_str().into(),

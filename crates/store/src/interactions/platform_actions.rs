@@ -22,6 +22,7 @@ use crate::page::Columns;
 use crate::repositories::InteractionRepository;
 use crate::sql::{Sql, SqlRow, executed, text};
 use crate::state::lock_live_run;
+use crate::webhooks;
 
 pub use claim::{
     ActionClaim, ActionResultStored, ClaimPlatformAction, ClaimPurpose, FinishPlatformAction,
@@ -295,6 +296,14 @@ async fn insert(tx: &impl Sql, opened: Vec<OpenedAction<'_>>) -> Result<(), Stor
         request_sha256, status, interaction_id, timeout_ms, expires_at, created_at) VALUES rows \
         ON CONFLICT (run_id, idempotency_key) DO NOTHING";
     executed(tx, rows, sql).await?;
+    let open = opened
+        .iter()
+        .filter(|one| one.action.status() == PlatformActionStatus::Open);
+    let open: Vec<_> = open.map(|one| (one, one.action.id.to_string())).collect();
+    let messages = open
+        .iter()
+        .map(|(one, id)| webhooks::requested_action(one.run, id, one.at));
+    webhooks::note_rows(tx, messages.collect()).await?;
     insert_gateway_questions(tx, &questions).await
 }
 
@@ -321,6 +330,7 @@ pub(crate) async fn write_platform_actions(
 /// Applies the answer to a question for approval. False: the action does not wait for it any more.
 pub(super) async fn decide_action(
     tx: &impl Sql,
+    run: RunId,
     id: &str,
     verdict: ApprovalVerdict,
     at: i64,
@@ -333,7 +343,12 @@ pub(super) async fn decide_action(
         "UPDATE platform_actions SET {change} WHERE id = $1 AND status = 'awaiting_approval' RETURNING id"
     );
     let changed = tx.query_sql(sql, vec![id.into(), at.into()]).await?;
-    Ok(!changed.is_empty())
+    let is_changed = !changed.is_empty();
+    if is_changed && verdict == ApprovalVerdict::Approved {
+        let message = webhooks::requested_action(run, id, at);
+        webhooks::note_rows(tx, vec![message]).await?;
+    }
+    Ok(is_changed)
 }
 
 /// Makes the end of a period final before the run receives it, so that no late act follows.

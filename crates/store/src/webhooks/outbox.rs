@@ -19,7 +19,7 @@ const END: &str = "CASE r.status WHEN 'completed' THEN 'run.completed' WHEN 'can
 pub(crate) struct OutboxRow<'a> {
     pub(crate) run: RunId,
     pub(crate) kind: WebhookEventType,
-    /// Id of the question, or name of the budget.
+    /// Id of the question or action, or name of the budget.
     pub(crate) subject: &'a str,
     /// A further message with this key is not written.
     pub(crate) dedupe_key: Option<String>,
@@ -94,6 +94,17 @@ pub(crate) fn question<'a>(
         dedupe_key: None,
         at,
     })
+}
+
+/// The message that an action can be claimed. It is sent once.
+pub(crate) fn requested_action(run: RunId, id: &str, at: i64) -> OutboxRow<'_> {
+    OutboxRow {
+        run,
+        kind: WebhookEventType::ActionRequested,
+        subject: id,
+        dedupe_key: Some(format!("action {id}")),
+        at,
+    }
 }
 
 /// Notes messages about runs.

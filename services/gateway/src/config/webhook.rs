@@ -12,8 +12,8 @@ use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, one_of, parsed, some_of, text};
 use egress::parse_plain_url;
 
-const EVENTS: [&str; 7] = {
-    let mut names = [""; 7];
+const EVENTS: [&str; 8] = {
+    let mut names = [""; 8];
     let mut index = 0;
     while index < names.len() {
         names[index] = WebhookEventType::ALL[index].as_str();
