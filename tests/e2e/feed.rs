@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::interactions::{ask, asking_event, question, stage};
 use crate::support::client::{Client, message, stream};
+use crate::support::database::listening;
 use crate::support::held::HeldRun;
 use crate::support::stream::{Frame, Stream};
 use crate::support::{Engine, Postgres, Sqlite, Stage, until, within};
@@ -53,6 +54,9 @@ async fn made(stage: &Stage, spec: Value) -> (String, Client) {
 #[tokio::test]
 async fn feed_reports_runs_and_questions_by_id(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
+    if matches!(engine, Postgres) {
+        listening(&stage.gateway.database_url(), 1).await;
+    }
     let mut feed = feed_of(&stage.client).await;
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let event = change_of(&mut feed, "run", &run.run_id).await;
@@ -86,6 +90,9 @@ async fn feed_is_limited_to_the_agents_and_life_of_its_key(
     #[values(Sqlite, Postgres)] engine: Engine,
 ) {
     let stage = or_skip!(stage(engine).await);
+    if matches!(engine, Postgres) {
+        listening(&stage.gateway.database_url(), 1).await;
+    }
     let spec = json!({"name": "one", "role": "client", "agents": ["unallowed"]});
     let (id, restricted) = made(&stage, spec).await;
     let mut feed = feed_of(&restricted).await;

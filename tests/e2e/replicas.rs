@@ -24,7 +24,7 @@ mod starting;
 #[path = "replicas/upgrade.rs"]
 mod upgrade;
 
-use crate::support::database::rows;
+use crate::support::database::listening;
 use crate::support::gateway::Config;
 use crate::support::nats::nats_server;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -62,14 +62,7 @@ impl TestBus {
                 })
                 .await;
             }
-            Self::Postgres => {
-                let sessions = "SELECT pid::text FROM pg_stat_activity \
-                    WHERE datname = current_database() AND query LIKE 'LISTEN %'";
-                until("LISTEN", async || {
-                    rows(database, sessions).await.len() >= replicas
-                })
-                .await;
-            }
+            Self::Postgres => listening(database, replicas).await,
             Self::Silent => {}
         }
     }

@@ -8,7 +8,7 @@ use url::Url;
 use uuid::Uuid;
 
 use super::twins::is_twin_skipped;
-use super::{TempDirectory, hex, skipped};
+use super::{TempDirectory, hex, skipped, until};
 
 static SKIPPED: Once = Once::new();
 
@@ -185,4 +185,14 @@ async fn execute(server: &Url, sql: String) -> sqlx::Result<()> {
         .execute(&mut connection)
         .await?;
     connection.close().await
+}
+
+/// Waits until this number of gateways of a `PostgreSQL` database receive notifications. Earlier ones are lost.
+pub async fn listening(url: &str, gateways: usize) {
+    let sessions = "SELECT pid::text FROM pg_stat_activity \
+        WHERE datname = current_database() AND query LIKE 'LISTEN %'";
+    until("LISTEN", async || {
+        rows(url, sessions).await.len() >= gateways
+    })
+    .await;
 }
