@@ -45,6 +45,10 @@ export interface ActionRequestedPayload {
   action: string;
   target?: unknown;
   payload?: unknown;
+  /** Of a platform action: a repeated request with the same key opens no second action. */
+  idempotency_key?: string | null;
+  /** Of a platform action: seconds in which a program must claim it. */
+  timeout_seconds?: number | null;
 }
 
 /** Data of `processor.log`, a line for developers. `level` is `debug`, `info`, `warning` or `error`. */

@@ -66,6 +66,9 @@ class ActionRequestedPayload(TypedDict):
     action: str
     target: NotRequired[Any]
     payload: NotRequired[Any]
+    # Of a platform action: its key, and the seconds in which a program must claim it.
+    idempotency_key: NotRequired[str | None]
+    timeout_seconds: NotRequired[int | None]
 
 
 class ProcessorLogPayload(TypedDict):
