@@ -119,6 +119,7 @@ impl Relayer {
             prepared,
             run,
             signals: RunSignals::new(),
+            deadline_at: run.deadline_at,
             in_flight: None,
             _trailing_body: trailing_body,
         };
@@ -141,6 +142,8 @@ struct RelayShell<'a> {
     prepared: &'a PreparedDispatch,
     run: &'a Run,
     signals: RunSignals<'a>,
+    /// Deadline of the run with its waits for budgets at the last look, in epoch milliseconds.
+    deadline_at: i64,
     in_flight: Option<BoxFuture<'a, Result<Appended, StoreError>>>,
     /// Reads the rest of a `202` answer until the run ends.
     _trailing_body: Option<AbortOnDropHandle<()>>,
@@ -166,7 +169,7 @@ impl RelayShell<'_> {
                     // The gateway itself holds a call of the runner back.
                     RelayInput::Silent
                         if is_silent(machine, Instant::now())
-                            && waits_for_budget(&parts.deps, run).await =>
+                            && self.has_waited_for_budget().await =>
                     {
                         let again_at = Instant::now() + parts.deps.limits.silence;
                         self.signals.push(silence_at(again_at));
@@ -252,18 +255,23 @@ impl RelayShell<'_> {
         }
     }
 
+    /// True if a call of the run waits for a raise of a budget, or has waited since the last look.
+    async fn has_waited_for_budget(&mut self) -> bool {
+        let Some(waits) = Box::pin(self.parts.deps.waits_of(self.run.id)).await else {
+            return false;
+        };
+        // Waits extend the deadline. After one, the runner has the full time again.
+        let has_waited = waits.deadline_at > self.deadline_at;
+        self.deadline_at = waits.deadline_at;
+        waits.is_waiting || has_waited
+    }
+
     fn publish(&self, frames: CommittedFrames, read_at: Option<Instant>) {
         self.live.log.publish(frames);
         let advanced = Notification::Advanced(self.run.id);
         self.parts.deps.notifier.notify(advanced);
         relayed(read_at);
     }
-}
-
-/// True while a call of the run waits for a raise of a budget.
-async fn waits_for_budget(deps: &RunDeps, run: &Run) -> bool {
-    let waits = Box::pin(deps.waits_of(run.id)).await;
-    waits.is_some_and(|waits| waits.is_waiting)
 }
 
 /// Commits an append, and answers the append calls whose results it has written.
