@@ -11,8 +11,8 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection, Row};
 use crate::error::StoreError;
 use crate::postgres_sessions::takes_writes;
 
-/// Timeout of a probe.
-const PROBE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Timeout of a probe. A server that starts, or has a high load, answers late.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(15);
 const POOLED: &str = "it shares its sessions between clients, as a connection pooler in transaction or statement \
     mode does: set pool_mode = session in PgBouncer, or connect to the server directly";
 const READ_ONLY: &str = "it accepts no writes: it is a standby, or default_transaction_read_only is on; name the \
