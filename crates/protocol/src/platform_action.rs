@@ -166,7 +166,7 @@ pub struct PlatformAction {
     /// For `failed`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<PlatformActionError>,
-    /// Where the action takes place: `event_id`, `conversation` and `delivery` of the event. Absent in the host API.
+    /// The target conversation: `event_id`, `conversation` and `delivery` of the event. Absent in the host API.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Object>))]
     pub event: Option<JsonObject>,

@@ -307,7 +307,7 @@ async fn view(
     let events = state.runs.store().events();
     let event = events.find_event(workspace, &record.event_id).await?;
     let envelope = event.and_then(|event| serde_json::from_str(&event.envelope).ok());
-    // Only where the action takes place: the message of the event is not for the program.
+    // Only the target conversation: the message of the event is not for the program.
     let location = envelope.map(|mut envelope: JsonObject| {
         envelope.insert("event_id".to_owned(), json!(record.event_id));
         let member = |name: &str| Some((name.to_owned(), envelope.get(name)?.clone()));
