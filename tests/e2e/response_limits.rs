@@ -137,14 +137,19 @@ async fn limits_a_run_to_64_concurrent_host_calls() {
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
         run.token
     );
-    let mut calls = Vec::new();
-    for _ in 0..64 {
+    let call = async || {
         let mut socket = slow::connect(origin).await;
         socket.write_all(head.as_bytes()).await.unwrap();
-        calls.push(socket);
+        socket
+    };
+    let mut calls = Vec::new();
+    for _ in 0..63 {
+        calls.push(call().await);
     }
     let mut refused = None;
-    until("all places to be taken", async || {
+    // A call that arrives during a probe is refused; repeat it.
+    until("all permits to be held", async || {
+        calls.push(call().await);
         let answer = run.get("/run").await;
         let is_refused = answer.status == 429;
         refused = Some(answer).filter(|_| is_refused);
@@ -156,7 +161,7 @@ async fn limits_a_run_to_64_concurrent_host_calls() {
     assert_eq!(refused.headers["retry-after"], "1");
     assert_eq!(other.get("/run").await.status, 200);
     drop(calls);
-    until("a place to be free", async || {
+    until("a permit to be free", async || {
         run.get("/run").await.status == 200
     })
     .await;
