@@ -109,7 +109,7 @@ class Answers:
         )
 
     def _question(self, event: Json, data: Json) -> list[RunnerResult]:
-        gateway_id = (event.get("metadata") or {}).get("interaction")
+        gateway_id = ((event.get("metadata") or {}).get("interaction") or {}).get("id")
         if data.get("action") != "interaction.requested" or not gateway_id:
             return []
         question = data.get("payload") or {}

@@ -405,7 +405,7 @@ def test_questions_go_to_langbot_and_answers_back(gateway: FakeGateway, config: 
         },
     }
     gateway.tell(("action.requested", requested), COMPLETED)
-    gateway.events[0]["metadata"] = {"interaction": "q-1"}
+    gateway.events[0]["metadata"] = {"interaction": {"id": "q-1", "expires_at": 1796054400}}
     found = execute(context("hi", config, delivery=delivery))
     question = found[0].data["payload"]["interaction_id"]
     assert question == "rnl:q-1:room"
