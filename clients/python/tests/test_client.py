@@ -186,6 +186,25 @@ async def test_pages_are_followed_to_the_end() -> None:
     assert script.requests[1].url.params["status"] == "open"
 
 
+async def test_claimed_action_is_finished_with_its_token() -> None:
+    claimed = {"action": {"id": "a-1"}, "claim_token": "secret"}
+    script = Script(*[httpx.Response(200, json=claimed)] * 3)
+    program = client(script)
+    claim = await program.claim_action("a-1", lease_seconds=5)
+    await program.finish_action(claim, {"message_id": "m"})
+    await program.finish_action(claim, error={"code": "unsupported", "message": "no such action"})
+    assert [one.url.path for one in script.requests] == ["/v1/actions/a-1/claim"] + ["/v1/actions/a-1/result"] * 2
+    assert [json.loads(one.content) for one in script.requests] == [
+        {"lease_seconds": 5},
+        {"claim_token": "secret", "status": "done", "output": {"message_id": "m"}},
+        {
+            "claim_token": "secret",
+            "status": "failed",
+            "error": {"code": "unsupported", "message": "no such action"},
+        },
+    ]
+
+
 async def test_runs_are_filtered_and_paged() -> None:
     # A page that scanned its most runs has no items, and still a next page.
     first = httpx.Response(200, json={"items": [], "has_more": True, "next_cursor": "c"})

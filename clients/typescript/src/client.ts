@@ -7,6 +7,7 @@ import { RunStream } from "./stream.js";
 import type {
   AgentRun,
   ArtifactMetadata,
+  ClaimedAction,
   ContentElement,
   ConversationSummary,
   CountsByStatus,
@@ -14,6 +15,8 @@ import type {
   EventEnvelope,
   Interaction,
   Json,
+  PlatformAction,
+  PlatformActionError,
   RunStatus,
   RunStreamLink,
   TranscriptItem,
@@ -269,6 +272,44 @@ export class Client {
   answer(interaction: Interaction, actionId?: string, values: Json = {}): Promise<EventAccepted | Interaction> {
     const json = { interaction_id: interaction.request.interaction_id, action_id: actionId ?? null, values };
     return this.#http.json("POST", `/v1/interactions/${segment(interaction.id)}/submit`, { json });
+  }
+
+  /** Platform actions of runs, newest first: the open ones, those of another status, or all with `status: null`. */
+  actions(
+    filter: { runId?: string; status?: PlatformAction["status"] | null } = {},
+  ): AsyncGenerator<PlatformAction> {
+    const status = filter.status === undefined ? "open" : filter.status;
+    return this.#pages("/v1/actions", { run_id: filter.runId, status }, "after");
+  }
+
+  /** Platform action: `metadata.action.id` of the event `action.requested`. */
+  action(actionId: string): Promise<PlatformAction> {
+    return this.#http.json("GET", `/v1/actions/${segment(actionId)}`);
+  }
+
+  /**
+   * Claims an open action: only this program performs it, within `leaseSeconds` (1-3,600, by default 60). With the
+   * `claimToken` of an earlier claim the lease is extended. Throws `ApiError` 409 if another program has claimed the
+   * action or it has ended.
+   */
+  claimAction(
+    actionId: string,
+    options: { leaseSeconds?: number; claimToken?: string } = {},
+  ): Promise<ClaimedAction> {
+    const json = { lease_seconds: options.leaseSeconds, claim_token: options.claimToken };
+    return this.#http.json("POST", `/v1/actions/${segment(actionId)}/claim`, { json });
+  }
+
+  /**
+   * Reports the result of a claimed action: `output` of the platform, or `error`. A repeated report is accepted. Throws
+   * `ApiError` 410 if the claim has expired.
+   */
+  finishAction(
+    claimed: ClaimedAction,
+    result: { output?: Json; error?: PlatformActionError } = {},
+  ): Promise<PlatformAction> {
+    const json = { claim_token: claimed.claim_token, status: result.error ? "failed" : "done", ...result };
+    return this.#http.json("POST", `/v1/actions/${segment(claimed.action.id)}/result`, { json });
   }
 
   /**

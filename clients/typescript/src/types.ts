@@ -261,8 +261,20 @@ export interface PlatformAction {
   claimed_at?: number;
   finished_at?: number;
   output?: Json;
-  error?: { code: string; message: string };
+  error?: PlatformActionError;
   event?: Json;
+}
+
+/** Reason for which a platform action was not performed: `unsupported`, or a code of the platform. */
+export interface PlatformActionError {
+  code: string;
+  message: string;
+}
+
+/** Claimed platform action. Its result names the `claim_token`, which is secret. */
+export interface ClaimedAction {
+  action: PlatformAction;
+  claim_token: string;
 }
 
 /** File of an event. `artifact_id` of a posted event names an upload; a runner reads it as `id`. `size`: bytes. */

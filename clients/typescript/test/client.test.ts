@@ -20,13 +20,14 @@ import {
 
 const RUN = "01a20468-f8ea-76a6-9b32-32089ce69a5c";
 type Answer = () => Response;
-type Sent = { method: string; url: URL; headers: Headers };
+type Sent = { method: string; url: URL; headers: Headers; body: string };
 
 /** A client whose requests are answered in order; the last answer repeats. */
 function scripted(answers: Answer[], patienceSeconds = 5): { client: Client; sent: Sent[] } {
   const sent: Sent[] = [];
   const send: typeof fetch = async (input, init) => {
-    sent.push({ method: init?.method ?? "GET", url: new URL(`${input}`), headers: new Headers(init?.headers) });
+    const { method = "GET", headers, body } = init ?? {};
+    sent.push({ method, url: new URL(`${input}`), headers: new Headers(headers), body: String(body) });
     return (answers.length > 1 ? answers.shift() : answers[0])?.() as Response;
   };
   return { client: new Client({ url: "http://gateway", apiKey: "rnl_key", patienceSeconds, fetch: send }), sent };
@@ -191,6 +192,22 @@ test("pages are followed to the end", async () => {
   for await (const one of client.interactions({ conversationId: "c-1" })) ids.push(one.id);
   assert.deepEqual(ids, ["1", "2"]);
   assert.equal(sent[1]?.url.search, "?conversation_id=c-1&status=open&after=c");
+});
+
+test("a claimed action is finished with its token", async () => {
+  const answer = () => Response.json({ action: { id: "a-1" }, claim_token: "secret" });
+  const { client, sent } = scripted([answer, answer, answer]);
+  const claimed = await client.claimAction("a-1", { leaseSeconds: 5 });
+  await client.finishAction(claimed, { output: { message_id: "m" } });
+  const error = { code: "unsupported", message: "no such action" };
+  await client.finishAction(claimed, { error });
+  const result = "/v1/actions/a-1/result";
+  assert.deepEqual(sent.map((one) => one.url.pathname), ["/v1/actions/a-1/claim", result, result]);
+  assert.deepEqual(sent.map((one) => JSON.parse(one.body)), [
+    { lease_seconds: 5 },
+    { claim_token: "secret", status: "done", output: { message_id: "m" } },
+    { claim_token: "secret", status: "failed", error },
+  ]);
 });
 
 test("runs are filtered and paged", async () => {

@@ -16,6 +16,7 @@ const PAGES = ["docs/runners/typescript.md", "docs/clients.md", "clients/typescr
 const AROUND = `declare const endpoint: import("runnel/runner").Endpoint;
 declare const app: { use(path: string, handler: unknown): void; all(path: string, handler: (c: { req: { raw: Request } }) => unknown): void };
 declare const createServer: (handler: ReturnType<typeof import("runnel/node").toNodeHandler>) => unknown;
+declare const perform: (action: import("runnel").PlatformAction) => Promise<string>;
 declare const request: Request, body: Uint8Array, secret: string;
 `;
 

@@ -23,12 +23,14 @@ from .types import (
     AgentInput,
     AgentRun,
     ArtifactMetadata,
+    ClaimedAction,
     ConversationSummary,
     CountsByStatus,
     EventAccepted,
     EventEnvelope,
     Interaction,
     Json,
+    PlatformAction,
     RunStatus,
     RunStreamLink,
     TranscriptItem,
@@ -303,6 +305,41 @@ class AsyncClient:
         }
         path = f"/v1/interactions/{segment(interaction['id'])}/submit"
         return cast("EventAccepted | Interaction", await self._json("POST", path, json=body))
+
+    # --- platform actions ---
+
+    def actions(
+        self, *, run_id: str | None = None, status: str | None = "open"
+    ) -> AsyncGenerator[PlatformAction, None]:
+        """Platform actions, newest first: the open ones, those of another `status`, or all with `status=None`."""
+        return self._pages("/v1/actions", {"run_id": run_id, "status": status}, "after")
+
+    async def action(self, action_id: str) -> PlatformAction:
+        """Platform action: `metadata.action.id` of the event `action.requested`."""
+        return cast(PlatformAction, await self._json("GET", f"/v1/actions/{segment(action_id)}"))
+
+    async def claim_action(
+        self, action_id: str, *, lease_seconds: int | None = None, claim_token: str | None = None
+    ) -> ClaimedAction:
+        """Claims an open action: only this program performs it, within `lease_seconds` (1-3,600, by default 60).
+
+        With the `claim_token` of an earlier claim the lease is extended. Raises `ApiError` 409 if another program has
+        claimed the action or it has ended.
+        """
+        body = _present({"lease_seconds": lease_seconds, "claim_token": claim_token})
+        return cast(ClaimedAction, await self._json("POST", f"/v1/actions/{segment(action_id)}/claim", json=body))
+
+    async def finish_action(
+        self, claimed: ClaimedAction, output: Json | None = None, *, error: Json | None = None
+    ) -> PlatformAction:
+        """Reports the result of a claimed action: `output` of the platform, or `error` with `code` and `message`.
+
+        A repeated report is accepted. Raises `ApiError` 410 if the claim has expired.
+        """
+        result = {"status": "failed", "error": error} if error else _present({"status": "done", "output": output})
+        body = {"claim_token": claimed["claim_token"], **result}
+        path = f"/v1/actions/{segment(claimed['action']['id'])}/result"
+        return cast(PlatformAction, await self._json("POST", path, json=body))
 
     # --- files ---
 

@@ -14,12 +14,14 @@ from .stream import RunStream
 from .types import (
     AgentRun,
     ArtifactMetadata,
+    ClaimedAction,
     ConversationSummary,
     CountsByStatus,
     EventAccepted,
     EventEnvelope,
     Interaction,
     Json,
+    PlatformAction,
     RunStatus,
     RunStreamLink,
     TranscriptItem,
@@ -179,6 +181,27 @@ class Client:
     ) -> EventAccepted | Interaction:
         """Answers a question. Returns an `EventAccepted` if the answer started a run of its own."""
         return self._loop.call(self._client.answer(interaction, action_id, values))
+
+    def actions(self, *, run_id: str | None = None, status: str | None = "open") -> Iterator[PlatformAction]:
+        """Platform actions of runs, newest first: the open ones, or all with `status=None`."""
+        return self._loop.iterate(self._client.actions(run_id=run_id, status=status))
+
+    def action(self, action_id: str) -> PlatformAction:
+        """Platform action: `metadata.action.id` of the event `action.requested`."""
+        return self._loop.call(self._client.action(action_id))
+
+    def claim_action(
+        self, action_id: str, *, lease_seconds: int | None = None, claim_token: str | None = None
+    ) -> ClaimedAction:
+        """Claims an open action: only this program performs it, within `lease_seconds` (1-3,600, by default 60)."""
+        claim = self._client.claim_action(action_id, lease_seconds=lease_seconds, claim_token=claim_token)
+        return self._loop.call(claim)
+
+    def finish_action(
+        self, claimed: ClaimedAction, output: Json | None = None, *, error: Json | None = None
+    ) -> PlatformAction:
+        """Reports the result of a claimed action: `output` of the platform, or `error` with `code` and `message`."""
+        return self._loop.call(self._client.finish_action(claimed, output, error=error))
 
     def upload(
         self, content: bytes, name: str, mime_type: str = "application/octet-stream", *, expires_in: int | None = None

@@ -315,6 +315,13 @@ class PlatformAction(TypedDict):
     event: NotRequired[Json]
 
 
+class ClaimedAction(TypedDict):
+    """Claimed platform action. Its result names the `claim_token`, which is secret."""
+
+    action: PlatformAction
+    claim_token: str
+
+
 # --- events that clients post ---
 
 
