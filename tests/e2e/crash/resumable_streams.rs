@@ -11,7 +11,7 @@ use crate::support::client::{Client, message};
 use crate::support::runner::StubRunner;
 use crate::support::script::{Run, ScriptStep, sse_head};
 use crate::support::stream::Stream;
-use crate::support::{Engine, OwnStage, Postgres, RandomDurations, Sqlite, number, seed};
+use crate::support::{Engine, OwnStage, Postgres, RandomDurations, Sqlite, number, seed, until};
 
 /// Kills on each database, unless `RUNNEL_TEST_KILL_CYCLES` sets another number.
 const CYCLES: usize = 4;
@@ -49,6 +49,18 @@ async fn follow(client: &Client, event_id: &str) -> Vec<String> {
     seen
 }
 
+/// Posts an event again, as a client does: a loaded database may refuse a post, and the error is `retryable`.
+async fn repost(client: &Client, event_id: &str) -> String {
+    let mut accepted = None;
+    until("the post to be accepted", async || {
+        let posted = client.post(&message(event_id)).await;
+        accepted = (posted.status != 503).then(|| posted.run_id());
+        accepted.is_some()
+    })
+    .await;
+    accepted.unwrap()
+}
+
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn resumable_runs_survive_kills_at_any_moment(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -76,7 +88,7 @@ async fn resumable_runs_survive_kills_at_any_moment(#[values(Sqlite, Postgres)] 
         let (streams, ()) = tokio::join!(following, killing);
         stage.gateway.restart().await;
         for (event_id, seen) in events.iter().zip(streams) {
-            let run_id = stage.client.post(&message(event_id)).await.run_id();
+            let run_id = repost(&stage.client, event_id).await;
             let last = seen.len() as u64;
             let rest = stage.client.follow(&run_id, last).await.rest().await;
             let outcome = stage.outcome(&run_id).await;
