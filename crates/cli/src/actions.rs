@@ -4,13 +4,13 @@ use std::process::ExitCode;
 
 use anstyle::Style;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::facts::{age, text};
 use crate::gateway::GatewayArguments;
 use crate::ids::tail;
 use crate::output::{self, OutputFormat};
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow};
 
 const USAGE: u8 = 2;
 
@@ -58,14 +58,6 @@ pub(super) async fn actions(
 }
 
 fn list(actions: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": actions }));
-        return;
-    }
-    if actions.is_empty() {
-        output::remark("no actions");
-        return;
-    }
     let row = |action: &Value| TableRow {
         style: if action["status"] == "open" {
             Style::new()
@@ -80,8 +72,9 @@ fn list(actions: &[Value], format: OutputFormat) {
             text(action, "action").to_owned(),
         ],
     };
-    print_table(
-        &["id", "status", "age", "run", "action"],
-        actions.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no actions",
+        head: &["id", "status", "age", "run", "action"],
+    };
+    table.print(actions, format, row);
 }

@@ -13,7 +13,7 @@ use crate::facts::{elements, moment, principal, print_facts, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
 use crate::output::{self, OutputFormat};
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow};
 
 /// Members that the gateway adds to the spec of an agent.
 const ADDED: [&str; 7] = [
@@ -121,14 +121,6 @@ fn path_of(agent: &Value) -> String {
 }
 
 fn list(agents: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": agents }));
-        return;
-    }
-    if agents.is_empty() {
-        output::remark("no agents");
-        return;
-    }
     let row = |agent: &Value| TableRow {
         style: match state(agent) {
             "enabled" => Style::new(),
@@ -144,10 +136,11 @@ fn list(agents: &[Value], format: OutputFormat) {
             text(agent, "runner_id").to_owned(),
         ],
     };
-    print_table(
-        &["id", "name", "state", "origin", "events", "runner"],
-        agents.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no agents",
+        head: &["id", "name", "state", "origin", "events", "runner"],
+    };
+    table.print(agents, format, row);
 }
 
 fn state(agent: &Value) -> &'static str {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::facts::{age, moment, text};
 use crate::gateway::{GatewayArguments, encoded};
 use crate::output::{self, OutputFormat, OutputPart};
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow};
 
 const USAGE: u8 = 2;
 
@@ -93,14 +93,6 @@ pub(super) async fn conversations(
 }
 
 fn list(conversations: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": conversations }));
-        return;
-    }
-    if conversations.is_empty() {
-        output::remark("no conversations");
-        return;
-    }
     let row = |conversation: &Value| TableRow {
         style: if conversation["is_busy"] == true {
             output::YELLOW
@@ -114,10 +106,11 @@ fn list(conversations: &[Value], format: OutputFormat) {
             text(conversation, "input_preview").to_owned(),
         ],
     };
-    print_table(
-        &["conversation", "messages", "age", "input"],
-        conversations.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no conversations",
+        head: &["conversation", "messages", "age", "input"],
+    };
+    table.print(conversations, format, row);
 }
 
 /// Id of a conversation, with its bot and thread.

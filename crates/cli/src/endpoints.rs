@@ -5,13 +5,13 @@ use std::process::ExitCode;
 use anstyle::Style;
 use clap::Subcommand;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::facts::{age, elements, text};
 use crate::gateway::{GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
 use crate::output::{self, OutputFormat};
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow};
 
 /// Maximum number of listed endpoints.
 const MAX_LISTED: usize = 10_000;
@@ -81,14 +81,6 @@ pub(super) async fn endpoints(
 }
 
 fn list(endpoints: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": endpoints }));
-        return;
-    }
-    if endpoints.is_empty() {
-        output::remark("no runner endpoints");
-        return;
-    }
     let row = |endpoint: &Value| TableRow {
         // An open circuit breaker matters even if discovery succeeds.
         style: match text(&endpoint["breaker"], "state") {
@@ -107,12 +99,13 @@ fn list(endpoints: &[Value], format: OutputFormat) {
             text(endpoint, "health_reason").to_owned(),
         ],
     };
-    print_table(
-        &[
+    let table = ListTable {
+        empty: "no runner endpoints",
+        head: &[
             "id", "name", "health", "breaker", "failures", "seen", "runners", "url", "reason",
         ],
-        endpoints.iter().map(row).collect(),
-    );
+    };
+    table.print(endpoints, format, row);
 }
 
 fn style_of(health: &str) -> Style {

@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use anstyle::Style;
 use anyhow::bail;
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::facts::{age, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
 use crate::output::{self, OutputFormat};
 use crate::send;
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow};
 
 const USAGE: u8 = 2;
 
@@ -120,14 +120,6 @@ async fn find(gateway: &Gateway, named: Option<String>) -> anyhow::Result<Value>
 }
 
 fn list(questions: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": questions }));
-        return;
-    }
-    if questions.is_empty() {
-        output::remark("no questions");
-        return;
-    }
     let row = |question: &Value| TableRow {
         style: if question["status"] == "open" {
             Style::new()
@@ -142,8 +134,9 @@ fn list(questions: &[Value], format: OutputFormat) {
             text(&question["request"], "title").to_owned(),
         ],
     };
-    print_table(
-        &["id", "status", "age", "run", "question"],
-        questions.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no questions",
+        head: &["id", "status", "age", "run", "question"],
+    };
+    table.print(questions, format, row);
 }

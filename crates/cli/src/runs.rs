@@ -11,14 +11,14 @@ use anstyle::Style;
 use anyhow::Context as _;
 use clap::Subcommand;
 use http::Method;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::facts::{age, elements, moment, principal, print_facts, text, took};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{RUNS, find_id, tail};
 use crate::output::{self, OutputFormat};
 use crate::send;
-use crate::table::{TableRow, one_line, print_table};
+use crate::table::{ListTable, TableRow, one_line};
 use batch::BatchArguments;
 use details::DetailArguments;
 use filter::{FILTERS, MatchArguments};
@@ -148,14 +148,6 @@ async fn find(gateway: &Gateway, named: Option<String>) -> anyhow::Result<String
 }
 
 fn list(runs: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": runs }));
-        return;
-    }
-    if runs.is_empty() {
-        output::remark("no runs");
-        return;
-    }
     let row = |run: &Value| TableRow {
         style: style_of(run),
         cells: vec![
@@ -167,10 +159,11 @@ fn list(runs: &[Value], format: OutputFormat) {
             input_of(run),
         ],
     };
-    print_table(
-        &["id", "status", "age", "took", "agent", "input"],
-        runs.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no runs",
+        head: &["id", "status", "age", "took", "agent", "input"],
+    };
+    table.print(runs, format, row);
 }
 
 /// Begin of the input. A child run names its parent.

@@ -3,13 +3,39 @@
 use anstyle::Style;
 use comfy_table::presets::NOTHING;
 use comfy_table::{ColumnConstraint, ContentArrangement, Row, Table};
+use serde_json::{Value, json};
 
-use crate::output;
+use crate::output::{self, OutputFormat};
 
 /// A row and its style.
 pub(super) struct TableRow {
     pub(super) style: Style,
     pub(super) cells: Vec<String>,
+}
+
+/// A list of items of the API.
+pub(super) struct ListTable<'a> {
+    /// Remark about an empty list.
+    pub(super) empty: &'a str,
+    pub(super) head: &'a [&'a str],
+}
+
+impl ListTable<'_> {
+    /// Prints the items: as a JSON document, as rows, or the remark.
+    pub(super) fn print(
+        &self,
+        items: &[Value],
+        format: OutputFormat,
+        row: impl Fn(&Value) -> TableRow,
+    ) {
+        if format.is_json() {
+            output::document(&json!({ "items": items }));
+        } else if items.is_empty() {
+            output::remark(self.empty);
+        } else {
+            print_table(self.head, items.iter().map(row).collect());
+        }
+    }
 }
 
 /// Blanks between two columns.

@@ -14,7 +14,7 @@ use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
 use crate::lifetime::parse_lifetime;
 use crate::output::{self, OutputFormat};
-use crate::table::{TableRow, print_table};
+use crate::table::{ListTable, TableRow, print_table};
 
 /// Maximum number of listed deliveries.
 const MAX_LISTED: usize = 1_000;
@@ -244,14 +244,6 @@ fn print_test(tested: &Value, format: OutputFormat) -> ExitCode {
 }
 
 fn print_deliveries(deliveries: &[Value], format: OutputFormat) {
-    if format.is_json() {
-        output::document(&json!({ "items": deliveries }));
-        return;
-    }
-    if deliveries.is_empty() {
-        output::remark("no deliveries");
-        return;
-    }
     let row = |delivery: &Value| TableRow {
         style: match text(delivery, "status") {
             "dead" => output::RED,
@@ -268,10 +260,11 @@ fn print_deliveries(deliveries: &[Value], format: OutputFormat) {
             text(delivery, "last_error").to_owned(),
         ],
     };
-    print_table(
-        &["message", "type", "run", "status", "tries", "age", "error"],
-        deliveries.iter().map(row).collect(),
-    );
+    let table = ListTable {
+        empty: "no deliveries",
+        head: &["message", "type", "run", "status", "tries", "age", "error"],
+    };
+    table.print(deliveries, format, row);
 }
 
 #[cfg(test)]
