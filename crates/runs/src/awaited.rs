@@ -1,26 +1,22 @@
 //! Waits for the answer to a question of a live run, on any replica.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::RunQuestion;
-use egress::limiter::LimitSpec;
 use protocol::interaction::AwaitedInteraction;
 use store::{AskAboutRun, AwaitedRecord, CloseAwaited, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::call_abort::{AbortReason, CallAborts, RowPoll};
+use crate::call_abort::{AbortReason, CallAborts};
 use crate::call_limits::CallKind;
+use crate::call_wait::{BETWEEN_LOOKS, CallWait, Looked, WaitError, Waited};
 use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::notifier::RunWaiter;
 
 /// Time for the result with the question to be committed, within the call's own wait. A call may come earlier.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Pause between two looks for a question that is not committed yet, and minimum pause between any two looks.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
 
 /// Cause of a call that cannot wait for an answer.
 #[derive(Debug, thiserror::Error)]
@@ -29,10 +25,8 @@ pub enum AwaitError {
     Unknown,
     #[error("the question has no `await`: its answer is an event")]
     NotAwaited,
-    #[error("the run has reached its limit of calls that wait for answers")]
-    Full(LimitSpec),
-    #[error("the run is over")]
-    Over(AbortReason),
+    #[error(transparent)]
+    Wait(#[from] WaitError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -76,7 +70,7 @@ impl AwaitedInteractions {
             at,
         });
         if !asking.await? {
-            return Err(AwaitError::Over(AbortReason::Ended));
+            return Err(WaitError::Over(AbortReason::Ended).into());
         }
         // Lists of questions learn of it on each replica.
         self.deps.notifier.notify_question(grant.run.id);
@@ -91,44 +85,34 @@ impl AwaitedInteractions {
         id: &str,
         wait: Duration,
     ) -> Result<AwaitedInteraction, AwaitError> {
-        let permit = self.deps.calls.begin(grant, CallKind::InteractionWait);
-        let _permit = permit.map_err(AwaitError::Full)?;
-        // Registered before the first query: a commit in between must not be missed.
-        let waiter = RunWaiter::of(&self.deps.notifier, grant.run.id);
+        let kind = CallKind::InteractionWait;
+        let call = CallWait::begin(&self.aborts, grant, kind, grant.run.id)?;
         let began = Instant::now();
         let (deadline, absent_until) = (began + wait, began + wait.min(COMMIT_TIMEOUT));
-        let last_look = RowPoll::default();
-        let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
-        loop {
-            let notifications = waiter.notifications();
-            let mut notified = pin!(notifications.notified());
-            // Enabled before the look, so that no notification is missed.
-            notified.as_mut().enable();
-            let looked_at = Instant::now();
+        let waited = call.until_done(|looked_at| async move {
             let next_look = match self.look_at_interaction(grant, id).await? {
-                QuestionState::Final(state) => return Ok(state),
+                QuestionState::Final(state) => return Ok(Looked::Done(state)),
                 // The runner may call before the result with its question is committed.
                 QuestionState::Absent if looked_at >= absent_until => {
                     return Err(AwaitError::Unknown);
                 }
                 QuestionState::Absent => looked_at + BETWEEN_LOOKS,
                 QuestionState::Open { .. } if self.deps.live.is_cancel_requested(grant) => {
-                    return Ok(AwaitedInteraction::Cancelled);
+                    return Ok(Looked::Done(AwaitedInteraction::Cancelled));
                 }
                 QuestionState::Open { .. } if looked_at >= deadline => {
-                    return Ok(AwaitedInteraction::Open);
+                    return Ok(Looked::Done(AwaitedInteraction::Open));
                 }
                 QuestionState::Open { expires_at } => {
-                    let expires = looked_at + self.deps.time_until(expires_at);
-                    expires.min(looked_at + self.deps.limits.poll)
+                    let expires_in = self.deps.time_until(expires_at);
+                    looked_at + expires_in.min(self.deps.limits.poll)
                 }
             };
-            tokio::select! {
-                // Notifications may come in bursts or be forged, so the pause bounds the queries.
-                () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
-                () = tokio::time::sleep_until(next_look.min(deadline)) => {}
-                over = &mut over => return self.interaction_when_over(grant, id, over).await,
-            }
+            Ok(Looked::Again(next_look.min(deadline)))
+        });
+        match waited.await? {
+            Waited::Done(state) => Ok(state),
+            Waited::Over(over) => self.interaction_when_over(grant, id, over).await,
         }
     }
 
@@ -143,11 +127,11 @@ impl AwaitedInteractions {
             AbortReason::Cancelled | AbortReason::Stopping => {
                 self.look_at_interaction(grant, id).await?
             }
-            AbortReason::Ended | AbortReason::Deadline => return Err(AwaitError::Over(over)),
+            AbortReason::Ended | AbortReason::Deadline => return Err(WaitError::Over(over).into()),
         };
         match (looked, over) {
             (QuestionState::Final(state), _) => Ok(state),
-            (QuestionState::Absent, _) => Err(AwaitError::Over(over)),
+            (QuestionState::Absent, _) => Err(WaitError::Over(over).into()),
             (QuestionState::Open { .. }, AbortReason::Cancelled) => {
                 Ok(AwaitedInteraction::Cancelled)
             }

@@ -1,6 +1,5 @@
 //! Child runs: started and followed by a run, and ended with it.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use domain::canonical::canonical_json;
 use domain::child_run::{ParentRun, child_event};
 use domain::run::Run;
 use domain::trace::TraceParent;
-use egress::limiter::LimitSpec;
 use protocol::child_run::ChildRunRequest;
 use protocol::id::{AgentId, RunId};
 use store::{ParentAttempt, StoreError, sha256_hex};
@@ -17,28 +15,14 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
-use crate::call_abort::{AbortReason, CallAborts, RowPoll};
+use crate::call_abort::{AbortReason, CallAborts};
 use crate::call_limits::CallKind;
+use crate::call_wait::{CallWait, Looked, WaitError, Waited};
 use crate::decide::ParentContext;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
 use crate::intake::{Intake, IntakeError, IntakeRequest};
-use crate::notifier::RunWaiter;
 use telemetry::spans::trace_of;
-
-/// Minimum pause between two looks of a waiting call.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
-
-/// Cause of a call that cannot wait for the end of a child run.
-#[derive(Debug, thiserror::Error)]
-pub enum WaitError {
-    #[error("the run has reached its limit of calls that wait for child runs")]
-    Full(LimitSpec),
-    #[error("the run is over")]
-    Over(AbortReason),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-}
 
 /// Starts child runs, and follows them for their parents.
 pub struct Children {
@@ -145,31 +129,23 @@ impl Children {
         if child.status.is_terminal() || wait.is_zero() {
             return Ok(child);
         }
-        let permit = self.deps.calls.begin(grant, CallKind::ChildWait);
-        let _permit = permit.map_err(WaitError::Full)?;
-        let waiter = RunWaiter::of(&self.deps.notifier, child.id);
+        let call = CallWait::begin(&self.aborts, grant, CallKind::ChildWait, child.id)?;
         let deadline = Instant::now() + wait;
-        let last_look = RowPoll::default();
-        let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
-        loop {
-            let notifications = waiter.notifications();
-            let mut notified = pin!(notifications.notified());
-            // Enabled before the look, so that no notification is missed.
-            notified.as_mut().enable();
-            let looked_at = Instant::now();
-            if waiter.look(&self.deps.store, looked_at).await?.has_ended || looked_at >= deadline {
-                break;
+        let waiter = &call.waiter;
+        let waited = call.until_done(|looked_at| async move {
+            let row = waiter.look(&self.deps.store, looked_at).await?;
+            Ok::<_, StoreError>(if row.has_ended || looked_at >= deadline {
+                Looked::Done(())
+            } else {
+                Looked::Again(deadline.min(looked_at + self.deps.limits.poll))
+            })
+        });
+        match waited.await? {
+            Waited::Over(over @ (AbortReason::Ended | AbortReason::Deadline)) => {
+                return Err(WaitError::Over(over));
             }
-            let next_look = (looked_at + self.deps.limits.poll).min(deadline);
-            tokio::select! {
-                () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
-                () = tokio::time::sleep_until(next_look) => {}
-                over = &mut over => match over {
-                    // The child's state is still valid: the runner gets it, and can call again.
-                    AbortReason::Cancelled | AbortReason::Stopping => break,
-                    AbortReason::Ended | AbortReason::Deadline => return Err(WaitError::Over(over)),
-                },
-            }
+            // The child's state is still valid in a cancelled run: the runner gets it, and can call again.
+            Waited::Done(()) | Waited::Over(AbortReason::Cancelled | AbortReason::Stopping) => {}
         }
         let now = self.deps.find_run(&child.workspace, child.id).await?;
         Ok(now.unwrap_or(child))

@@ -10,6 +10,7 @@ pub mod budget_waits;
 pub mod bus;
 pub mod call_abort;
 pub mod call_limits;
+pub mod call_wait;
 pub mod checkpoints;
 pub mod children;
 pub mod denials;

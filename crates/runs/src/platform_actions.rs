@@ -1,11 +1,9 @@
 //! Platform actions: requests of live runs, waits for their outcome, claims and results of programs.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use domain::platform_action::CheckedAction;
-use egress::limiter::LimitSpec;
 use protocol::id::RunId;
 use protocol::platform_action::ActionApproval;
 use store::{
@@ -15,16 +13,14 @@ use store::{
 };
 use tokio::time::Instant;
 
-use crate::call_abort::{AbortReason, CallAborts, RowPoll};
+use crate::call_abort::{AbortReason, CallAborts};
 use crate::call_limits::CallKind;
+use crate::call_wait::{BETWEEN_LOOKS, CallWait, Looked, WaitError, Waited};
 use crate::deps::RunDeps;
 use crate::grant::Grant;
-use crate::notifier::RunWaiter;
 
 /// Time for the event of a requested action to be committed. Afterwards the call returns without its sequence.
 const ANNOUNCE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Minimum pause between any two looks.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
 
 /// Cause of a call about a platform action that fails.
 #[derive(Debug, thiserror::Error)]
@@ -35,10 +31,8 @@ pub enum PlatformCallError {
     Mismatch,
     #[error("the run has requested as many platform actions as it may")]
     TooMany,
-    #[error("the run has reached its limit of waiting calls")]
-    Full(LimitSpec),
-    #[error("the run is over")]
-    Over(AbortReason),
+    #[error(transparent)]
+    Wait(#[from] WaitError),
     #[error(transparent)]
     Store(#[from] StoreError),
 }
@@ -70,7 +64,7 @@ impl PlatformActions {
             ActionOpened::Stored => {}
             ActionOpened::Mismatch => return Err(PlatformCallError::Mismatch),
             ActionOpened::Full => return Err(PlatformCallError::TooMany),
-            ActionOpened::RunEnded => return Err(PlatformCallError::Over(AbortReason::Ended)),
+            ActionOpened::RunEnded => return Err(WaitError::Over(AbortReason::Ended).into()),
         }
         self.notify(run.id);
         if needs_person {
@@ -104,34 +98,25 @@ impl PlatformActions {
         id: &str,
         wait: Duration,
     ) -> Result<PlatformActionRecord, PlatformCallError> {
-        let permit = self.deps.calls.begin(grant, CallKind::InteractionWait);
-        let _permit = permit.map_err(PlatformCallError::Full)?;
-        // Registered before the first query: a commit in between must not be missed.
-        let waiter = RunWaiter::of(&self.deps.notifier, grant.run.id);
+        let kind = CallKind::InteractionWait;
+        let call = CallWait::begin(&self.aborts, grant, kind, grant.run.id)?;
         let deadline = Instant::now() + wait;
-        let last_look = RowPoll::default();
-        let mut over = pin!(self.aborts.until_aborted(grant, &last_look));
-        loop {
-            let notifications = waiter.notifications();
-            let mut notified = pin!(notifications.notified());
-            notified.as_mut().enable();
-            let looked_at = Instant::now();
+        let waited = call.until_done(|looked_at| async move {
             let found = self.look(grant, id).await?;
             let status = found.status_at(self.deps.clock.now_ms());
             if status.is_final() || looked_at >= deadline {
-                return Ok(found);
+                return Ok::<_, PlatformCallError>(Looked::Done(found));
             }
-            let expires = looked_at + self.deps.time_until(found.expires_at);
-            let next_look = expires.min(looked_at + self.deps.limits.poll);
-            tokio::select! {
-                // Notifications may come in bursts or be forged, so the pause bounds the queries.
-                () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
-                () = tokio::time::sleep_until(next_look.min(deadline)) => {}
-                over = &mut over => return match over {
-                    AbortReason::Cancelled | AbortReason::Stopping => self.look(grant, id).await,
-                    AbortReason::Ended | AbortReason::Deadline => Err(PlatformCallError::Over(over)),
-                },
+            let expires_in = self.deps.time_until(found.expires_at);
+            let next_look = looked_at + expires_in.min(self.deps.limits.poll);
+            Ok(Looked::Again(next_look.min(deadline)))
+        });
+        match waited.await? {
+            Waited::Done(found) => Ok(found),
+            Waited::Over(AbortReason::Cancelled | AbortReason::Stopping) => {
+                self.look(grant, id).await
             }
+            Waited::Over(over) => Err(WaitError::Over(over).into()),
         }
     }
 

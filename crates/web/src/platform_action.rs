@@ -124,8 +124,7 @@ impl From<PlatformCallError> for ApiError {
                 );
                 Self::conflict("too_many_actions", message)
             }
-            PlatformCallError::Full(limit) => limit.into(),
-            PlatformCallError::Over(over) => over.into(),
+            PlatformCallError::Wait(error) => error.into(),
             PlatformCallError::Store(error) => error.into(),
         }
     }

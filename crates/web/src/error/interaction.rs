@@ -5,7 +5,7 @@ use serde_json::json;
 
 use super::api_error::ApiError;
 use runs::awaited::AwaitError;
-use runs::children::WaitError;
+use runs::call_wait::WaitError;
 
 /// A different answer was accepted earlier.
 pub fn already_submitted() -> ApiError {
@@ -36,8 +36,7 @@ impl From<AwaitError> for ApiError {
                     in a run of its own";
                 Self::conflict("not_awaited", message)
             }
-            AwaitError::Full(limit) => limit.into(),
-            AwaitError::Over(over) => over.into(),
+            AwaitError::Wait(error) => error.into(),
             AwaitError::Store(error) => error.into(),
         }
     }
