@@ -1,3 +1,4 @@
+import { type ReactNode, useId } from "react";
 import type { FieldFault } from "../api/errors";
 
 /** Faults of one field. Pointers are shown only where they say more than the field, with `isNamed`. */
@@ -25,4 +26,24 @@ export function FieldFaults({
 /** Attributes of a control with faults in the list `id`. */
 export function invalid(id: string, faults: FieldFault[]) {
   return faults.length === 0 ? {} : { "aria-invalid": true, "aria-describedby": id };
+}
+
+interface FieldProps {
+  label: string;
+  faults: FieldFault[];
+  children: (marks: { id: string } & ReturnType<typeof invalid>) => ReactNode;
+}
+
+/** A control with its label and its faults. */
+export function Field({ label, faults, children }: FieldProps) {
+  const id = useId();
+  return (
+    <div>
+      <label htmlFor={id}>
+        {label}
+        {children({ id, ...invalid(`${id}-faults`, faults) })}
+      </label>
+      <FieldFaults id={`${id}-faults`} faults={faults} />
+    </div>
+  );
 }

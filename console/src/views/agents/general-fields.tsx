@@ -1,9 +1,8 @@
-import { type ReactNode, useId } from "react";
 import type { Schema } from "../../api/client";
 import type { FieldFault } from "../../api/errors";
 import { useText } from "../../i18n";
 import { faultsAt } from "../../lib/field-faults";
-import { FieldFaults, invalid } from "../../ui/field-faults";
+import { Field } from "../../ui/field-faults";
 import type { AgentSpec } from "./queries";
 
 interface GeneralProps {
@@ -85,26 +84,6 @@ export function GeneralFields({ spec, faults, change, runners }: GeneralProps) {
         />{" "}
         {t("agents.enabled")}
       </label>
-    </div>
-  );
-}
-
-interface FieldProps {
-  label: string;
-  faults: FieldFault[];
-  children: (marks: { id: string } & ReturnType<typeof invalid>) => ReactNode;
-}
-
-/** A control with its label and its faults. */
-export function Field({ label, faults, children }: FieldProps) {
-  const id = useId();
-  return (
-    <div>
-      <label htmlFor={id}>
-        {label}
-        {children({ id, ...invalid(`${id}-faults`, faults) })}
-      </label>
-      <FieldFaults id={`${id}-faults`} faults={faults} />
     </div>
   );
 }

@@ -3,9 +3,8 @@ import { useText } from "../../i18n";
 import { isUnrequested, type OfferedNames, policyNames, RESOURCES } from "../../lib/catalogue";
 import { faultsAt } from "../../lib/field-faults";
 import { toggled } from "../../lib/names";
-import { FieldFaults } from "../../ui/field-faults";
+import { Field, FieldFaults } from "../../ui/field-faults";
 import { Picker } from "../../ui/picker";
-import { Field } from "./general-fields";
 import type { AgentSpec } from "./queries";
 
 interface PolicyProps {

@@ -1,11 +1,11 @@
-import { useMutation, useQueryClient } from "@tanstack/react-query";
+import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
-import { type ReactNode, useState } from "react";
+import type { ReactNode } from "react";
 import { api, dataOf } from "../../api/client";
 import { useText } from "../../i18n";
+import { ConfirmButton } from "../../ui/confirm";
 import { Dialog } from "../../ui/dialog";
 import { DiffView } from "../../ui/diff";
-import { Problem } from "../../ui/problem";
 import { type Agent, agentQuery } from "./queries";
 
 interface SaveDialogProps {
@@ -40,42 +40,20 @@ export function DeleteAgent({ agent }: { agent: Agent }) {
   const t = useText();
   const client = useQueryClient();
   const navigate = useNavigate();
-  const [isAsking, setAsking] = useState(false);
-  const remove = useMutation({
-    mutationFn: () => {
-      const params = { path: { agent_id: agent.id }, header: { "If-Match": agent.version } };
-      return dataOf(api.DELETE("/v1/agents/{agent_id}", { params }));
-    },
-    onSuccess: async () => {
-      await navigate({ to: "/agents", ignoreBlocker: true });
-      client.removeQueries({ queryKey: agentQuery(agent.id).queryKey });
-      await client.invalidateQueries({ queryKey: ["agents"] });
-    },
-  });
+  const remove = async () => {
+    const params = { path: { agent_id: agent.id }, header: { "If-Match": agent.version } };
+    await dataOf(api.DELETE("/v1/agents/{agent_id}", { params }));
+    await navigate({ to: "/agents", ignoreBlocker: true });
+    client.removeQueries({ queryKey: agentQuery(agent.id).queryKey });
+    await client.invalidateQueries({ queryKey: ["agents"] });
+  };
   return (
-    <>
-      <button type="button" className="danger" onClick={() => setAsking(true)}>
-        {t("agents.delete")}
-      </button>
-      {isAsking && (
-        <Dialog title={t("agents.deleteTitle", { name: agent.name })} close={() => setAsking(false)}>
-          <p>{t("agents.deleteEffect")}</p>
-          {remove.error !== null && <Problem error={remove.error} />}
-          <div className="actions">
-            <button
-              type="button"
-              className="danger"
-              disabled={remove.isPending}
-              onClick={() => remove.mutate()}
-            >
-              {t("agents.deleteConfirm")}
-            </button>
-            <button type="button" onClick={() => setAsking(false)}>
-              {t("agents.back")}
-            </button>
-          </div>
-        </Dialog>
-      )}
-    </>
+    <ConfirmButton
+      label={t("agents.delete")}
+      title={t("agents.deleteTitle", { name: agent.name })}
+      effect={t("agents.deleteEffect")}
+      confirm={t("agents.deleteConfirm")}
+      act={remove}
+    />
   );
 }

@@ -3,8 +3,9 @@ import { type FormEvent, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { record } from "../../api/errors";
 import { useText } from "../../i18n";
-import { Copy, Json } from "../../ui/parts";
+import { Json } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { ShownOnce } from "../../ui/shown-once";
 
 /** Registers an endpoint, after a look at the runners that it adds. */
 export function Register() {
@@ -68,13 +69,7 @@ export function Register() {
       {register.error !== null && <Problem error={register.error} />}
       {preview.data !== undefined && <Json value={preview.data} />}
       {typeof created === "string" && (
-        <div className="card">
-          <p>{t("endpoints.once")}</p>
-          <div className="command">
-            <pre>{created}</pre>
-            <Copy text={created} />
-          </div>
-        </div>
+        <ShownOnce hint={t("endpoints.once")} secret={created} close={() => register.reset()} />
       )}
     </details>
   );

@@ -3,7 +3,7 @@ import { type FormEvent, useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { useText } from "../../i18n";
 import { Problem } from "../../ui/problem";
-import { NewKey } from "./new-key";
+import { ShownOnce } from "../../ui/shown-once";
 
 const ROLES = ["client", "viewer", "operator", "admin"] as Schema<"KeyRole">[];
 
@@ -48,7 +48,7 @@ export function CreateKey() {
       </form>
       {create.error !== null && <Problem error={create.error} />}
       {create.data !== undefined && (
-        <NewKey hint="keysOfApi.once" apiKey={create.data.key} close={() => create.reset()} />
+        <ShownOnce hint={t("keysOfApi.once")} secret={create.data.key} close={() => create.reset()} />
       )}
     </>
   );

@@ -1,18 +1,11 @@
-import {
-  infiniteQueryOptions,
-  useInfiniteQuery,
-  useMutation,
-  useQuery,
-  useQueryClient,
-} from "@tanstack/react-query";
+import { infiniteQueryOptions, useInfiniteQuery, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
-import { useState } from "react";
 import { api, dataOf, type Schema } from "../../api/client";
 import { nextCursor } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { PAGE } from "../../lib/pages";
-import { Dialog } from "../../ui/dialog";
+import { ConfirmButton } from "../../ui/confirm";
 import { keyAnchor } from "../../ui/key-name";
 import { useLinked } from "../../ui/linked";
 import { Badge, Loading, Scroll } from "../../ui/parts";
@@ -110,7 +103,6 @@ function Ready() {
 function KeyRow({ apiKey }: { apiKey: ApiKey }) {
   const rights = useRights();
   const t = useText();
-  const [isAsking, setAsking] = useState(false);
   const { ref, isLinked } = useLinked<HTMLTableRowElement>(keyAnchor(apiKey.id));
   return (
     <tr id={keyAnchor(apiKey.id)} ref={ref} className={isLinked ? "linked" : undefined}>
@@ -139,40 +131,28 @@ function KeyRow({ apiKey }: { apiKey: ApiKey }) {
           {t("nav.runs")}
         </Link>
         {apiKey.revoked_at != null && <Badge tone="off">{t("keysOfApi.revoked")}</Badge>}
-        {apiKey.revoked_at == null && rights?.changes && (
-          <button type="button" className="quiet" onClick={() => setAsking(true)}>
-            {t("keysOfApi.revoke")}
-          </button>
-        )}
-        {isAsking && <RevokeDialog apiKey={apiKey} close={() => setAsking(false)} />}
+        {apiKey.revoked_at == null && rights?.changes && <RevokeButton apiKey={apiKey} />}
       </td>
     </tr>
   );
 }
 
-function RevokeDialog({ apiKey, close }: { apiKey: ApiKey; close: () => void }) {
+function RevokeButton({ apiKey }: { apiKey: ApiKey }) {
   const t = useText();
   const client = useQueryClient();
   const path = { api_key_id: apiKey.id };
-  const revoke = useMutation({
-    mutationFn: () => dataOf(api.DELETE("/v1/api-keys/{api_key_id}", { params: { path } })),
-    onSuccess: async () => {
-      await client.invalidateQueries({ queryKey: ["api-keys"] });
-      close();
-    },
-  });
+  const revoke = async () => {
+    await dataOf(api.DELETE("/v1/api-keys/{api_key_id}", { params: { path } }));
+    await client.invalidateQueries({ queryKey: ["api-keys"] });
+  };
   return (
-    <Dialog title={t("keysOfApi.revokeTitle", { name: apiKey.name })} close={close}>
-      <p>{t("keysOfApi.revokeEffect")}</p>
-      {revoke.error !== null && <Problem error={revoke.error} />}
-      <div className="actions">
-        <button type="button" className="danger" disabled={revoke.isPending} onClick={() => revoke.mutate()}>
-          {t("keysOfApi.revoke")}
-        </button>
-        <button type="button" onClick={close}>
-          {t("agents.back")}
-        </button>
-      </div>
-    </Dialog>
+    <ConfirmButton
+      label={t("keysOfApi.revoke")}
+      title={t("keysOfApi.revokeTitle", { name: apiKey.name })}
+      effect={t("keysOfApi.revokeEffect")}
+      confirm={t("keysOfApi.revoke")}
+      act={revoke}
+      className="quiet"
+    />
   );
 }

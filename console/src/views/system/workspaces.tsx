@@ -6,8 +6,8 @@ import { useText } from "../../i18n";
 import { PAGE } from "../../lib/pages";
 import { Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { ShownOnce } from "../../ui/shown-once";
 import { When } from "../../ui/when";
-import { NewKey } from "./new-key";
 
 function workspacesQuery() {
   return infiniteQueryOptions({
@@ -109,7 +109,11 @@ function CreateWorkspace() {
       </form>
       {create.error !== null && <Problem error={create.error} />}
       {create.data !== undefined && (
-        <NewKey hint="workspaces.once" apiKey={create.data.api_key.key} close={() => create.reset()} />
+        <ShownOnce
+          hint={t("workspaces.once")}
+          secret={create.data.api_key.key}
+          close={() => create.reset()}
+        />
       )}
     </>
   );
