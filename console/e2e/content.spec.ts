@@ -55,7 +55,7 @@ function views(planted: Planted, payloads: Payload[]): View[] {
     return `conversations/${encodeURIComponent(conversation_id)}?${new URLSearchParams({ bot_id, thread_id })}`;
   };
   return [
-    ...["runs", "conversations", "inbox", "agents", "endpoints", "usage", "system"],
+    ...["runs", "conversations", "inbox", "agents", "endpoints", "webhooks", "usage", "system"],
     ...["tools", "knowledge", "skills"].map((tab) => `catalogue?tab=${tab}`),
     `runs/${first}?tab=events`,
   ]
@@ -63,6 +63,7 @@ function views(planted: Planted, payloads: Payload[]): View[] {
     .concat(
       each(planted.runs, (id) => `runs/${id}?tab=raw`),
       each(planted.agents, (id) => `agents/${id}`),
+      each(planted.webhooks, (id) => `webhooks/${id}`),
       each(planted.conversations.map(conversation), (path) => path),
       TABS.map((tab) => ({ path: `runs/${first}?tab=${tab}`, payloads: payloads.slice(0, 1) })),
       { path: `compare?a=${first}&b=${second}`, payloads: payloads.slice(0, 2) },

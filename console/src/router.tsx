@@ -108,6 +108,19 @@ const endpoints = createRoute({
   component: lazyRouteComponent(() => import("./views/endpoints/endpoints"), "Endpoints"),
 });
 
+const webhooks = createRoute({
+  getParentRoute: () => root,
+  path: "/webhooks",
+  component: lazyRouteComponent(() => import("./views/webhooks/webhooks"), "Webhooks"),
+});
+
+const webhook = createRoute({
+  getParentRoute: () => root,
+  path: "/webhooks/$webhookId",
+  validateSearch: (search): { status?: string } => ({ status: text(search.status) }),
+  component: lazyRouteComponent(() => import("./views/webhooks/webhook"), "WebhookPage"),
+});
+
 const usage = createRoute({
   getParentRoute: () => root,
   path: "/usage",
@@ -154,6 +167,8 @@ export const router = createRouter({
     agent,
     endpoints,
     catalogue,
+    webhooks,
+    webhook,
     usage,
     system,
   ]),

@@ -64,6 +64,7 @@ function AdminLinks() {
       <Link to="/agents">{t("nav.agents")}</Link>
       <Link to="/endpoints">{t("nav.endpoints")}</Link>
       <Link to="/catalogue">{t("nav.catalogue")}</Link>
+      <Link to="/webhooks">{t("nav.webhooks")}</Link>
     </>
   );
 }

@@ -161,6 +161,7 @@ export interface Planted {
   conversations: Json[];
   /** Addresses of answer pages. */
   pages: string[];
+  webhooks: string[];
 }
 
 /** An agent, a run with its conversation, a key, a document and a file for each payload. */
@@ -169,13 +170,16 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
   const { items: endpoints } = await gateway.call("/v1/runner-endpoints");
   const own = endpoints.find((endpoint: Json) => endpoint.base_url.startsWith(gateway.runner.url));
   await gateway.call(`/v1/runner-endpoints/${own.id}/refresh`, {});
-  const planted: Planted = { runs: [], agents: [], conversations: [], pages: [] };
+  const planted: Planted = { runs: [], agents: [], conversations: [], pages: [], webhooks: [] };
   for (const [at, payload] of payloads.entries()) {
     const { run, agent, conversation } = await plantRun(gateway, payloads, at);
     planted.runs.push(run.run_id);
     planted.agents.push(agent.id);
     planted.conversations.push(conversation);
     await gateway.call("/v1/api-keys", { name: line(payload, 128), role: "viewer" });
+    const url = `${gateway.runner.url}/hooks`;
+    const hook = { name: line(payload, 128), url, events: ["run.failed"], agents: [agent.id] };
+    planted.webhooks.push((await gateway.call("/v1/webhooks", hook)).id);
     await upload(gateway, payload, payloads);
     const { items } = await gateway.call(`/v1/interactions?run_id=${run.run_id}`);
     const link = await gateway.call(`/v1/interactions/${items[0].id}/link`, {});

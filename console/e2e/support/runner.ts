@@ -91,6 +91,9 @@ export type Script = (stream: Stream, text: string) => void | Promise<void>;
 
 export class Runner {
   manifests: unknown[] = [MANIFEST];
+  /** Types of the messages that `/hooks` has received, and its answer. */
+  hooks: string[] = [];
+  hookStatus = 200;
   /** Tools of the MCP server at `/mcp`. */
   tools: object[] = [];
   #scripts = new Map<string, Script>();
@@ -130,6 +133,10 @@ export class Runner {
       const stream = new Stream(context.run_id, response);
       this.#live.set(context.run_id, stream);
       await (this.#scripts.get(text) ?? repeat)(stream, text);
+    } else if (call === "POST /hooks") {
+      const { type } = (await json(request)) as { type: string };
+      this.hooks.push(type);
+      response.writeHead(this.hookStatus).end();
     } else if (call === "POST /mcp") {
       const { id, method, params } = (await json(request)) as McpRequest;
       const serverInfo = { name: "tools", version: "1" };

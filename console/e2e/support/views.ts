@@ -27,6 +27,11 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
   const bad = await gateway.finish("fails");
   const asking = await gateway.finish("asks");
   const plan = await gateway.plan();
+  await gateway.call("/v1/webhooks", {
+    name: crypto.randomUUID(),
+    url: `${gateway.runner.url}/hooks?${LONG}`,
+    events: ["run.completed", "run.failed"],
+  });
   const view = (name: string, path: string, shows = ""): View => ({ name, path: `/${path}`, shows });
   return [
     view("runs", "runs", "all is well"),
@@ -42,6 +47,7 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
     view("compare-none", "compare", texts["compare.title"]),
     view("try-filled", `try?text=${LONG}&conversation_id=console`, texts["nav.try"]),
     view("conversation", "conversations/console", "all is well"),
+    view("webhook-new", "webhooks/new", texts["webhooks.new"]),
     view("agent-new", "agents/new", texts["agents.new"]),
     ...["tools", "mcp", "knowledge", "skills"].map((tab) =>
       view(`catalogue-${tab}`, `catalogue?tab=${tab}`, texts["nav.catalogue"]),
