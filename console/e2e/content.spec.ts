@@ -55,7 +55,7 @@ function views(planted: Planted, payloads: Payload[]): View[] {
     return `conversations/${encodeURIComponent(conversation_id)}?${new URLSearchParams({ bot_id, thread_id })}`;
   };
   return [
-    ...["runs", "conversations", "inbox", "agents", "endpoints", "webhooks", "usage", "system"],
+    ...["runs", "conversations", "inbox", "agents", "endpoints", "webhooks", "actions", "usage", "system"],
     ...["tools", "knowledge", "skills"].map((tab) => `catalogue?tab=${tab}`),
     `runs/${first}?tab=events`,
   ]

@@ -8,6 +8,7 @@ import {
   redirect,
 } from "@tanstack/react-router";
 import { type RunFilters, readFilters } from "./lib/filters";
+import { readActionFilters } from "./lib/platform-actions";
 import { readUsage } from "./lib/usage";
 import { Shell } from "./shell";
 import { NotFound, RouteProblem } from "./views/fallback";
@@ -90,6 +91,13 @@ const compare = createRoute({
   component: lazyRouteComponent(() => import("./views/compare/compare"), "Compare"),
 });
 
+const actions = createRoute({
+  getParentRoute: () => root,
+  path: "/actions",
+  validateSearch: readActionFilters,
+  component: lazyRouteComponent(() => import("./views/actions/actions"), "PlatformActions"),
+});
+
 const agents = createRoute({
   getParentRoute: () => root,
   path: "/agents",
@@ -163,6 +171,7 @@ export const router = createRouter({
     tryEvent,
     conversations,
     conversation,
+    actions,
     agents,
     agent,
     endpoints,

@@ -33,6 +33,7 @@ export function Shell() {
           </Link>
           {(rights?.posts || rights?.readsAdmin) && <Link to="/try">{t("nav.try")}</Link>}
           <Link to="/conversations">{t("nav.conversations")}</Link>
+          <Link to="/actions">{t("nav.actions")}</Link>
           {rights?.readsAdmin && <AdminLinks />}
           {rights?.owns === false && <Link to="/usage">{t("nav.usage")}</Link>}
           {(rights?.readsAdmin || rights?.owns) && <Link to="/system">{t("nav.system")}</Link>}

@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { Runner } from "./runner.ts";
+import { completed, MANIFEST, platformAction, Runner } from "./runner.ts";
 
 const BUILT = fileURLToPath(new URL("../../../target/debug/runnel", import.meta.url));
 export const PROGRAM = resolve(process.env.RUNNEL_BIN ?? BUILT);
@@ -137,6 +137,28 @@ export class Gateway {
     });
     const found = await this.until(`/v1/interactions?run_id=${id}`, ({ items }) => items.length > 0);
     return found.items[0];
+  }
+
+  /** Has an agent request two platform actions, one of them with an approval, and returns its run. */
+  async act(): Promise<Json> {
+    const { items } = await this.call("/v1/agents");
+    if (!items.some((agent: Json) => agent.name === "acting")) {
+      await this.call("/v1/agents", {
+        name: "acting",
+        event_types: ["test.acting"],
+        scope: { kind: "bot", bot_id: "acting" },
+        runner_id: MANIFEST.id,
+        delivery_policy: { platform_actions: { "message.edit": "auto", "message.recall": "ask" } },
+      });
+    }
+    this.runner.on("acts", (stream) =>
+      stream.end(
+        platformAction("message.edit", { message_id: "m-12" }, { text: "Your table is booked." }),
+        platformAction("message.recall", { message_id: "m-13" }),
+        completed,
+      ),
+    );
+    return this.finish("acts", { event_type: "test.acting", bot_id: "acting" });
   }
 
   /** Posts a message and returns its run after the end. */

@@ -2,7 +2,7 @@
 
 import type { Gateway, Json } from "./gateway.ts";
 import { all, type Payload, within } from "./payloads.ts";
-import { delta, MANIFEST, message, type Result, type Runner } from "./runner.ts";
+import { delta, MANIFEST, message, platformAction, type Result, type Runner } from "./runner.ts";
 
 const RUNNER_ID = "plugin:test/hostile/default";
 
@@ -65,7 +65,7 @@ function manifests(payloads: Payload[]): object[] {
     id: RUNNER_ID,
     label: localized(text),
     description: localized(text),
-    permissions: { interactions: ["request"], state: ["conversation"], tools: ["call"] },
+    permissions: { ...MANIFEST.permissions, state: ["conversation"], tools: ["call"] },
     config_schema: payloads.map((payload, at) => ({
       name: within(payload, 200),
       type: kinds[at % kinds.length],
@@ -110,6 +110,7 @@ function results(payload: Payload, payloads: Payload[]): Result[] {
     { type: "processor.log", data: { text: long, level: within(payload, 60) } },
     { type: "state.updated", data: { scope: "conversation", key: "text", value: long } },
     { type: "action.requested", data: { action: within(payload, 100), payload: { text: long } } },
+    platformAction("message.edit", { message_id: within(payload, 200) }, { text: long }),
     // A rejection: it is no result. A third one would end the run.
     { type: "message.delta", data: { [within(payload, 100)]: long } },
     { type: "x.hostile", data: { [within(payload, 100)]: long } },
@@ -212,7 +213,7 @@ async function plantRun(gateway: Gateway, payloads: Payload[], at: number) {
     runner_id: RUNNER_ID,
     // The first field of the schema is a string.
     config: { [within(payloads[0] as Payload, 200)]: text },
-    delivery_policy: { interactions: true },
+    delivery_policy: { interactions: true, platform_actions: { "message.edit": "auto" } },
     state_policy: { enabled: true, scopes: ["conversation"] },
   });
   const input = `${within(payload, 500)}\n${text}`;

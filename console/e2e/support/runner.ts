@@ -9,7 +9,7 @@ export const MANIFEST = {
   id: "plugin:test/scripted/default",
   name: "default",
   label: { en_US: "Scripted" },
-  permissions: { interactions: ["request"] },
+  permissions: { interactions: ["request"], platform_api: ["message.edit", "message.recall"] },
   capabilities: { streaming: true, interrupt: true, interactions: true },
 };
 
@@ -86,6 +86,12 @@ export class Stream {
     this.response.end();
   }
 }
+
+/** Requests an act of the chat platform. */
+export const platformAction = (action: string, target: object, payload: object = {}): Result => ({
+  type: "action.requested",
+  data: { action, target, payload },
+});
 
 export type Script = (stream: Stream, text: string) => void | Promise<void>;
 

@@ -27,6 +27,7 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
   const bad = await gateway.finish("fails");
   const asking = await gateway.finish("asks");
   const plan = await gateway.plan();
+  const acting = await gateway.act();
   await gateway.call("/v1/webhooks", {
     name: crypto.randomUUID(),
     url: `${gateway.runner.url}/hooks?${LONG}`,
@@ -42,11 +43,13 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
     view("run-failed", `runs/${bad.run_id}`, "it broke"),
     view("run-asking", `runs/${asking.run_id}`, "Which table?"),
     view("run-plan", `runs/${plan.run_id}`, plan.request.title),
+    view("run-acting", `runs/${acting.run_id}`, "message.edit"),
     view("run-plan-calls", `runs/${plan.run_id}?tab=calls`, "model"),
     view("compare", `compare?a=${good.run_id}&b=${bad.run_id}`, "it broke"),
     view("compare-none", "compare", texts["compare.title"]),
     view("try-filled", `try?text=${LONG}&conversation_id=console`, texts["nav.try"]),
     view("conversation", "conversations/console", "all is well"),
+    view("actions-filtered", "actions?status=open", "message.edit"),
     view("webhook-new", "webhooks/new", texts["webhooks.new"]),
     view("agent-new", "agents/new", texts["agents.new"]),
     ...["tools", "mcp", "knowledge", "skills"].map((tab) =>

@@ -7,7 +7,9 @@ export function staleKeys(change: Schema<"FeedEvent">): string[][] {
       return [["runs"], ["conversations"], ...(change.run_id == null ? [] : [["run", change.run_id]])];
     case "interaction":
       return [["interactions"]];
+    case "action":
+      return [["actions"]];
     default:
-      return [["runs"], ["conversations"], ["interactions"]];
+      return [["runs"], ["conversations"], ["interactions"], ["actions"]];
   }
 }

@@ -14,6 +14,7 @@ import { EventsTab } from "./events";
 import { GrantsTab } from "./grants";
 import { RunHeader } from "./header";
 import { Neighbours } from "./neighbours";
+import { RunPlatformActions } from "./platform-actions";
 import { Questions } from "./questions";
 import { RejectionsTab } from "./rejections";
 import { TimelinePanel } from "./timeline";
@@ -55,6 +56,7 @@ function RunDetails({ run, tab }: { run: Run; tab: string | undefined }) {
     <>
       <RunHeader run={run} />
       <Questions run={run} />
+      <RunPlatformActions run={run} />
       <AnswerPanel run={run} />
       <TimelinePanel run={run} />
       <Children run={run} />
