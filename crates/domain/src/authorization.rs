@@ -320,6 +320,11 @@ impl AuthorizationSnapshot {
         })
     }
 
+    /// Checks that the run may wake its agent later.
+    pub fn agent_wake(&self) -> Result<(), NotGranted> {
+        self.granted("schedules:wake")
+    }
+
     fn granted(&self, operation: &'static str) -> Result<(), NotGranted> {
         let granted = self.operations.contains(operation);
         granted.then_some(()).ok_or(NotGranted { operation })

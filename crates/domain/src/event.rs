@@ -8,6 +8,7 @@ use protocol::message::ContentElement;
 use crate::artifact::{false_reference, is_false_reference};
 use crate::canonical::canonical_json;
 use crate::locale::check_locale;
+use crate::schedule::{OCCURRENCE_ID_PREFIX, WAKE_ID_PREFIX};
 
 /// Id prefix of events that answer questions. Other events cannot use it.
 pub const ANSWER_ID_PREFIX: &str = "interaction:";
@@ -47,6 +48,18 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
                 .all(|byte| byte.is_ascii_graphic() || byte == b' '))
     {
         fault("/event_id", "must be 1 to 512 printable ASCII characters");
+    }
+    // A client could otherwise replace an occurrence of a schedule, which then would not run.
+    let reserved = [OCCURRENCE_ID_PREFIX, WAKE_ID_PREFIX];
+    if event
+        .event_id
+        .as_ref()
+        .is_some_and(|id| reserved.iter().any(|prefix| id.starts_with(prefix)))
+    {
+        fault(
+            "/event_id",
+            "must not begin with `schedule/` or `wake/`, which are reserved for schedules",
+        );
     }
     // A client could otherwise forge the event of another user's answer.
     if event

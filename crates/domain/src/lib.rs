@@ -27,6 +27,7 @@ pub mod platform_action;
 pub mod redaction;
 pub mod retry;
 pub mod run;
+pub mod schedule;
 pub mod signing_key;
 pub mod tool_call;
 pub mod tool_name;

@@ -54,6 +54,10 @@ uuid_id!(
     /// Id of a webhook: a `UUIDv7`.
     WebhookId
 );
+uuid_id!(
+    /// Id of a schedule: a `UUIDv7`.
+    ScheduleId
+);
 
 /// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";

@@ -36,6 +36,7 @@ pub mod principal;
 pub mod raw;
 pub mod run;
 pub mod runtime;
+pub mod schedule;
 pub mod skill;
 pub mod stats;
 pub mod tool;

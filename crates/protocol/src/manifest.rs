@@ -8,8 +8,8 @@ use serde_json::Value;
 use crate::id::RunnerId;
 use crate::resources::{
     AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
-    InteractionOperation, KnowledgeOperation, ModelOperation, StateScope, StorageArea,
-    ToolOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, ScheduleOperation, StateScope,
+    StorageArea, ToolOperation,
 };
 use crate::{JsonObject, PROTOCOL_VERSION};
 
@@ -191,6 +191,9 @@ pub struct Permissions {
     /// Omitted when empty, for gateways without child runs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub agents: Vec<AgentOperation>,
+    /// Omitted when empty, for gateways without schedules.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub schedules: Vec<ScheduleOperation>,
 }
 
 /// Preferred context access of the runner. The gateway never inlines history, regardless of this policy.

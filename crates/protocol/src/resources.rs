@@ -76,6 +76,10 @@ operations!(
     AgentOperation { Call = "call" }
 );
 operations!(
+    /// Operations on the schedule of the run's agent. `wake` wakes the agent later.
+    ScheduleOperation { Wake = "wake" }
+);
+operations!(
     /// Owner of a state entry.
     StateScope {
         Conversation = "conversation",
@@ -283,6 +287,7 @@ mod tests {
             FileOperation,
             InteractionOperation,
             AgentOperation,
+            ScheduleOperation,
             StateScope
         );
         assert_eq!(ModelOperation::parse("CountTokens"), None);

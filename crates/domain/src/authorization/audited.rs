@@ -45,6 +45,7 @@ fn needed<'a>(action: &str, resource: &'a str, operation: &'a str) -> Option<Nee
         "steering_pull" => ("steering", "conversation", operation),
         "prompt_get" => ("prompt", "effective", operation),
         "interaction_get" => ("interactions", "delivery", "request"),
+        "wake_request" | "wake_cancel" => ("schedules", "agent", "wake"),
         "platform_action_request" => ("platform_api", resource, "request"),
         "artifact_metadata" | "artifact_read" | "artifact_create" => ("artifact", "run", operation),
         "checkpoint_get" | "checkpoint_put" => ("state", resource, operation),

@@ -137,6 +137,7 @@ impl SharedGrants {
         layers.interactions(event.shows_interactions);
         layers.unknown_effects();
         let platform_capabilities = layers.platform_actions();
+        layers.schedules();
         let resources = AgentResources {
             models,
             tools,

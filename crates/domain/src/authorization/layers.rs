@@ -18,6 +18,7 @@ mod artifacts;
 mod history;
 mod interactions;
 mod platform_actions;
+mod schedules;
 mod skills;
 
 /// Initial capacity: the number of decisions of a run with few grants.

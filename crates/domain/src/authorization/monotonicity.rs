@@ -30,6 +30,7 @@ const LAYER_ENTRIES: &[(&str, &str, &[&str])] = &[
     ("permissions", "files", &["config", "knowledge"]),
     ("permissions", "interactions", &["request"]),
     ("permissions", "agents", &["call"]),
+    ("permissions", "schedules", &["wake"]),
     (
         "capabilities",
         "true",
@@ -45,6 +46,7 @@ const LAYER_ENTRIES: &[(&str, &str, &[&str])] = &[
     ("policy", "storage", &["plugin", "workspace", "binding"]),
     ("policy", "files", &["rules", "book"]),
     ("policy", "agents", &["helper", "writer"]),
+    ("policy", "schedules", &["wake"]),
     ("agent", "true", &["state", "interactions", "steer"]),
     (
         "state",
@@ -265,6 +267,7 @@ fn full_layers_grant_everything() {
         "runs:list",
         "prompt:get",
         "interactions:request",
+        "schedules:wake",
         "base [\"k\",\"retrieve\"]",
         "tool [\"register_skill\",\"call\"]",
         "skill \"own\"",

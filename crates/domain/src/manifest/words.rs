@@ -5,8 +5,8 @@ use protocol::manifest::{Capabilities, Permissions};
 use protocol::peer_text::shown;
 use protocol::resources::{
     AgentOperation, ArtifactOperation, EventOperation, FileOperation, HistoryOperation,
-    InteractionOperation, KnowledgeOperation, ModelOperation, StateScope, StorageArea,
-    ToolOperation,
+    InteractionOperation, KnowledgeOperation, ModelOperation, ScheduleOperation, StateScope,
+    StorageArea, ToolOperation,
 };
 use serde_json::Value;
 
@@ -30,7 +30,7 @@ pub(super) const CAPABILITIES: [&str; 13] = [
     "interactions",
     "resumable",
 ];
-pub(super) const PERMISSIONS: [&str; 12] = [
+pub(super) const PERMISSIONS: [&str; 13] = [
     "models",
     "tools",
     "knowledge_bases",
@@ -42,6 +42,7 @@ pub(super) const PERMISSIONS: [&str; 12] = [
     "files",
     "interactions",
     "agents",
+    "schedules",
     "platform_api",
 ];
 
@@ -111,6 +112,7 @@ pub(super) fn permissions(
             "files" => found.files = read!(FileOperation),
             "interactions" => found.interactions = read!(InteractionOperation),
             "agents" => found.agents = read!(AgentOperation),
+            "schedules" => found.schedules = read!(ScheduleOperation),
             "platform_api" => found.platform_api = platform_actions(names, &at, warnings),
             _ => warnings.push(unknown_word(
                 at,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::lists;
 use crate::resources::{
-    ArtifactOperation, EventOperation, HistoryOperation, StateScope, StorageArea,
+    ArtifactOperation, EventOperation, HistoryOperation, ScheduleOperation, StateScope, StorageArea,
 };
 
 /// Filters by exact values. An event must match every filter that is set.
@@ -57,6 +57,12 @@ pub struct ResourcePolicy {
     /// workspace. Omitted when empty, for gateways without child runs.
     #[serde(skip_serializing_if = "IdList::is_empty")]
     pub agents: IdList,
+    /// `wake`: the runs may wake the agent later. Omitted when empty, for gateways without schedules.
+    #[serde(
+        deserialize_with = "lists::each_once",
+        skip_serializing_if = "Vec::is_empty"
+    )]
+    pub schedules: Vec<ScheduleOperation>,
     /// Handling of a tool call that may have had its effect. Omitted when `fail`, for gateways without the setting.
     #[serde(skip_serializing_if = "OnUnknownEffect::is_fail")]
     pub on_unknown_effect: OnUnknownEffect,
