@@ -17,6 +17,7 @@ mod m20261129_000008_budgets;
 mod m20261129_000009_retry_from;
 mod m20261130_000010_platform_actions;
 mod m20261130_000011_webhooks;
+mod m20261130_000012_schedules;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -36,6 +37,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261129_000009_retry_from::Migration),
             Box::new(m20261130_000010_platform_actions::Migration),
             Box::new(m20261130_000011_webhooks::Migration),
+            Box::new(m20261130_000012_schedules::Migration),
         ]
     }
 }

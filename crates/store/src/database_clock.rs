@@ -44,6 +44,11 @@ pub(crate) fn lease_end_sql(backend: DbBackend, millis: &str) -> String {
     format!("{} + {millis}", sql(backend))
 }
 
+/// SQL for now, read once in a statement: a clock that is read for each row would rule out an index.
+pub(crate) fn now_once(backend: DbBackend) -> String {
+    format!("(SELECT {})", sql(backend))
+}
+
 /// `age` before now.
 pub(crate) fn ago(backend: DbBackend, age: Duration) -> SimpleExpr {
     database_now(backend).sub(millis(age))

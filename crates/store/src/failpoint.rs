@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::error::StoreError;
 
 /// All failpoints. The crash tests cover each.
-pub const NAMES: [&str; 28] = [
+pub const NAMES: [&str; 33] = [
     // Event ingest.
     "ingest.before_commit",
     "ingest.after_commit",
@@ -51,6 +51,12 @@ pub const NAMES: [&str; 28] = [
     "lease.before_renew",
     "orphan.after_takeover",
     "restart.after_event",
+    // A due time becomes an occurrence, which is claimed; its event is stored, and the result recorded.
+    "schedule.before_advance",
+    "schedule.after_advance",
+    "schedule.after_claim",
+    "schedule.before_record",
+    "schedule.after_record",
     // Any commit of the writer.
     "writer.before_commit",
     "writer.after_commit",

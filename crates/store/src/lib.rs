@@ -81,6 +81,7 @@ mod retention;
 mod retry;
 mod runners;
 mod runs;
+mod schedules;
 mod shared_parts;
 mod shares;
 mod signing_keys;
@@ -182,6 +183,12 @@ pub use runners::FoundRunner;
 pub use runs::{
     NumberRange, RunCounts, RunFilter, RunLabels, RunOwner, RunPosition, RunWindow, RunsFound,
     StatusCount, StoredRunInputs,
+};
+pub use schedules::{
+    AdvanceSchedules, CancelWake, ClaimOccurrences, ClaimedOccurrence, DueSchedules, NewOccurrence,
+    OccurrenceRecord, OccurrenceResult, OccurrenceSource, RecordOccurrences, RequestWake,
+    RunSchedule, SaveSchedule, SavedSchedule, ScheduleAdvance, ScheduleRan, ScheduleRecord,
+    SweepWakes, TriedOccurrence, WakeCancelled, WakeRecord, WakeScope, WakeStored,
 };
 pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};

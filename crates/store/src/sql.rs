@@ -182,6 +182,14 @@ pub(crate) fn row_lock(conn: &impl Sql) -> &'static str {
     }
 }
 
+/// Clause that locks the unlocked result rows of a statement, and skips the rest. Empty on `SQLite`.
+pub(crate) fn unlocked_rows(conn: &impl Sql) -> &'static str {
+    match conn.backend() {
+        DbBackend::Postgres => "FOR NO KEY UPDATE SKIP LOCKED",
+        _ => "",
+    }
+}
+
 /// Locks the result rows until the commit. No lock on `SQLite`, which has one writer.
 pub(crate) fn locked<E: EntityTrait>(conn: &impl Sql, query: Select<E>) -> Select<E> {
     match conn.backend() {

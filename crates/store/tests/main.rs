@@ -16,6 +16,7 @@ mod keys;
 mod knowledge;
 mod pauses;
 mod plans;
+mod schedules;
 mod schema;
 mod search;
 mod shared;
