@@ -15,7 +15,7 @@ use telemetry::metrics::{self, BreakerState, ProcessGauges};
 
 /// Interval of the queries, independent of the scrape interval.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
-/// Maximum pending deliveries that are counted.
+/// Maximum pending deliveries, and late occurrences, that are counted.
 const MAX_PENDING: u64 = 10_000;
 /// Time after which a silent database is not ready.
 const DATABASE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,6 +55,10 @@ impl Gauges {
         let pending = store.notifications().count_pending_deliveries(MAX_PENDING);
         if let Ok(Ok(pending)) = timeout(DATABASE_TIMEOUT, pending).await {
             metrics::set_pending_deliveries(u32::try_from(pending).unwrap_or(u32::MAX));
+        }
+        let late = store.agents().count_late_occurrences(MAX_PENDING);
+        if let Ok(Ok(late)) = timeout(DATABASE_TIMEOUT, late).await {
+            metrics::set_late_occurrences(u32::try_from(late).unwrap_or(u32::MAX));
         }
         // Without an answer, the last counts stay.
         if let Ok(Ok(counts)) = timeout(DATABASE_TIMEOUT, store.runs().count_active_runs()).await {

@@ -26,6 +26,7 @@ pub mod pauses;
 pub mod platform_actions;
 pub mod preview;
 pub mod rate;
+pub mod schedules;
 pub mod watch;
 pub mod webhooks;
 

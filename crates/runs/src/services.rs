@@ -36,6 +36,7 @@ use crate::prepare::Preparer;
 use crate::preview::EventPreviews;
 use crate::recovery::RunRecovery;
 use crate::relay::Relayer;
+use crate::schedules::Schedules;
 use crate::unconfirmed::UnconfirmedDispatches;
 use crate::upkeep::Upkeep;
 use crate::watch::RunStreams;
@@ -71,6 +72,7 @@ pub struct Services {
     pub jobs: Jobs,
     pub pauses: Pauses,
     pub webhooks: Arc<Webhooks>,
+    pub schedules: Schedules,
 }
 
 impl Services {
@@ -136,6 +138,7 @@ impl Services {
             jobs: Jobs::new(shared(), &cancellation, &intake),
             pauses: Pauses::new(&deps, &executor, &cancellation),
             webhooks: Arc::new(Webhooks::new(shared())),
+            schedules: Schedules::new(shared(), &intake),
             recovery: RunRecovery {
                 deps: shared(),
                 executor,

@@ -44,6 +44,8 @@ const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const BUDGET_WAITS: &str = "runnel_budget_waits_total";
 const WEBHOOK_TRIES: &str = "runnel_webhook_tries_total";
+const SCHEDULE_TRIES: &str = "runnel_schedule_tries_total";
+const SCHEDULE_LATE: &str = "runnel_schedule_late_occurrences";
 const WEBHOOK_PENDING: &str = "runnel_webhook_pending_deliveries";
 const MODEL_CALLS: &str = "runnel_model_calls_total";
 const MODEL_TOKENS: &str = "runnel_model_tokens_total";
@@ -248,6 +250,16 @@ pub fn budget_waited(end: BudgetWaitEnd) {
 /// A try to deliver a message to a webhook.
 pub fn webhook_tried(outcome: &'static str) {
     counter!(WEBHOOK_TRIES, "outcome" => outcome).increment(1);
+}
+
+/// A try to store the event of an occurrence.
+pub fn schedule_triggered(outcome: &'static str) {
+    counter!(SCHEDULE_TRIES, "outcome" => outcome).increment(1);
+}
+
+/// Occurrences of all schedules that are due and wait.
+pub fn set_late_occurrences(count: u32) {
+    gauge!(SCHEDULE_LATE).set(f64::from(count));
 }
 
 /// Pending deliveries of all webhooks.

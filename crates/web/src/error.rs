@@ -16,6 +16,7 @@ mod billing_outcome;
 mod causes;
 mod moved;
 mod register;
+mod schedule;
 mod webhook;
 
 pub use api_error::{ApiError, ApiResult, ErrorExtension};

@@ -248,6 +248,9 @@ impl App {
             runs.webhooks.keep_delivering(agent_run).await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {
+            runs.schedules.keep_triggering().await;
+        });
+        keep(&self.tasks, &self.runs, |runs| async move {
             runs.keep_keys().await;
         });
         keep(&self.tasks, &self.runs, |runs| async move {

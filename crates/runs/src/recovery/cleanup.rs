@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use store::{StoreError, SweepWebhooks};
+use store::{StoreError, SweepWakes, SweepWebhooks};
 
 use crate::artifacts::Artifacts;
 use crate::deps::RunDeps;
@@ -20,6 +20,9 @@ const DELIVERY_MS: i64 = DAY_MS + 3600 * 1000;
 const DELIVERED_RETENTION_MS: i64 = 7 * DAY_MS;
 /// Time for which messages and dead deliveries are stored.
 const MESSAGE_RETENTION_MS: i64 = 30 * DAY_MS;
+
+/// Time after a wake for which its key is in use.
+const WAKE_RETENTION_MS: i64 = 30 * DAY_MS;
 
 /// Deletes expired rows in small steps, so that other writes do not wait long.
 pub(super) async fn keep_deleting(artifacts: &Artifacts) {
@@ -54,6 +57,7 @@ async fn clean_some(artifacts: &Artifacts) -> u64 {
             .sweep_jobs(deps.clock.now_ms() - JOB_RETENTION_MS)
             .await,
         sweep_webhooks(deps).await,
+        sweep_wakes(deps).await,
     ];
     if let Some(retention) = deps.limits.retention {
         swept.push(store.retention().prune_runs(retention).await);
@@ -81,6 +85,14 @@ async fn sweep_webhooks(deps: &RunDeps) -> Result<u64, StoreError> {
         at,
     };
     deps.store.retention().sweep_webhooks(sweep).await
+}
+
+async fn sweep_wakes(deps: &RunDeps) -> Result<u64, StoreError> {
+    let before = deps.clock.now_ms() - WAKE_RETENTION_MS;
+    deps.store
+        .retention()
+        .sweep_wakes(SweepWakes { before })
+        .await
 }
 
 /// Adds transcripts of older gateways to the full-text index.

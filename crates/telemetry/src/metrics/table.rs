@@ -113,6 +113,10 @@ metrics!(
         "Calls that waited for a raise of a budget, at the end of the wait: continued, refused, or aborted";
     Counter super::WEBHOOK_TRIES, ["outcome"],
         "Tries to deliver a message to a webhook: delivered, failed, dead after the last try, or gone for an answer of 410";
+    Counter super::SCHEDULE_TRIES, ["outcome"],
+        "Tries to trigger an occurrence of a schedule: triggered, no_agent, refused for now, or failed";
+    Gauge super::SCHEDULE_LATE, [],
+        "Occurrences of schedules that are due and wait for a try, at most 10000; equal on all replicas";
     Gauge super::WEBHOOK_PENDING, [],
         "Pending deliveries of webhooks, at most 10000; equal on all replicas";
     Counter super::MODEL_CALLS, ["model", "outcome"],
