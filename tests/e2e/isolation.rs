@@ -29,6 +29,7 @@ enum ResourceKind {
     Event,
     Job,
     Webhook,
+    Schedule,
     Agent,
     Workspace,
     Endpoint,
@@ -79,6 +80,15 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("delete_budget", ResourceKind::Budget, 0),
     ("create_webhook", ResourceKind::Own, 0),
     ("list_webhooks", ResourceKind::Own, 0),
+    ("create_schedule", ResourceKind::Own, 0),
+    ("list_schedules", ResourceKind::Own, 0),
+    ("get_schedule", ResourceKind::Schedule, 0),
+    ("update_schedule", ResourceKind::Schedule, 0),
+    ("delete_schedule", ResourceKind::Schedule, 0),
+    ("pause_schedule", ResourceKind::Schedule, 0),
+    ("resume_schedule", ResourceKind::Schedule, 0),
+    ("run_schedule", ResourceKind::Schedule, 0),
+    ("list_schedule_occurrences", ResourceKind::Schedule, 0),
     ("get_webhook", ResourceKind::Webhook, 0),
     ("update_webhook", ResourceKind::Webhook, 0),
     ("delete_webhook", ResourceKind::Webhook, 0),
@@ -181,6 +191,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("pull_steering", ResourceKind::Own, 403),
     ("await_interaction", ResourceKind::Entry, 403),
     ("request_platform_action", ResourceKind::Own, 403),
+    ("request_wake", ResourceKind::Own, 403),
+    ("cancel_wake", ResourceKind::Entry, 403),
     ("await_platform_action", ResourceKind::PlatformAction, 404),
     ("start_child_run", ResourceKind::Own, 403),
     ("get_child_run", ResourceKind::Run, 404),
@@ -342,6 +354,7 @@ pub fn request(
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
         "update_webhook" => json!({"name": "renamed", "events": ["run.failed"]}),
+        "update_schedule" => json!({"name": "renamed", "every": "1d", "event": {}}),
         "redeliver_webhook" => json!({"since": 0}),
         "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
         "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
@@ -354,6 +367,10 @@ pub fn request(
         | "register_runner_endpoint"
         | "create_agent"
         | "create_webhook"
+        | "create_schedule"
+        | "pause_schedule"
+        | "resume_schedule"
+        | "run_schedule"
         | "pause_all"
         | "resume_all"
         | "create_api_key"
@@ -396,6 +413,7 @@ pub fn request(
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "claim_platform_action" => json!({"claim_token": "none"}),
         "report_action_result" => json!({"claim_token": "none", "status": "done"}),
+        "request_wake" => json!({"key": "k", "after_seconds": 60}),
         "request_platform_action" => json!({"action": "group.leave"}),
         "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
@@ -427,6 +445,7 @@ pub fn absent_ids() -> ResourceIds {
         "workspace_id",
         "job_id",
         "webhook_id",
+        "schedule_id",
         "endpoint_id",
         "api_key_id",
         "artifact_id",
@@ -506,6 +525,7 @@ impl Tenant {
             ("workspace_id", workspace.to_owned()),
             ("job_id", job_of(&admin).await),
             ("webhook_id", webhook_of(&admin, &mark).await),
+            ("schedule_id", schedule_of(&admin, &mark).await),
             ("endpoint_id", text(&endpoint["id"])),
             ("api_key_id", text(&key["id"])),
             ("artifact_id", artifact),
@@ -557,6 +577,13 @@ async fn job_of(admin: &Client) -> String {
     let none = "/v1/runs/cancel?status_reason=none";
     let job = admin.create(none, &json!({"expect": 0})).await.expect(202);
     job.body["id"].as_str().unwrap().to_owned()
+}
+
+/// Id of a schedule that is not due.
+async fn schedule_of(admin: &Client, mark: &str) -> String {
+    let spec = json!({"name": format!("schedule-{mark}"), "every": "366d", "event": {}});
+    let schedule = admin.create("/v1/schedules", &spec).await.expect(201);
+    schedule.body["id"].as_str().unwrap().to_owned()
 }
 
 /// Id of a webhook without a URL.

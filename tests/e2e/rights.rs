@@ -154,6 +154,9 @@ const ROWS: &[OperationRow] = &[
     row_open_after_cancel("await_interaction", DENIED, [DENIED; 4], Some(DENIED)),
     // Platform actions are not granted here; `platform_actions` covers these.
     same("request_platform_action", DENIED, None),
+    // Wakes are not granted here; `schedules` covers these.
+    same("request_wake", DENIED, None),
+    same("cancel_wake", DENIED, None),
     row_open_after_cancel(
         "await_platform_action",
         NOT_FOUND,

@@ -13,5 +13,6 @@ pub(super) mod mcp_servers;
 pub(super) mod model_providers;
 pub(super) mod pauses;
 pub(super) mod runners;
+pub(super) mod schedules;
 pub(super) mod webhooks;
 pub(super) mod workspaces;

@@ -132,6 +132,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         ))
         .merge(pause_routes())
         .merge(webhook_routes())
+        .merge(schedule_routes())
         .routes(routes!(admin::budgets::list_budgets))
         .routes(routes!(
             admin::budgets::get_budget,
@@ -174,6 +175,23 @@ fn webhook_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::webhooks::list_webhook_deliveries))
         .routes(routes!(admin::webhooks::redeliver_webhook))
         .routes(routes!(admin::webhooks::redeliver_webhook_message))
+}
+
+fn schedule_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            admin::schedules::create_schedule,
+            admin::schedules::list_schedules
+        ))
+        .routes(routes!(
+            admin::schedules::get_schedule,
+            admin::schedules::update_schedule,
+            admin::schedules::delete_schedule
+        ))
+        .routes(routes!(admin::schedules::pause_schedule))
+        .routes(routes!(admin::schedules::resume_schedule))
+        .routes(routes!(admin::schedules::run_schedule))
+        .routes(routes!(admin::schedules::list_schedule_occurrences))
 }
 
 fn knowledge_routes() -> OpenApiRouter<ApiState> {

@@ -20,6 +20,7 @@ mod result_offload;
 pub mod results;
 mod run;
 mod runs;
+mod schedules;
 pub mod state;
 mod steering;
 mod storage;
@@ -67,6 +68,8 @@ pub fn routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(interactions::await_interaction))
         .routes(routes!(platform_actions::request_platform_action))
         .routes(routes!(platform_actions::await_platform_action))
+        .routes(routes!(schedules::request_wake))
+        .routes(routes!(schedules::cancel_wake))
         .merge(child_runs::routes())
         .routes(routes!(tools::list_granted_tools))
         .routes(routes!(tools::get_tool))

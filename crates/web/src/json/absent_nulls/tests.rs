@@ -14,6 +14,7 @@ use protocol::model::{CountTokens, Embed, LlmRequest, Rerank};
 use protocol::pause::{PauseRequest, ResumePauseRequest};
 use protocol::pipeline::PipelineQuery;
 use protocol::platform_action::{ActionResultRequest, ClaimActionRequest, PlatformActionRequest};
+use protocol::schedule::{ScheduleSpec, WakeRequest};
 use protocol::tool::CallTool;
 use protocol::webhook::{RedeliverRequest, RotateSecretRequest, WebhookSpec};
 use protocol::workspace::WorkspaceSpec;
@@ -147,6 +148,8 @@ fn null_is_absent_in_every_request_body() {
         ("RedeliverRequest", parses::<RedeliverRequest>),
         ("RotateSecretRequest", parses::<RotateSecretRequest>),
         ("WebhookSpec", parses::<WebhookSpec>),
+        ("ScheduleSpec", parses::<ScheduleSpec>),
+        ("WakeRequest", parses::<WakeRequest>),
         ("BudgetDefinition", parses::<BudgetDefinition>),
         ("BulkRequest", parses::<BulkRequest>),
         ("CallTool", parses::<CallTool>),
