@@ -19,9 +19,11 @@ mod paths;
 mod prices;
 mod reachable;
 mod reconcile;
+mod schedule;
 mod secret_ref;
 mod sections;
 mod source;
+mod spec;
 mod suggestion;
 mod table;
 mod telemetry;
@@ -35,6 +37,7 @@ use std::path::Path;
 
 use domain::budget::Budget;
 use protocol::admin::AgentSpec;
+use protocol::schedule::ScheduleSpec;
 use serde_json::{Value, json};
 
 pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
@@ -66,8 +69,17 @@ use source::{MergedSources, Variables};
 use table::{Reported, Table};
 
 /// Sections on which no other section depends.
-const INDEPENDENT: [&str; 9] = [
-    "server", "bus", "metrics", "limits", "ledger", "runs", "budgets", "agents", "webhooks",
+const INDEPENDENT: [&str; 10] = [
+    "server",
+    "bus",
+    "metrics",
+    "limits",
+    "ledger",
+    "runs",
+    "budgets",
+    "agents",
+    "webhooks",
+    "schedules",
 ];
 
 const DEFAULT_TOML: &str = include_str!("config/default.toml");
@@ -102,6 +114,8 @@ pub struct Config {
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
     pub webhooks: Vec<WebhookEntry>,
+    /// In the shape of the API, with unique names.
+    pub schedules: Vec<ScheduleSpec>,
     /// Position of each setting in its source, for messages about faults.
     pub locations: Locations,
 }
@@ -195,6 +209,7 @@ impl Config {
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", agent::read);
         let webhooks = table.tables("webhooks", "name", WebhookEntry::read);
+        let schedules = table.tables("schedules", "name", schedule::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
         let reconcile = reconcile::check_reconcile(&tools, &mcp_servers, &mut table);
@@ -233,6 +248,7 @@ impl Config {
             runner_endpoints: runner_endpoints?,
             agents: agents?,
             webhooks: webhooks?,
+            schedules: schedules?,
             locations: Locations::default(),
         })
     }
@@ -368,6 +384,7 @@ impl fmt::Debug for Config {
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
             .field("webhooks", &self.webhooks)
+            .field("schedules", &self.schedules.len())
             .finish_non_exhaustive()
     }
 }
@@ -504,6 +521,7 @@ mod tests {
         );
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
         assert_eq!(config.webhooks[0].agents, Some(vec!["hello".to_owned()]));
+        assert_eq!(config.schedules[0].agent.as_deref(), Some("hello"));
         let written = parse_toml(Path::new("examples"), &with_examples()).unwrap();
         let written = &written["agents"][0];
         assert_eq!(written["scope"], json!({"kind": "global"}));
@@ -614,7 +632,9 @@ mod tests {
              [[agents]]\nscope = 1\n[[agents]]\nname = 'a'\nanything = 1\n[[agents]]\nname = 'a'\n\
              [[webhooks]]\nname = 'w'\nurl = 'https://u:p@e.example'\nevents = ['run.ended']\nagents = [1]\n\
              payload = 'fat'\nenabled = 'yes'\nsecret = 'literal'\nretries = 1\n\
-             [[webhooks]]\nname = 'x'\nurl = 'https://e.example'\nevents = ['run.failed']",
+             [[webhooks]]\nname = 'x'\nurl = 'https://e.example'\nevents = ['run.failed']\n\
+             [[schedules]]\nname = 's'\nagent = 'a'\ncron = '0 25 * * *'\njitter = 5\nmisfire = 'never'\n\
+             event = { bot = 'b' }\nat = 1\n[[schedules]]\nname = 's'\nagent = 'a'\nevery = '1h'",
             &[("RUNNEL__LIMITS__TYPO", "1"), ("RUNNEL__AGENTZ__X", "1")],
         );
         let mut found = pointers(&refused);
@@ -649,6 +669,12 @@ mod tests {
                 "runner_endpoints[0].mode",
                 "runner_endpoints[0].secret",
                 "runs.lease_seconds",
+                "schedules[0].at",
+                "schedules[0].cron",
+                "schedules[0].event.bot",
+                "schedules[0].jitter",
+                "schedules[0].misfire",
+                "schedules[1].name",
                 "server.listen",
                 "server.port",
                 "server.public_url",

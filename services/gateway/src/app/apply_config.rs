@@ -1,5 +1,5 @@
-//! Applies configured endpoints, agents and webhooks to the database. All discovery and validation precedes the first
-//! write, because other replicas use the same rows.
+//! Applies configured endpoints, agents, webhooks and schedules to the database. All discovery and validation precedes
+//! the first write, because other replicas use the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{Declared, DeclaredNames, unknown_policy_names};
 use runs::Runs;
 use runs::discovery::DiscoveredEndpoint;
 
-/// Applies configured endpoints, agents and webhooks. Entries that are gone from the configuration are disabled.
+/// Applies configured endpoints, agents, webhooks and schedules. Entries that are gone from the configuration are disabled.
 pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
     let store = runs.store();
@@ -51,7 +51,11 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     let webhooks = runs.webhooks.configure(&workspace, declared.webhooks);
     webhooks
         .await
-        .context("a webhook of the configuration cannot be entered")
+        .context("a webhook of the configuration cannot be entered")?;
+    let schedules = runs.schedules.configure(&workspace, declared.schedules);
+    schedules
+        .await
+        .context("a schedule of the configuration cannot be entered")
 }
 
 /// Current runner lists of the configured endpoints.

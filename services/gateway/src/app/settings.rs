@@ -23,6 +23,7 @@ use protocol::resources::{
     InputModality, KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource,
     SkillResource,
 };
+use protocol::schedule::ScheduleSpec;
 use protocol::webhook::WebhookSpec;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -54,6 +55,7 @@ pub(crate) struct Declared {
     pub(crate) agents: Vec<AgentSpec>,
     /// With their secrets.
     pub(crate) webhooks: Vec<WebhookSpec>,
+    pub(crate) schedules: Vec<ScheduleSpec>,
     /// Without tools: their sources publish them.
     pub(crate) catalog: ResourceCatalog,
     pub(crate) models: DeclaredModels,
@@ -102,6 +104,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             endpoints,
             agents: config.agents.clone(),
             webhooks,
+            schedules: config.schedules.clone(),
             catalog: catalog(config, skills),
             models,
             tools,

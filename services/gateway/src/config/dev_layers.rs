@@ -31,7 +31,7 @@ const DEPLOYMENT: [&str; 10] = [
 ];
 
 /// Arrays of tables, each with the key that names its entries.
-const TABLES: [(&str, &str); 12] = [
+const TABLES: [(&str, &str); 13] = [
     ("budgets", "name"),
     ("model_providers", "name"),
     ("files", "name"),
@@ -44,6 +44,7 @@ const TABLES: [(&str, &str); 12] = [
     ("runner_endpoints", "name"),
     ("agents", "name"),
     ("webhooks", "name"),
+    ("schedules", "name"),
 ];
 
 /// Files of the layers.
