@@ -23,6 +23,7 @@ mod lifetime;
 mod parse_toml;
 mod pauses;
 mod runs;
+mod schedules;
 mod send;
 mod table;
 mod webhooks;
@@ -69,6 +70,9 @@ pub enum ClientCommand {
     Resume(pauses::ResumeArguments),
     /// List the pauses and the number of runs that wait.
     Pauses(pauses::PausesArguments),
+    /// List, show, run, pause and resume schedules.
+    #[command(subcommand)]
+    Schedules(schedules::SchedulesCommand),
     /// List and test webhooks, list deliveries and send them again.
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
@@ -107,6 +111,7 @@ impl ClientCommand {
             Self::Pause(arguments) => pauses::pause(arguments, format).await,
             Self::Resume(arguments) => pauses::resume(arguments, format).await,
             Self::Pauses(arguments) => pauses::pauses(arguments, format).await,
+            Self::Schedules(command) => Box::pin(schedules::schedules(command, format)).await,
             Self::Webhooks(command) => Box::pin(webhooks::webhooks(command, format)).await,
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,

@@ -31,6 +31,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "check-config",
             "agents",
             "endpoints",
+            "schedules",
             "webhooks",
             "kb",
             "token",
