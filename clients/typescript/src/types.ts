@@ -277,6 +277,15 @@ export interface ClaimedAction {
   claim_token: string;
 }
 
+/** Wake of an agent. Times are epoch seconds. All statuses except `pending` are final. */
+export interface AgentWake {
+  key: string;
+  at: number;
+  status: "pending" | "triggered" | "skipped" | "failed" | "cancelled";
+  event_id: string;
+  created_at: number;
+}
+
 /** File of an event. `artifact_id` of a posted event names an upload; a runner reads it as `id`. `size`: bytes. */
 export interface InputAttachment {
   artifact_id?: string;

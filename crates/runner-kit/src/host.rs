@@ -18,6 +18,7 @@ mod state;
 mod storage;
 mod token;
 mod tools;
+mod wakes;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,6 +50,7 @@ pub use state::StateApi;
 pub use storage::{Blob, PutCondition, StorageApi, StorageKeyQuery};
 pub use token::CallAccess;
 pub use tools::{CallOptions, ToolsApi};
+pub use wakes::WakesApi;
 
 use connection::HostConnection;
 use repeat::RepeatTime;
@@ -244,6 +246,11 @@ impl Host {
     /// Acts of the chat platform that the run requests.
     pub fn platform_actions(&self) -> PlatformActionsApi<'_> {
         PlatformActionsApi(&self.0)
+    }
+
+    /// Wakes of the run's agent.
+    pub fn wakes(&self) -> WakesApi<'_> {
+        WakesApi(&self.0)
     }
 
     /// Runs of other agents that this run starts and follows.

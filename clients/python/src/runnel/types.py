@@ -322,6 +322,16 @@ class ClaimedAction(TypedDict):
     claim_token: str
 
 
+class AgentWake(TypedDict):
+    """Wake of an agent. Times are epoch seconds. All statuses except `pending` are final."""
+
+    key: str
+    at: int
+    status: Literal["pending", "triggered", "skipped", "failed", "cancelled"]
+    event_id: str
+    created_at: int
+
+
 # --- events that clients post ---
 
 

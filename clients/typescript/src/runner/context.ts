@@ -16,6 +16,7 @@ export interface Permissions {
   files?: readonly ("config" | "knowledge")[];
   interactions?: readonly "request"[];
   agents?: readonly "call"[];
+  schedules?: readonly "wake"[];
   platform_api?: readonly string[];
 }
 

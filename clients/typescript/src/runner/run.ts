@@ -3,6 +3,7 @@
 import { textOf } from "../client.js";
 import { ApiError } from "../errors.js";
 import type {
+  AgentWake,
   ArtifactMetadata,
   AwaitedInteraction,
   InputAttachment,
@@ -44,6 +45,7 @@ export class RunContext {
   readonly files: Files;
   readonly interactions: Interactions;
   readonly platform: PlatformActions;
+  readonly wakes: Wakes;
   readonly missing: MissingPermissions;
 
   constructor(
@@ -64,6 +66,7 @@ export class RunContext {
     this.files = new Files(host, context);
     this.interactions = new Interactions(host);
     this.platform = new PlatformActions(host);
+    this.wakes = new Wakes(host);
   }
 
   /**
@@ -361,5 +364,21 @@ export class PlatformActions {
       const action = await this.host.json<PlatformAction>("GET", ["platform", "actions", actionId], call);
       if (!UNFINISHED.includes(action.status)) return action;
     }
+  }
+}
+
+/** Wakes of the run's agent, in its conversation. */
+export class Wakes {
+  constructor(private readonly host: HostApi) {}
+
+  /** Wakes the agent at a time in epoch seconds, or after some seconds. The same key returns the same wake. */
+  request(key: string, time: { at: number } | { afterSeconds: number }, data: Json = {}): Promise<AgentWake> {
+    const due = "at" in time ? { at: time.at } : { after_seconds: time.afterSeconds };
+    return this.host.json("POST", ["schedules"], { json: { key, ...due, data } });
+  }
+
+  /** Cancels a wake that is not due yet. */
+  cancel(key: string): Promise<AgentWake> {
+    return this.host.json("DELETE", ["schedules", key]);
   }
 }

@@ -396,6 +396,22 @@ async fn waits_for_interaction_until_final_state() {
 }
 
 #[tokio::test]
+async fn requests_and_cancels_wakes() {
+    let (fake, host) = connected().await;
+    let wake = |status| json!({"key": "a/1", "at": 2, "status": status, "event_id": "wake/1", "created_at": 1});
+    let request = json!({"key": "a/1", "after_seconds": 60, "data": {"step": 2}});
+    fake.answer(200, wake("pending"));
+    let body = serde_json::from_value(request.clone()).unwrap();
+    let pending = host.wakes().request(&body).await.unwrap();
+    check(&fake, "POST /schedules").await;
+    assert_eq!(last_call(&fake).body, request);
+    fake.answer(200, wake("cancelled"));
+    let cancelled = host.wakes().cancel(&pending.key).await.unwrap();
+    assert_eq!(cancelled.status.as_str(), "cancelled");
+    check(&fake, "DELETE /schedules/a%2F1").await;
+}
+
+#[tokio::test]
 async fn requests_platform_action_and_waits_for_outcome() {
     let (fake, host) = connected().await;
     let action = |status: &str| {

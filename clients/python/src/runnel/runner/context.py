@@ -28,6 +28,7 @@ class Permissions(TypedDict, total=False):
     files: list[Literal["config", "knowledge"]]
     interactions: list[Literal["request"]]
     agents: list[Literal["call"]]
+    schedules: list[Literal["wake"]]
     platform_api: list[str]
 
 

@@ -1,4 +1,4 @@
-"""`ctx.knowledge`, `ctx.history`, `ctx.state`, `ctx.files`, `ctx.interactions` and `ctx.platform`."""
+"""`ctx.knowledge`, `ctx.history`, `ctx.state`, `ctx.files`, `ctx.interactions`, `ctx.platform` and `ctx.wakes`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,16 @@ from typing import Any, cast
 
 from ..client import text_of
 from ..errors import ApiError
-from ..types import ArtifactMetadata, AwaitedInteraction, Json, Message, PlatformAction, StateScope, TranscriptItem
+from ..types import (
+    AgentWake,
+    ArtifactMetadata,
+    AwaitedInteraction,
+    Json,
+    Message,
+    PlatformAction,
+    StateScope,
+    TranscriptItem,
+)
 from ._grants import MissingPermissions
 from .context import AgentRunContext, KnowledgeBaseResource, RetrievalResultEntry
 from .host import HostApi
@@ -189,6 +198,28 @@ class PlatformActions:
             action: Json = await self._host.json("GET", *path, params=query, long=True)
             if action["status"] not in _UNFINISHED:
                 return cast(PlatformAction, action)
+
+
+class Wakes:
+    """Wakes of the run's agent, in its conversation."""
+
+    def __init__(self, host: HostApi) -> None:
+        self._host = host
+
+    async def request(
+        self, key: str, *, at: int | None = None, after_seconds: int | None = None, data: Json | None = None
+    ) -> AgentWake:
+        """Wakes the agent at a time in epoch seconds, or after some seconds. The same key returns the same wake."""
+        body: Json = {"key": key, "data": data or {}}
+        if at is not None:
+            body["at"] = at
+        if after_seconds is not None:
+            body["after_seconds"] = after_seconds
+        return cast(AgentWake, await self._host.json("POST", "schedules", json=body))
+
+    async def cancel(self, key: str) -> AgentWake:
+        """Cancels a wake that is not due yet."""
+        return cast(AgentWake, await self._host.json("DELETE", "schedules", key))
 
 
 def _apis(context: AgentRunContext) -> Any:

@@ -11,7 +11,7 @@ from ..errors import ApiError
 from ..types import Json, Message
 from ._grants import MissingPermissions
 from .context import AgentRunContext, Permissions, RetryOrigin, RunResume
-from .data import Files, History, Interactions, Knowledge, PlatformActions, State
+from .data import Files, History, Interactions, Knowledge, PlatformActions, State, Wakes
 from .failure import RunFailed
 from .host import HostApi
 from .models import Models, Tools
@@ -43,6 +43,7 @@ class RunContext:
         self.files = Files(host, context)
         self.interactions = Interactions(host)
         self.platform = PlatformActions(host)
+        self.wakes = Wakes(host)
 
     async def agent_loop(
         self, messages: str | list[Message], *, max_turns: int = 8, checkpoints: bool = False, **options: Any
