@@ -203,6 +203,8 @@ mod run_filters;
 mod run_streams;
 #[path = "e2e/runner_docs.rs"]
 mod runner_docs;
+#[path = "e2e/schedules.rs"]
+mod schedules;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
 #[path = "e2e/signing_keys.rs"]
