@@ -124,11 +124,12 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 32] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 33] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &["secrets"]),
     ("crates/clock", &[]),
     ("crates/secrets", &[]),
+    ("crates/jq-filter", &[]),
     ("crates/tokenizer", &[]),
     ("crates/egress", &["protocol"]),
     ("crates/domain", &["protocol"]),
@@ -282,7 +283,14 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 32] = [
     ("examples/rust", &["protocol", "runner-kit"]),
     (
         "services/connectors",
-        &["agent-core", "clock", "egress", "protocol", "runner-kit"],
+        &[
+            "agent-core",
+            "clock",
+            "egress",
+            "jq-filter",
+            "protocol",
+            "runner-kit",
+        ],
     ),
     (
         "services/harness",
@@ -305,7 +313,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 32] = [
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 32] = [
+const WORKSPACE_CRATES: [&str; 33] = [
     "action-graph",
     "agent-core",
     "blob-store",
@@ -320,6 +328,7 @@ const WORKSPACE_CRATES: [&str; 32] = [
     "gateway",
     "harness",
     "host-api",
+    "jq-filter",
     "keys",
     "knowledge",
     "langbot",

@@ -2,7 +2,6 @@
 
 mod config;
 mod events;
-mod filter;
 mod request;
 
 use serde_json::json;

@@ -1,10 +1,10 @@
 //! The mapping as it is configured.
 
+use jq_filter::Filter;
 use protocol::JsonObject;
 use serde_json::Value;
 use url::Url;
 
-use crate::http_agent::filter::Filter;
 use crate::request::{Method, ResponseFraming, is_settable};
 use crate::upstream::config::ConfigReader;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped};

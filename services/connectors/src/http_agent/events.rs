@@ -1,10 +1,10 @@
 //! The meaning of one event, and the reply that events make.
 
+use jq_filter::Filter;
 use protocol::message::LlmTokenUsage;
 use serde_json::Value;
 
 use crate::http_agent::config::Config;
-use crate::http_agent::filter::Filter;
 use crate::mapping::MappingStep;
 use crate::upstream::answer::PlatformAnswer;
 use crate::upstream::failure::{ConnectorFailure, FailureKind, Mapped, message_of};

@@ -5,10 +5,10 @@ use jaq_core::load::parse::{BinaryOp, Pattern, Term};
 use jaq_core::ops::Math;
 use jaq_core::path::{Part, Path};
 
-use crate::http_agent::filter::{FilterFault, functions};
+use crate::{FilterFault, functions};
 
 /// Names that a filter may call.
-pub(super) const CALLS: &[&str] = &[
+pub(crate) const CALLS: &[&str] = &[
     // Values and their kinds.
     "null",
     "true",
@@ -91,7 +91,7 @@ pub(super) const CALLS: &[&str] = &[
 const MAX_LEVELS: usize = 100;
 
 /// Checks a term and adds a step after each part that creates a value. Fails for a term outside of the subset.
-pub(super) fn checked<'s>(
+pub(crate) fn checked<'s>(
     code: &'s str,
     term: Term<&'s str>,
 ) -> Result<Term<&'s str>, FilterFault> {

@@ -8,7 +8,7 @@ use jaq_core::data::HasLut;
 use jaq_json::{Num, Val};
 use serde_json::Value;
 
-use crate::http_agent::filter::{Jq, value};
+use crate::{Jq, value};
 
 /// Units of a run, in addition to those for its input.
 const UNITS: usize = if cfg!(test) { 400_000 } else { 4_000_000 };
@@ -24,14 +24,14 @@ const MAX_LEVELS: usize = 200;
 const INPUT_STEPS: usize = 8;
 
 /// The remaining units. At 0, every further step fails.
-pub(in crate::http_agent) struct FilterBudget<'a> {
+pub(crate) struct FilterBudget<'a> {
     lut: &'a Lut<Jq>,
     left: Cell<usize>,
     until: Instant,
 }
 
 impl<'a> FilterBudget<'a> {
-    pub(super) fn new(lut: &'a Lut<Jq>, input: &Value) -> Self {
+    pub(crate) fn new(lut: &'a Lut<Jq>, input: &Value) -> Self {
         let left = UNITS + INPUT_STEPS * value::units(input, BYTES);
         Self {
             lut,
@@ -41,7 +41,7 @@ impl<'a> FilterBudget<'a> {
     }
 
     /// Spends the units of one step with that value. False if the budget is exhausted.
-    pub(super) fn spend(&self, value: &Val) -> bool {
+    pub(crate) fn spend(&self, value: &Val) -> bool {
         let left = self.left.get().checked_sub(STEP);
         let left = left.and_then(|left| after(value, MAX_LEVELS, left));
         let left = left.filter(|_| Instant::now() < self.until);

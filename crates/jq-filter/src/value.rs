@@ -5,7 +5,7 @@ use jaq_json::Val;
 use serde_json::{Map, Number, Value};
 
 /// The filter value of a JSON value.
-pub(super) fn of(value: &Value) -> Val {
+pub(crate) fn of(value: &Value) -> Val {
     match value {
         Value::Null => Val::Null,
         Value::Bool(flag) => Val::from(*flag),
@@ -29,7 +29,7 @@ pub(super) fn of(value: &Value) -> Val {
 }
 
 /// The JSON of a filter value. Keys that are not texts are converted; `NaN` and infinities become `null`.
-pub(super) fn from(value: &Val) -> Value {
+pub(crate) fn from(value: &Val) -> Value {
     match value {
         Val::Null => Value::Null,
         Val::Bool(flag) => Value::Bool(*flag),
@@ -55,7 +55,7 @@ pub(super) fn from(value: &Val) -> Value {
 }
 
 /// Size of a value in units, with `bytes` bytes of text per unit.
-pub(super) fn units(value: &Value, bytes: usize) -> usize {
+pub(crate) fn units(value: &Value, bytes: usize) -> usize {
     1 + match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => 0,
         Value::String(text) => text.len() / bytes,

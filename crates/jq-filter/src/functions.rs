@@ -11,13 +11,13 @@ use jaq_core::{Error, Exn, ValR};
 use jaq_json::{Num, Val};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
-use crate::http_agent::filter::{Jq, grammar, value};
+use crate::{Jq, grammar, value};
 
 /// The function that spends the units of a step.
-pub(super) const STEP: &str = "step";
+pub(crate) const STEP: &str = "step";
 /// `-` and `*`, for numbers only.
-pub(super) const MINUS: &str = "minus";
-pub(super) const TIMES: &str = "times";
+pub(crate) const MINUS: &str = "minus";
+pub(crate) const TIMES: &str = "times";
 
 /// Definitions that those of [`grammar::CALLS`] use.
 const NEEDED: &[&str] = &[
@@ -50,7 +50,7 @@ static DEFINITIONS: LazyLock<Vec<Def<&'static str>>> = LazyLock::new(|| {
 });
 
 /// The definitions for the compiler of one filter.
-pub(super) fn definitions<'s>() -> impl Iterator<Item = Def<&'s str>> {
+pub(crate) fn definitions<'s>() -> impl Iterator<Item = Def<&'s str>> {
     DEFINITIONS.iter().cloned()
 }
 
@@ -60,7 +60,7 @@ fn needs_patterns(definition: &Def<&str>) -> bool {
 }
 
 /// The native functions. The grammar limits those that a filter can call.
-pub(super) fn natives() -> impl Iterator<Item = Fun<Jq>> {
+pub(crate) fn natives() -> impl Iterator<Item = Fun<Jq>> {
     let library = jaq_core::funs::<Jq>()
         .chain(jaq_std::base_funs())
         .chain(jaq_json::funs())

@@ -19,8 +19,7 @@ use jaq_core::{Ctx, DataT, Vars};
 use jaq_json::Val;
 use serde_json::Value;
 
-use crate::http_agent::filter::budget::FilterBudget;
-use crate::upstream::results::cut;
+use crate::budget::FilterBudget;
 
 /// Maximum bytes of a filter's text.
 const TEXT_BYTES: usize = 4 * 1024;
@@ -40,10 +39,10 @@ static FILTER_CACHE: Mutex<VecDeque<(String, Filter)>> = Mutex::new(VecDeque::ne
 
 /// A compiled filter. Next to its input it has the variable `$event`.
 #[derive(Clone)]
-pub(super) struct Filter(Arc<jaq_core::Filter<Jq>>);
+pub struct Filter(Arc<jaq_core::Filter<Jq>>);
 
 /// The context type of a filter's run.
-pub(super) struct Jq;
+pub(crate) struct Jq;
 
 impl DataT for Jq {
     type V<'a> = Val;
@@ -52,7 +51,7 @@ impl DataT for Jq {
 
 /// A fault in a filter's text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct FilterFault {
+pub struct FilterFault {
     /// Offset of the fault in bytes, if it is known.
     position: Option<usize>,
     text: String,
@@ -87,7 +86,7 @@ impl std::fmt::Display for FilterFault {
 
 impl Filter {
     /// Compiles a text, or takes the filter from the cache.
-    pub(super) fn compile(code: &str) -> Result<Self, FilterFault> {
+    pub fn compile(code: &str) -> Result<Self, FilterFault> {
         if code.len() > TEXT_BYTES {
             return Err(FilterFault::of(format!(
                 "is longer than {TEXT_BYTES} bytes"
@@ -115,14 +114,14 @@ impl Filter {
     }
 
     /// The values for one input. `event` is the value of `$event`.
-    pub(super) fn run(&self, input: &Value, event: Option<&str>) -> Result<Vec<Value>, String> {
+    pub fn run(&self, input: &Value, event: Option<&str>) -> Result<Vec<Value>, String> {
         let budget = FilterBudget::new(&self.0.lut, input);
         let event = event.map_or(Val::Null, |event| Val::from(event.to_owned()));
         let context = Ctx::<Jq>::new(&budget, Vars::new([event]));
         let mut values = Vec::new();
         for value in self.0.id.run((context, value::of(input))) {
             let value = value.map_err(|exception| match exception.get_err() {
-                Ok(error) => cut(&error.to_string(), ERROR_BYTES),
+                Ok(error) => cut(&error.to_string()),
                 // Only the budget raises this exception.
                 Err(_) => "it takes more than its steps, its time or its size".to_owned(),
             })?;
@@ -133,6 +132,15 @@ impl Filter {
         }
         Ok(values)
     }
+}
+
+/// Cuts the text of an error, between characters.
+fn cut(text: &str) -> String {
+    if text.len() <= ERROR_BYTES {
+        return text.to_owned();
+    }
+    let end = text.floor_char_boundary(ERROR_BYTES - '…'.len_utf8());
+    format!("{}…", &text[..end])
 }
 
 fn compile(code: &str) -> Result<jaq_core::Filter<Jq>, FilterFault> {
