@@ -192,6 +192,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 33] = [
             "clock",
             "domain",
             "egress",
+            "jq-filter",
             "keys",
             "protocol",
             "runner-client",

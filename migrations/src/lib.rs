@@ -18,6 +18,7 @@ mod m20261129_000009_retry_from;
 mod m20261130_000010_platform_actions;
 mod m20261130_000011_webhooks;
 mod m20261130_000012_schedules;
+mod m20261130_000013_sources;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -38,6 +39,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261130_000010_platform_actions::Migration),
             Box::new(m20261130_000011_webhooks::Migration),
             Box::new(m20261130_000012_schedules::Migration),
+            Box::new(m20261130_000013_sources::Migration),
         ]
     }
 }

@@ -28,6 +28,7 @@ enum ResourceKind {
     Run,
     Event,
     Job,
+    Source,
     Webhook,
     Schedule,
     Agent,
@@ -78,6 +79,15 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_budget", ResourceKind::Budget, 0),
     ("put_budget", ResourceKind::Own, 0),
     ("delete_budget", ResourceKind::Budget, 0),
+    ("create_source", ResourceKind::Own, 0),
+    ("list_sources", ResourceKind::Own, 0),
+    ("get_source", ResourceKind::Source, 0),
+    ("delete_source", ResourceKind::Source, 0),
+    ("rotate_source_secret", ResourceKind::Source, 0),
+    ("try_source", ResourceKind::Source, 0),
+    ("receive_source_event", ResourceKind::Source, 0),
+    ("answer_source_check", ResourceKind::Source, 0),
+    ("receive_secret_event", ResourceKind::Source, 0),
     ("create_webhook", ResourceKind::Own, 0),
     ("list_webhooks", ResourceKind::Own, 0),
     ("create_schedule", ResourceKind::Own, 0),
@@ -339,7 +349,7 @@ pub fn request(
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
         (None, "action_id") => Uuid::nil().to_string(),
-        (None, "token") => "t".to_owned(),
+        (None, "token" | "secret") => "t".to_owned(),
         _ => panic!("{name}"),
     };
     let path = operation.path_with(named);
@@ -356,6 +366,7 @@ pub fn request(
         "update_webhook" => json!({"name": "renamed", "events": ["run.failed"]}),
         "update_schedule" => json!({"name": "renamed", "every": "1d", "event": {}}),
         "redeliver_webhook" => json!({"since": 0}),
+        "try_source" => json!({"body": "{}"}),
         "pause_agent" | "pause_workspace" => json!({"mode": "hold"}),
         "cancel_runs" | "retry_runs" => json!({"dry_run": true}),
         // Invalid on purpose: its effect is not under test.
@@ -366,6 +377,7 @@ pub fn request(
         | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
+        | "create_source"
         | "create_webhook"
         | "create_schedule"
         | "pause_schedule"
@@ -409,6 +421,7 @@ pub fn request(
         | "call_tool"
         | "resume_agent"
         | "resume_workspace"
+        | "rotate_source_secret"
         | "rotate_webhook_secret" => json!({}),
         "submit_interaction" | "submit_interaction_by_link" => json!({"interaction_id": "q"}),
         "claim_platform_action" => json!({"claim_token": "none"}),
@@ -444,6 +457,8 @@ pub fn absent_ids() -> ResourceIds {
         "agent_id",
         "workspace_id",
         "job_id",
+        "source",
+        "source_id",
         "webhook_id",
         "schedule_id",
         "endpoint_id",
@@ -518,12 +533,15 @@ impl Tenant {
         let endpoint = first(admin.get("/v1/runner-endpoints").await.body);
         let agent = first(admin.get("/v1/agents").await.body);
         register(stage, workspace, &text(&agent["id"]), &mark).await;
+        let source = source_of(&admin, &mark).await;
         let ids = [
             ("run_id", run_id),
             ("event_id", "m-1".to_owned()),
             ("agent_id", text(&agent["id"])),
             ("workspace_id", workspace.to_owned()),
             ("job_id", job_of(&admin).await),
+            ("source", source.clone()),
+            ("source_id", source),
             ("webhook_id", webhook_of(&admin, &mark).await),
             ("schedule_id", schedule_of(&admin, &mark).await),
             ("endpoint_id", text(&endpoint["id"])),
@@ -584,6 +602,15 @@ async fn schedule_of(admin: &Client, mark: &str) -> String {
     let spec = json!({"name": format!("schedule-{mark}"), "every": "366d", "event": {}});
     let schedule = admin.create("/v1/schedules", &spec).await.expect(201);
     schedule.body["id"].as_str().unwrap().to_owned()
+}
+
+/// Id of a source.
+async fn source_of(admin: &Client, mark: &str) -> String {
+    let name = format!("source-{}", mark.to_lowercase());
+    let filter = "{event_type: \"message.received\", input: {text: \"hi\"}}";
+    let spec = json!({"name": name, "scheme": "github", "filter": filter});
+    let source = admin.create("/v1/sources", &spec).await.expect(201);
+    source.body["id"].as_str().unwrap().to_owned()
 }
 
 /// Id of a webhook without a URL.
@@ -828,6 +855,7 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
         "openai",
         "page",
         "responses",
+        "source",
     ];
     assert_eq!(forms, expected, "one refusal for each form: {refusals:?}");
     run.end(&stage).await;
@@ -838,6 +866,7 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
 fn form(operation: &Operation) -> &'static str {
     match operation.id.as_str() {
         id if operation.face == Face::Link && id.ends_with("_page") => "page",
+        _ if operation.path.starts_with("/in/") => "source",
         _ if operation.face == Face::Link => "link",
         _ if operation.path.starts_with("/host/v1/anthropic/") => "anthropic",
         "create_response" | "count_response_tokens" | "get_response" => "responses",

@@ -12,7 +12,7 @@ pub enum Face {
     Admin,
     Owner,
     Host,
-    /// Requires a capability link.
+    /// Requires a capability link, or the signature of a source.
     Link,
     /// Requires a run token in the body. Absent (404) unless the operator enables it.
     Shared,
@@ -20,12 +20,15 @@ pub enum Face {
     Open,
 }
 
-/// Operation ids that require a capability link.
-const LINK_OPERATIONS: [&str; 4] = [
+/// Operation ids that require a capability link, or the signature of a source.
+const LINK_OPERATIONS: [&str; 7] = [
     "stream_by_link",
     "submit_interaction_by_link",
     "show_interaction_page",
     "submit_interaction_page",
+    "receive_source_event",
+    "answer_source_check",
+    "receive_secret_event",
 ];
 
 #[derive(Clone, Debug)]

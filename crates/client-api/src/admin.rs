@@ -14,5 +14,6 @@ pub(super) mod model_providers;
 pub(super) mod pauses;
 pub(super) mod runners;
 pub(super) mod schedules;
+pub(super) mod sources;
 pub(super) mod webhooks;
 pub(super) mod workspaces;

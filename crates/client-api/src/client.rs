@@ -16,6 +16,7 @@ pub(super) mod interactions;
 pub(super) mod own_key;
 pub(super) mod pipeline;
 pub(super) mod platform_actions;
+pub(super) mod received;
 pub(super) mod retry;
 pub(super) mod run_filter;
 pub(super) mod run_stream;

@@ -9,10 +9,13 @@ use domain::knowledge::MAX_DOCUMENT_BYTES;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use web::json::body_limit;
+use web::json::{BODY_BYTES, body_limit};
 use web::state::ApiState;
 
-/// All routes under `/v1`.
+/// Maximum bytes of a request to try a source: its largest body, escaped as a JSON text, and its headers.
+const TRY_BYTES: usize = 3 * BODY_BYTES;
+
+/// All routes of API keys, and those of sources.
 pub fn routes() -> OpenApiRouter<ApiState> {
     client_routes().merge(admin_routes())
 }
@@ -56,6 +59,11 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
         .merge(platform_action_routes())
+        .routes(routes!(
+            client::received::receive_source_event,
+            client::received::answer_source_check
+        ))
+        .routes(routes!(client::received::receive_secret_event))
         .routes(routes!(client::artifacts::upload_artifact))
         .routes(routes!(
             client::artifacts::get_artifact,
@@ -131,6 +139,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::workspaces::list_workspaces
         ))
         .merge(pause_routes())
+        .merge(source_routes())
         .merge(webhook_routes())
         .merge(schedule_routes())
         .routes(routes!(admin::budgets::list_budgets))
@@ -192,6 +201,22 @@ fn schedule_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::schedules::resume_schedule))
         .routes(routes!(admin::schedules::run_schedule))
         .routes(routes!(admin::schedules::list_schedule_occurrences))
+}
+
+fn source_routes() -> OpenApiRouter<ApiState> {
+    let tried = OpenApiRouter::new()
+        .routes(routes!(admin::sources::try_source))
+        .layer(body_limit(TRY_BYTES));
+    tried
+        .routes(routes!(
+            admin::sources::create_source,
+            admin::sources::list_sources
+        ))
+        .routes(routes!(
+            admin::sources::get_source,
+            admin::sources::delete_source
+        ))
+        .routes(routes!(admin::sources::rotate_source_secret))
 }
 
 fn knowledge_routes() -> OpenApiRouter<ApiState> {

@@ -29,6 +29,7 @@ pub mod retry;
 pub mod run;
 pub mod schedule;
 pub mod signing_key;
+pub mod source;
 pub mod tool_call;
 pub mod tool_name;
 pub mod trace;

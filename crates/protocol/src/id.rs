@@ -58,6 +58,10 @@ uuid_id!(
     /// Id of a schedule: a `UUIDv7`.
     ScheduleId
 );
+uuid_id!(
+    /// Id of a source and of its API key: a `UUIDv7`.
+    SourceId
+);
 
 /// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";

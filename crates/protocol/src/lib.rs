@@ -38,6 +38,7 @@ pub mod run;
 pub mod runtime;
 pub mod schedule;
 pub mod skill;
+pub mod source;
 pub mod stats;
 pub mod tool;
 pub mod webhook;

@@ -27,6 +27,7 @@ pub mod platform_actions;
 pub mod preview;
 pub mod rate;
 pub mod schedules;
+pub mod sources;
 pub mod watch;
 pub mod webhooks;
 
@@ -57,6 +58,7 @@ mod ledger;
 mod lifecycle;
 mod limits;
 mod live;
+mod named_agents;
 mod notifier;
 mod parts;
 mod prepare;

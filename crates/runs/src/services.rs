@@ -37,6 +37,7 @@ use crate::preview::EventPreviews;
 use crate::recovery::RunRecovery;
 use crate::relay::Relayer;
 use crate::schedules::Schedules;
+use crate::sources::Sources;
 use crate::unconfirmed::UnconfirmedDispatches;
 use crate::upkeep::Upkeep;
 use crate::watch::RunStreams;
@@ -71,6 +72,7 @@ pub struct Services {
     pub gauges: Gauges,
     pub jobs: Jobs,
     pub pauses: Pauses,
+    pub sources: Sources,
     pub webhooks: Arc<Webhooks>,
     pub schedules: Schedules,
 }
@@ -137,6 +139,7 @@ impl Services {
             },
             jobs: Jobs::new(shared(), &cancellation, &intake),
             pauses: Pauses::new(&deps, &executor, &cancellation),
+            sources: Sources::new(shared()),
             webhooks: Arc::new(Webhooks::new(shared())),
             schedules: Schedules::new(shared(), &intake),
             recovery: RunRecovery {

@@ -25,6 +25,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::deps::RunDeps;
+use crate::named_agents::named_agents;
 use request::{Receiver, Unsendable};
 use secrets::signature::SigningSecret;
 
@@ -355,25 +356,8 @@ impl Webhooks {
         let Some(named) = &spec.agents else {
             return Ok(None);
         };
-        let mut agents = Vec::new();
-        for (index, name) in named.iter().enumerate() {
-            match self.find_agent(workspace, name).await? {
-                Some(agent) if agents.contains(&agent) => {
-                    let pointer = format!("/agents/{index}");
-                    faults.push(Fault::new(pointer, "is in the list already"));
-                }
-                Some(agent) => agents.push(agent),
-                None => {
-                    let pointer = format!("/agents/{index}");
-                    faults.push(Fault::new(pointer, "names no agent of this workspace"));
-                }
-            }
-        }
-        if faults.is_empty() {
-            Ok(Some(agents))
-        } else {
-            Err(WebhookError::Faults(faults))
-        }
+        let agents = named_agents(&self.deps.store, workspace, named).await?;
+        agents.map(Some).map_err(WebhookError::Faults)
     }
 
     /// The message does not repeat the URL, which may hold a secret.

@@ -86,6 +86,7 @@ mod shared_parts;
 mod shares;
 mod signing_keys;
 mod skills;
+mod sources;
 mod state;
 mod steering;
 mod storage;
@@ -193,6 +194,7 @@ pub use schedules::{
 pub use secrets::digest::{hex, sha256_hex};
 pub use signing_keys::{DeleteExpiredKeys, RotateKey, SigningKeyRecord};
 pub use skills::ActivateSkill;
+pub use sources::{SaveSource, SavedSource, SourceRecord};
 pub use state::{
     DocumentParts, EntryLease, STATE_BODIES, STATE_BODY_BYTES, STATE_KEYS, StateChange,
     StateRecord, StateSummary, StateWritten,

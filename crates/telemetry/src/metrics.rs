@@ -43,6 +43,7 @@ const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const BUDGET_WAITS: &str = "runnel_budget_waits_total";
+const SOURCE_REQUESTS: &str = "runnel_source_requests_total";
 const WEBHOOK_TRIES: &str = "runnel_webhook_tries_total";
 const SCHEDULE_TRIES: &str = "runnel_schedule_tries_total";
 const SCHEDULE_LATE: &str = "runnel_schedule_late_occurrences";
@@ -245,6 +246,11 @@ pub fn lease_lost() {
 /// A call that waited for raises of budgets.
 pub fn budget_waited(end: BudgetWaitEnd) {
     counter!(BUDGET_WAITS, "outcome" => end.as_str()).increment(1);
+}
+
+/// A request to a source of events.
+pub fn source_received(result: &'static str) {
+    counter!(SOURCE_REQUESTS, "result" => result).increment(1);
 }
 
 /// A try to deliver a message to a webhook.

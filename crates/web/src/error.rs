@@ -17,6 +17,7 @@ mod causes;
 mod moved;
 mod register;
 mod schedule;
+mod source;
 mod webhook;
 
 pub use api_error::{ApiError, ApiResult, ErrorExtension};

@@ -90,8 +90,8 @@ impl IntakeError {
         Self::OutsideScope(agents.to_vec())
     }
 
-    /// Name of the reason for metrics.
-    pub(super) fn name(&self) -> &'static str {
+    /// Name of the reason, for metrics and logs.
+    pub fn name(&self) -> &'static str {
         match self {
             Self::IdempotencyMismatch => "idempotency_mismatch",
             Self::EventExists => "event_exists",

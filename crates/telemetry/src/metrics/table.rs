@@ -111,6 +111,8 @@ metrics!(
         "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
     Counter super::BUDGET_WAITS, ["outcome"],
         "Calls that waited for a raise of a budget, at the end of the wait: continued, refused, or aborted";
+    Counter super::SOURCE_REQUESTS, ["result"],
+        "Requests to sources: accepted, duplicate, ignored by the filter, challenge, refused for the signature, faulty event, or not_accepted";
     Counter super::WEBHOOK_TRIES, ["outcome"],
         "Tries to deliver a message to a webhook: delivered, failed, dead after the last try, or gone for an answer of 410";
     Counter super::SCHEDULE_TRIES, ["outcome"],

@@ -8,10 +8,11 @@ use protocol::api_key::KeyRole;
 use crate::error::{ApiError, ApiResult};
 
 /// Routes with `POST` that change nothing.
-const READS: [&str; 3] = [
+const READS: [&str; 4] = [
     "/v1/agents/dry-run",
     "/v1/agents/{agent_id}/dry-run",
     "/v1/knowledge-bases/{kb_id}/retrieve",
+    "/v1/sources/{source_id}/try",
 ];
 /// Routes of role `operator`, in addition to those of role `viewer`.
 const OPERATIONS: [&str; 6] = [

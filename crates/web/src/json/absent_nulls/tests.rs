@@ -15,6 +15,7 @@ use protocol::pause::{PauseRequest, ResumePauseRequest};
 use protocol::pipeline::PipelineQuery;
 use protocol::platform_action::{ActionResultRequest, ClaimActionRequest, PlatformActionRequest};
 use protocol::schedule::{ScheduleSpec, WakeRequest};
+use protocol::source::{SourceSpec, TrySource};
 use protocol::tool::CallTool;
 use protocol::webhook::{RedeliverRequest, RotateSecretRequest, WebhookSpec};
 use protocol::workspace::WorkspaceSpec;
@@ -147,6 +148,8 @@ fn null_is_absent_in_every_request_body() {
         ("ApiKeySpec", parses::<ApiKeySpec>),
         ("RedeliverRequest", parses::<RedeliverRequest>),
         ("RotateSecretRequest", parses::<RotateSecretRequest>),
+        ("SourceSpec", parses::<SourceSpec>),
+        ("TrySource", parses::<TrySource>),
         ("WebhookSpec", parses::<WebhookSpec>),
         ("ScheduleSpec", parses::<ScheduleSpec>),
         ("WakeRequest", parses::<WakeRequest>),

@@ -100,7 +100,18 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "after_seconds": 3600,
             "data": {"step": "remind"},
         }),
-        "rotate_webhook_secret" => json!({}),
+        "create_source" => json!({
+            "name": "github",
+            "scheme": "github",
+            "filter": "select(.headers[\"x-github-event\"] == \"push\") | {event_type: \"push\", data: {ref: .body.ref}}",
+            "agents": ["support"],
+        }),
+        "try_source" => json!({
+            "body": "{\"ref\": \"refs/heads/main\"}",
+            "headers": {"x-github-event": "push"},
+        }),
+        "receive_source_event" | "receive_secret_event" => json!({"ref": "refs/heads/main"}),
+        "rotate_webhook_secret" | "rotate_source_secret" => json!({}),
         "redeliver_webhook" => json!({"since": 1_796_054_400, "status": "dead"}),
         "create_workspace" => json!({"id": "shop", "name": "The shop"}),
         "search_knowledge_base" => json!({
