@@ -8,6 +8,7 @@ mod bus;
 mod catalog;
 mod dev_layers;
 mod endpoint;
+mod event_source;
 mod fault;
 mod host_api;
 mod knowledge;
@@ -50,6 +51,7 @@ pub use bus::{BusConfig, BusKind};
 pub use catalog::{SkillDirectoryEntry, SkillEntry, check_skill_name};
 pub use dev_layers::DevLayers;
 pub use endpoint::EndpointEntry;
+pub use event_source::SourceEntry;
 pub use fault::{ConfigErrors, ConfigFault};
 pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
@@ -78,6 +80,7 @@ const INDEPENDENT: [&str; 10] = [
     "runs",
     "budgets",
     "agents",
+    "sources",
     "webhooks",
     "schedules",
 ];
@@ -113,6 +116,7 @@ pub struct Config {
     pub runner_endpoints: Vec<EndpointEntry>,
     /// In the shape of the API, with unique names.
     pub agents: Vec<AgentSpec>,
+    pub sources: Vec<SourceEntry>,
     pub webhooks: Vec<WebhookEntry>,
     /// In the shape of the API, with unique names.
     pub schedules: Vec<ScheduleSpec>,
@@ -208,6 +212,7 @@ impl Config {
         let builtin_runners = table.section("builtin_runners", builtin_runners::read);
         let runner_endpoints = table.tables("runner_endpoints", "name", EndpointEntry::read);
         let agents = table.tables("agents", "name", agent::read);
+        let sources = table.tables("sources", "name", SourceEntry::read);
         let webhooks = table.tables("webhooks", "name", WebhookEntry::read);
         let schedules = table.tables("schedules", "name", schedule::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
@@ -247,6 +252,7 @@ impl Config {
             builtin_runners: builtin_runners?,
             runner_endpoints: runner_endpoints?,
             agents: agents?,
+            sources: sources?,
             webhooks: webhooks?,
             schedules: schedules?,
             locations: Locations::default(),
@@ -383,6 +389,7 @@ impl fmt::Debug for Config {
             .field("builtin_runners", &self.builtin_runners)
             .field("runner_endpoints", &self.runner_endpoints)
             .field("agents", &agents)
+            .field("sources", &self.sources)
             .field("webhooks", &self.webhooks)
             .field("schedules", &self.schedules.len())
             .finish_non_exhaustive()
@@ -520,6 +527,7 @@ mod tests {
             "env:ECHO_API_KEY"
         );
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
+        assert_eq!(config.sources[0].spec.name, "github");
         assert_eq!(config.webhooks[0].agents, Some(vec!["hello".to_owned()]));
         assert_eq!(config.schedules[0].agent.as_deref(), Some("hello"));
         let written = parse_toml(Path::new("examples"), &with_examples()).unwrap();
@@ -634,7 +642,9 @@ mod tests {
              payload = 'fat'\nenabled = 'yes'\nsecret = 'literal'\nretries = 1\n\
              [[webhooks]]\nname = 'x'\nurl = 'https://e.example'\nevents = ['run.failed']\n\
              [[schedules]]\nname = 's'\nagent = 'a'\ncron = '0 25 * * *'\njitter = 5\nmisfire = 'never'\n\
-             event = { bot = 'b' }\nat = 1\n[[schedules]]\nname = 's'\nagent = 'a'\nevery = '1h'",
+             event = { bot = 'b' }\nat = 1\n[[schedules]]\nname = 's'\nagent = 'a'\nevery = '1h'\n\
+             [[sources]]\nname = 'A B'\nscheme = 'hmac'\nsecret = 'env:S'\nfilter = '.'\nagents = []\n\
+             [[sources]]\nname = 's'\nscheme = 'md5'\nsecret = 'literal'\nencoding = 'hex'\nretries = 1",
             &[("RUNNEL__LIMITS__TYPO", "1"), ("RUNNEL__AGENTZ__X", "1")],
         );
         let mut found = pointers(&refused);
@@ -678,6 +688,13 @@ mod tests {
                 "server.listen",
                 "server.port",
                 "server.public_url",
+                "sources[0].agents",
+                "sources[0].header",
+                "sources[0].name",
+                "sources[1].filter",
+                "sources[1].retries",
+                "sources[1].scheme",
+                "sources[1].secret",
                 "tools[0].parameters",
                 "tools[0].size",
                 "tools[0].tool_name",

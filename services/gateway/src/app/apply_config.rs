@@ -1,5 +1,5 @@
-//! Applies configured endpoints, agents, webhooks and schedules to the database. All discovery and validation precedes
-//! the first write, because other replicas use the same rows.
+//! Applies configured endpoints, agents, sources, webhooks and schedules to the database. All discovery and validation
+//! precedes the first write, because other replicas use the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,7 +16,8 @@ use super::{Declared, DeclaredNames, unknown_policy_names};
 use runs::Runs;
 use runs::discovery::DiscoveredEndpoint;
 
-/// Applies configured endpoints, agents, webhooks and schedules. Entries that are gone from the configuration are disabled.
+/// Applies configured endpoints, agents, sources, webhooks and schedules. Entries that are gone from the configuration
+/// are disabled.
 pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()> {
     let workspace = WorkspaceId(DEFAULT_WORKSPACE.to_owned());
     let store = runs.store();
@@ -48,6 +49,10 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     }
     apply_agents(runs, &workspace, declared.agents, refused).await?;
     // After the agents, which they name.
+    let sources = runs.sources.configure(&workspace, declared.sources);
+    sources
+        .await
+        .context("a source of the configuration cannot be entered")?;
     let webhooks = runs.webhooks.configure(&workspace, declared.webhooks);
     webhooks
         .await

@@ -24,6 +24,7 @@ use protocol::resources::{
     SkillResource,
 };
 use protocol::schedule::ScheduleSpec;
+use protocol::source::SourceSpec;
 use protocol::webhook::WebhookSpec;
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -35,7 +36,7 @@ pub(crate) use self::prices::{DerivedPrices, derived_prices, unpriced_models};
 
 use crate::config::{
     Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, SecretRef,
-    WebhookEntry, closest,
+    SourceEntry, WebhookEntry, closest,
 };
 use ::knowledge::Base;
 use ::secrets::signature::SigningSecret;
@@ -48,11 +49,14 @@ use runs::artifacts::ArtifactLimits;
 use runs::bus::BusSettings;
 use runs::discovery::{manifest_list, modes};
 use runs::rate::EventRate;
+use runs::sources::source_faults;
 
 /// Validated declarations of the configuration, ready to apply.
 pub(crate) struct Declared {
     pub(crate) endpoints: Vec<EndpointSpec>,
     pub(crate) agents: Vec<AgentSpec>,
+    /// With their secrets.
+    pub(crate) sources: Vec<SourceSpec>,
     /// With their secrets.
     pub(crate) webhooks: Vec<WebhookSpec>,
     pub(crate) schedules: Vec<ScheduleSpec>,
@@ -87,6 +91,11 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let pointer = format!("runner_endpoints[{index}]");
         endpoints.extend(endpoint(entry, egress.as_ref(), &pointer, &mut faults));
     }
+    let mut sources = Vec::new();
+    for (index, entry) in config.sources.iter().enumerate() {
+        let pointer = format!("sources[{index}]");
+        sources.extend(source(entry, &pointer, &mut faults));
+    }
     let mut webhooks = Vec::new();
     for (index, entry) in config.webhooks.iter().enumerate() {
         let pointer = format!("webhooks[{index}]");
@@ -103,6 +112,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
             agents: config.agents.clone(),
+            sources,
             webhooks,
             schedules: config.schedules.clone(),
             catalog: catalog(config, skills),
@@ -157,6 +167,22 @@ fn signing_secret(reference: &SecretRef, at: &str, faults: &mut Vec<ConfigFault>
         faults.push(ConfigFault::new(at.to_owned(), message));
     }
     secret
+}
+
+fn source(entry: &SourceEntry, pointer: &str, faults: &mut Vec<ConfigFault>) -> Option<SourceSpec> {
+    let before = faults.len();
+    let secret = secrets::secret(&entry.secret, &format!("{pointer}.secret"), faults);
+    // An unreadable secret is a fault already; its empty text must not cause a second one.
+    let is_read = faults.len() == before;
+    let spec = SourceSpec {
+        secret: is_read.then(|| secret.expose_secret().to_owned()),
+        ..entry.spec.clone()
+    };
+    for fault in source_faults(&spec) {
+        let at = fault.pointer.replace('/', ".");
+        faults.push(ConfigFault::new(format!("{pointer}{at}"), fault.message));
+    }
+    (faults.len() == before).then_some(spec)
 }
 
 fn webhook(

@@ -31,7 +31,7 @@ const DEPLOYMENT: [&str; 10] = [
 ];
 
 /// Arrays of tables, each with the key that names its entries.
-const TABLES: [(&str, &str); 13] = [
+const TABLES: [(&str, &str); 14] = [
     ("budgets", "name"),
     ("model_providers", "name"),
     ("files", "name"),
@@ -43,6 +43,7 @@ const TABLES: [(&str, &str); 13] = [
     ("skill_directories", "directory"),
     ("runner_endpoints", "name"),
     ("agents", "name"),
+    ("sources", "name"),
     ("webhooks", "name"),
     ("schedules", "name"),
 ];

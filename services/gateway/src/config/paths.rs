@@ -21,7 +21,7 @@ enum PathForm {
 const SQLITE: &str = "sqlite://";
 
 /// Settings with paths. `[]` is each item of an array, `*` each value of a table.
-const SETTINGS: [(&str, PathForm); 23] = [
+const SETTINGS: [(&str, PathForm); 24] = [
     ("auth.master_key", PathForm::Reference),
     ("database.url", PathForm::DatabaseUrl),
     ("bus.password", PathForm::Reference),
@@ -41,6 +41,7 @@ const SETTINGS: [(&str, PathForm); 23] = [
     ("knowledge_bases.[].api_key", PathForm::Reference),
     ("runner_endpoints.[].secret", PathForm::Reference),
     ("runner_endpoints.[].headers.*", PathForm::Reference),
+    ("sources.[].secret", PathForm::Reference),
     ("webhooks.[].secret", PathForm::Reference),
     ("files.[].path", PathForm::Plain),
     ("skills.[].directory", PathForm::Plain),

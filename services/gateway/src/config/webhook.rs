@@ -98,7 +98,7 @@ fn boolean(value: &Value) -> Result<bool, &'static str> {
 }
 
 /// The agents; `None`: all.
-fn read_agents(table: &mut Table<'_>) -> Result<Option<Vec<String>>, Reported> {
+pub(super) fn read_agents(table: &mut Table<'_>) -> Result<Option<Vec<String>>, Reported> {
     let mut is_present = false;
     let agents = table.items("agents", |pointer, value, faults| {
         is_present = true;

@@ -32,6 +32,7 @@ pub(super) const GROUPS: [(&str, &[&str]); 4] = [
             "agents",
             "endpoints",
             "schedules",
+            "sources",
             "webhooks",
             "kb",
             "token",
