@@ -25,6 +25,7 @@ mod pauses;
 mod runs;
 mod schedules;
 mod send;
+mod sources;
 mod table;
 mod webhooks;
 
@@ -73,6 +74,9 @@ pub enum ClientCommand {
     /// List, show, run, pause and resume schedules.
     #[command(subcommand)]
     Schedules(schedules::SchedulesCommand),
+    /// List sources of events, and try their filters.
+    #[command(subcommand)]
+    Sources(sources::SourcesCommand),
     /// List and test webhooks, list deliveries and send them again.
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
@@ -112,6 +116,7 @@ impl ClientCommand {
             Self::Resume(arguments) => pauses::resume(arguments, format).await,
             Self::Pauses(arguments) => pauses::pauses(arguments, format).await,
             Self::Schedules(command) => Box::pin(schedules::schedules(command, format)).await,
+            Self::Sources(command) => sources::sources(command, format).await,
             Self::Webhooks(command) => Box::pin(webhooks::webhooks(command, format)).await,
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,

@@ -71,7 +71,7 @@ use source::{MergedSources, Variables};
 use table::{Reported, Table};
 
 /// Sections on which no other section depends.
-const INDEPENDENT: [&str; 10] = [
+const INDEPENDENT: [&str; 11] = [
     "server",
     "bus",
     "metrics",
