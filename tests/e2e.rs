@@ -211,6 +211,8 @@ mod shared_mcp;
 mod signing_keys;
 #[path = "e2e/skills.rs"]
 mod skills;
+#[path = "e2e/sources.rs"]
+mod sources;
 #[path = "e2e/ssrf.rs"]
 mod ssrf;
 #[path = "e2e/storage.rs"]
