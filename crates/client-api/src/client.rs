@@ -12,7 +12,7 @@ pub(super) mod event_log;
 pub(super) mod events;
 pub(super) mod feed;
 pub(super) mod history;
-pub(super) mod interactions;
+pub mod interactions;
 pub(super) mod own_key;
 pub(super) mod pipeline;
 pub(super) mod platform_actions;

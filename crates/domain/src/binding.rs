@@ -167,14 +167,10 @@ fn actor_id(event: &EventEnvelope) -> Option<&str> {
 
 /// Returns the reason for which an agent does not match. `None`: it matches.
 fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<MismatchReason> {
-    let covered = |pattern: &String| covers(pattern, &event.event_type);
     let filters = &spec.filters;
     let checks = [
         (spec.enabled, MismatchReason::Disabled),
-        (
-            spec.event_types.iter().any(covered),
-            MismatchReason::EventType,
-        ),
+        (takes(spec, &event.event_type), MismatchReason::EventType),
         (in_scope(spec, event), MismatchReason::Scope),
         (
             passes(filters.source.as_deref(), Some(&event.source)),
@@ -195,6 +191,12 @@ fn refusal(spec: &AgentSpec, event: &EventEnvelope) -> Option<MismatchReason> {
     ];
     let failed = checks.into_iter().find(|(holds, _)| !holds);
     failed.map(|(_, loss)| loss)
+}
+
+/// Returns true if the agent takes events of this type.
+pub fn takes(spec: &AgentSpec, event_type: &str) -> bool {
+    let mut patterns = spec.event_types.iter();
+    patterns.any(|pattern| covers(pattern, event_type))
 }
 
 fn covers(pattern: &str, event_type: &str) -> bool {

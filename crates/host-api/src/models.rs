@@ -5,7 +5,6 @@ pub(crate) mod reading;
 
 pub(crate) mod allowed_parameters;
 pub(crate) mod content_parts;
-pub(crate) mod face_errors;
 pub(crate) mod images;
 mod native;
 pub(crate) mod pipeline;

@@ -21,7 +21,6 @@ use crate::models::body::ModelBody;
 use crate::models::pipeline::{Delivery, call_model};
 use crate::models::reading::embed;
 use crate::models::token_bounds::check_token_limits;
-use crate::responses::errors::in_openai_form;
 use chat::ChatFace;
 pub(crate) use chat::PreparedChat;
 pub use chat::{chunk_frame, complete};
@@ -29,6 +28,7 @@ use embedded::EmbeddingResponse;
 pub(crate) use listing::LIST;
 pub use listing::shown_model;
 use web::auth::LiveCaller;
+use web::error::openai::in_openai_form;
 use web::error::{ApiError, ApiResult};
 use web::state::ApiState;
 

@@ -2,7 +2,6 @@
 //! Grants, budgets, images and audit are those of the chat completions API.
 
 mod answer;
-pub(crate) mod errors;
 mod face;
 mod turn;
 
@@ -22,10 +21,10 @@ use crate::models::body::ModelBody;
 use crate::models::counting_model;
 use crate::models::pipeline::{Delivery, call_model};
 use crate::openai::named_model;
-use errors::in_openai_form;
 use face::{ResponsesFace, input_tokens};
 use turn::Turn;
 use web::auth::LiveCaller;
+use web::error::openai::in_openai_form;
 use web::error::{ApiError, ApiResult};
 use web::query::PathOf;
 use web::state::ApiState;

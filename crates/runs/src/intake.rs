@@ -93,8 +93,22 @@ impl Intake {
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
+        self.accept_for(None, sender, event, files, idempotency_key, trace)
+            .await
+    }
+
+    /// Like `accept`. With `only`, the event goes to this agent, whatever its scope and filters are.
+    pub async fn accept_for(
+        &self,
+        only: Option<AgentId>,
+        sender: EventSender<'_>,
+        event: EventEnvelope,
+        files: &BodyFiles,
+        idempotency_key: Option<&str>,
+        trace: Option<&str>,
+    ) -> Result<AcceptedEvent, IntakeError> {
         let began = Instant::now();
-        let accepted = self.decide_and_store(sender, event, files, idempotency_key, trace);
+        let accepted = self.decide_and_store(only, sender, event, files, idempotency_key, trace);
         let accepted = accepted.await;
         let result = match &accepted {
             Ok(AcceptedEvent { replayed: true, .. }) => "duplicate",
@@ -117,6 +131,7 @@ impl Intake {
 
     async fn decide_and_store(
         &self,
+        only: Option<AgentId>,
         sender: EventSender<'_>,
         event: EventEnvelope,
         files: &BodyFiles,
@@ -138,7 +153,7 @@ impl Intake {
             dedupe_key,
             body_sha256,
             trace_parent: self.deps.spans.parent_of(trace),
-            only: None,
+            only,
             scope: sender.scope.clone(),
             posted_by: Some(sender.key),
             answers: None,

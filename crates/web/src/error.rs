@@ -6,8 +6,10 @@ pub mod appended;
 pub mod artifact;
 pub mod body;
 pub mod cursor;
+pub mod face;
 pub mod interaction;
 pub mod limits;
+pub mod openai;
 pub mod routing;
 pub mod version;
 

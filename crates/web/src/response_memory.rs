@@ -107,6 +107,11 @@ impl ResponseMemory {
         self.take(bytes).map_err(ApiError::from)
     }
 
+    /// A permit for what a stream holds while it is read: this one ends with the head of the response.
+    pub fn permit_for_stream(&self, sender: Sender) -> MemoryPermit {
+        self.memory_budget.permit_for(sender)
+    }
+
     /// Fails if the sender's share is full.
     pub fn check_available(&self) -> ApiResult<()> {
         let mut state = self.state();

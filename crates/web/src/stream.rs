@@ -56,8 +56,21 @@ pub fn stream_run(
     from: WatchFrom,
     slot: ConcurrencySlot,
 ) -> Response {
+    let frames = run_frames(state, workspace, key, run, from, slot);
+    event_stream(Body::from_stream(frames))
+}
+
+/// The frames of a run after `from`, until its end or the revocation of the key.
+pub fn run_frames(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    key: ApiKeyId,
+    run: RunId,
+    from: WatchFrom,
+    slot: ConcurrencySlot,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<> {
     let frames = state.runs.streams.watch(run, from, state.heartbeat);
-    stream_until_revoked(state, workspace, key, slot, frames)
+    until_key_revoked(state, workspace, key, slot, frames)
 }
 
 /// Streams the changes of the workspace in the agents that the caller may see.
@@ -69,26 +82,26 @@ pub fn stream_feed(
     slot: ConcurrencySlot,
 ) -> Response {
     let frames = state.runs.feed.watch(workspace, reach, state.heartbeat);
-    stream_until_revoked(state, workspace, key, slot, frames)
+    let frames = until_key_revoked(state, workspace, key, slot, frames);
+    event_stream(Body::from_stream(frames))
 }
 
-/// Streams frames until the key is revoked or has expired.
-fn stream_until_revoked(
+/// The frames until the key is revoked or has expired.
+fn until_key_revoked<S: Stream<Item = Result<Bytes, StoreError>> + Send + 'static>(
     state: &ApiState,
     workspace: &WorkspaceId,
     key: ApiKeyId,
     slot: ConcurrencySlot,
-    frames: impl Stream<Item = Result<Bytes, StoreError>> + Send + 'static,
-) -> Response {
+    frames: S,
+) -> impl Stream<Item = Result<Bytes, StoreError>> + Send + use<S> {
     let (keys, runs) = (state.key_revocation().clone(), state.runs.clone());
     // Ends the stream within two seconds after the revocation or expiry of its key.
     let revoked = until_revoked(keys, runs, workspace.clone(), key);
-    let frames = frames.take_until(Box::pin(revoked)).map(move |frame| {
+    frames.take_until(Box::pin(revoked)).map(move |frame| {
         // The slot of the key's stream limit, held until the stream is dropped.
         let _slot = &slot;
         frame
-    });
-    event_stream(Body::from_stream(frames))
+    })
 }
 
 /// Builds a response of server-sent events.

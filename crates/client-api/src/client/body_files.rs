@@ -15,7 +15,7 @@ use web::memory_budget::BufferedBody;
 use web::state::ApiState;
 
 /// Limit of an event document without its files and raw payload, in bytes.
-pub(crate) const DOCUMENT_BYTES: usize = 1024 * 1024;
+pub const DOCUMENT_BYTES: usize = 1024 * 1024;
 
 /// Body limit of an event with its raw payload, in bytes. An event without files always fits.
 pub fn event_body_limit(state: &ApiState) -> usize {
@@ -24,23 +24,23 @@ pub fn event_body_limit(state: &ApiState) -> usize {
 
 /// Files of a body. They hold the body's memory permit.
 #[derive(Clone, Default)]
-pub(crate) struct ExtractedFiles {
-    pub(crate) files: BodyFiles,
+pub struct ExtractedFiles {
+    pub files: BodyFiles,
     _body: Option<Arc<BufferedBody>>,
 }
 
 /// A body without its files.
-pub(super) struct EventDocument {
-    pub(super) json: Bytes,
-    pub(super) files: ExtractedFiles,
+pub struct EventDocument {
+    pub json: Bytes,
+    pub files: ExtractedFiles,
     /// Size of the complete body in bytes.
-    pub(super) total_bytes: usize,
+    pub total_bytes: usize,
     /// Holds the body's memory permit while the document is parsed.
-    pub(super) held: Arc<BufferedBody>,
+    pub held: Arc<BufferedBody>,
 }
 
 impl EventDocument {
-    pub(super) async fn of(body: BufferedBody, paths: &[Vec<PathStep>]) -> Self {
+    pub async fn of(body: BufferedBody, paths: &[Vec<PathStep>]) -> Self {
         let body = Arc::new(body);
         let (json, files) = BodyFiles::take_out(&body, paths).await;
         // Files are slices of the body, so its memory permit lives as long as they do.

@@ -10,6 +10,7 @@ use axum::response::{IntoResponse, Response};
 use domain::budget::raise_of;
 use domain::interaction::{check_answer, check_submission};
 use http::{HeaderValue, StatusCode};
+use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
@@ -277,13 +278,58 @@ pub(crate) async fn submit_interaction(
     PathOf(id): PathOf<String>,
     JsonBody(submission): JsonBody<InteractionSubmission>,
 ) -> ApiResult<Response> {
-    let (workspace, record) = caller.find_interaction(&state, &id).await?;
-    check_raiser(caller.role, &record)?;
-    let question = AnsweredQuestion {
-        record,
-        sender: AnswerSender::Key(caller.key),
-    };
+    let (workspace, question) = question_for_key(&state, &caller, &id).await?;
     submit(&state, workspace, caller.role, question, submission).await
+}
+
+/// A question that the caller may answer with its key.
+async fn question_for_key<'a>(
+    state: &ApiState,
+    caller: &'a ScopedCaller,
+    id: &str,
+) -> ApiResult<(&'a WorkspaceId, AnsweredQuestion)> {
+    let (workspace, record) = caller.find_interaction(state, id).await?;
+    check_raiser(caller.role, &record)?;
+    let sender = AnswerSender::Key(caller.key);
+    Ok((workspace, AnsweredQuestion { record, sender }))
+}
+
+/// Run that continues after an answer.
+pub struct ContinuedRun {
+    pub run: RunId,
+    /// Sequence of the last event before the answer; 0 for a new run.
+    pub after: u64,
+}
+
+/// Submits the chosen action and the values, and returns the run that continues: the waiting one, or that of the
+/// answer's event.
+pub async fn answer_with_key(
+    state: &ApiState,
+    caller: &ScopedCaller,
+    id: &str,
+    action_id: Option<String>,
+    values: JsonObject,
+) -> ApiResult<ContinuedRun> {
+    let (workspace, question) = question_for_key(state, caller, id).await?;
+    let submission = InteractionSubmission {
+        interaction_id: read_request(&question.record)?.interaction_id,
+        action_id,
+        values,
+        submitted_at: None,
+    };
+    match accept_answer(state, workspace, &question, submission).await? {
+        Answered::AnswerDelivery { .. } => Ok(ContinuedRun {
+            run: question.record.run_id,
+            after: question.record.sequence,
+        }),
+        Answered::Event(accepted) => {
+            let gone = || ApiError::from(IntakeError::AgentGone);
+            Ok(ContinuedRun {
+                run: accepted.answer.run_id.ok_or_else(gone)?,
+                after: accepted.answer.last_sequence.unwrap_or(0),
+            })
+        }
+    }
 }
 
 /// Submits the answer to an interaction by its link. The token is the only credential.

@@ -9,7 +9,7 @@ use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::models::face_errors::{face_status, in_face_form};
+use web::error::face::{face_status, in_face_form};
 use web::error::{ApiError, ApiResult};
 
 /// Path prefix of the API.

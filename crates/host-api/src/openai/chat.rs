@@ -13,7 +13,7 @@ use crate::models::pipeline::{
     CallTarget, CompleteAnswer, FaceAnswer, LastFrames, ModelFace, PreparedCall, RenderedItem,
 };
 use crate::models::token_bounds::{chat_spend, prompt_texts};
-use crate::responses::errors::openai_error;
+use web::error::openai::openai_error;
 use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
 

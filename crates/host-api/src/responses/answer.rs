@@ -9,12 +9,12 @@ use protocol::JsonObject;
 use protocol::error::AgentApiError;
 use serde_json::Value;
 
-use super::errors::code_of;
 use super::turn::StoredTurn;
 use crate::models::pipeline::{
     CompleteAnswer, CountedUse, FaceAnswer, LastFrames, RenderedItem, typed_frames,
 };
 use egress::upstream::UpstreamError;
+use web::error::openai::code_of;
 use web::error::{ApiError, ApiResult};
 
 /// A response written from a chat completion.

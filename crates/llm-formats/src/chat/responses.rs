@@ -20,7 +20,7 @@ use domain::usage::TokenParts;
 
 pub use answer::{ANSWER_BYTES, AnswerTooLarge, ResponseEventWriter};
 pub use ask::{ProviderApi, ResponsesRequest, keeps_items, read_request, wants_stream};
-pub use head::ResponseHead;
+pub use head::{ResponseHead, echo};
 pub use passthrough::{
     AnswerEnd, ResponsesPassthrough, output_bytes, passthrough_body, rewrite_response,
 };

@@ -38,7 +38,7 @@ pub struct ResponseHead {
 
 impl ResponseHead {
     /// Returns a response with these items.
-    pub(super) fn response(
+    pub fn response(
         &self,
         echo: &JsonObject,
         status: &str,
@@ -70,7 +70,7 @@ impl ResponseHead {
 }
 
 /// Returns the request members that the answer repeats.
-pub(super) fn echo(request: &JsonObject) -> JsonObject {
+pub fn echo(request: &JsonObject) -> JsonObject {
     let members = ECHOED.iter().map(|(name, default)| {
         let value = request.get(*name).filter(|value| !value.is_null());
         // Each of the first and last events repeats these members, so large ones are left out.

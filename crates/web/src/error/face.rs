@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use protocol::error::AgentApiError;
 use serde_json::Value;
 
-use web::error::ErrorExtension;
+use super::ErrorExtension;
 
 /// Retry hint of the official clients. Without it they retry by status, also where no retry can help.
 const SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-retry");
@@ -16,7 +16,7 @@ const BUDGET_WAIT: u64 = 60;
 
 /// Converts an error response to the form of a face. `render` gives status and body for the status of
 /// [`face_status`]. Other responses stay unchanged.
-pub(crate) fn in_face_form(
+pub fn in_face_form(
     response: Response,
     render: impl FnOnce(u16, &AgentApiError) -> (u16, Value),
 ) -> Response {
@@ -39,7 +39,7 @@ pub(crate) fn in_face_form(
 }
 
 /// Returns the status of an error. An overloaded provider is a 503, other failures of it are a 502.
-pub(crate) fn face_status(status: u16, error: &AgentApiError) -> u16 {
+pub fn face_status(status: u16, error: &AgentApiError) -> u16 {
     let upstream = error.details.get("upstream_status").and_then(Value::as_u64);
     let is_overloaded = matches!(upstream, Some(503 | 529));
     if status == 502 && is_overloaded {
@@ -68,9 +68,9 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::error::ApiError;
+    use crate::error::limits::over_budget;
     use egress::upstream::UpstreamError;
-    use web::error::ApiError;
-    use web::error::limits::over_budget;
 
     fn failing(status: u16) -> ApiError {
         let message = "overloaded".to_owned();

@@ -4,17 +4,17 @@ use axum::response::Response;
 use protocol::error::AgentApiError;
 use serde_json::{Value, json};
 
-use crate::models::face_errors::in_face_form;
+use super::face::in_face_form;
 
 /// Adds `type` and `param` to an error, and a retry hint. Uses OpenAI's code where clients act on it.
-pub(crate) async fn in_openai_form(response: Response) -> Response {
+pub async fn in_openai_form(response: Response) -> Response {
     in_face_form(response, |status, error| {
         (status, openai_error(status, error.clone()))
     })
 }
 
 /// Builds the body of an error.
-pub(crate) fn openai_error(status: u16, error: AgentApiError) -> Value {
+pub fn openai_error(status: u16, error: AgentApiError) -> Value {
     let kind = match status {
         401 => "authentication_error",
         403 => "permission_error",
@@ -40,13 +40,15 @@ fn client_code(error: &AgentApiError) -> Option<&'static str> {
     match error.details.get("reason").and_then(Value::as_str)? {
         "context_length_exceeded" => Some("context_length_exceeded"),
         "budget" => Some("insufficient_quota"),
+        "model_not_found" => Some("model_not_found"),
         "previous_response_not_found" => Some("previous_response_not_found"),
+        "run_failed" => Some("run_failed"),
         _ => None,
     }
 }
 
 /// The code of an error in a stream. OpenAI's documented codes let clients retry where that helps.
-pub(super) fn code_of(error: &AgentApiError) -> &str {
+pub fn code_of(error: &AgentApiError) -> &str {
     client_code(error).unwrap_or(match error.code.as_str() {
         "rate_limited" => "rate_limit_exceeded",
         "invalid_argument" => "invalid_prompt",
