@@ -83,6 +83,8 @@ mod event_formats;
 mod event_log;
 #[path = "e2e/examples.rs"]
 mod examples;
+#[path = "e2e/faces.rs"]
+mod faces;
 #[path = "e2e/facts.rs"]
 mod facts;
 #[path = "e2e/failing_disk.rs"]

@@ -48,6 +48,7 @@ const ALLOWED_IN: [(&str, &[&str]); 16] = [
 /// Routes and their documents.
 const API: &[&str] = &[
     "crates/client-api",
+    "crates/faces",
     "crates/host-api",
     "services/gateway/src/api",
 ];
@@ -55,6 +56,7 @@ const HTTP_IN: &[&str] = &[
     "benches",
     "crates/client-api",
     "crates/conform/src/mock_host",
+    "crates/faces",
     "crates/host-api",
     "crates/web",
     "services/gateway/src/api",
@@ -124,7 +126,7 @@ fn domain_uses_no_async_and_no_clock() {
 // --- dependency direction ---
 
 /// Our crates, and the ones each may depend on. The gateway is above all.
-const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 33] = [
+const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 34] = [
     ("crates/protocol", &[]),
     ("crates/action-graph", &["secrets"]),
     ("crates/clock", &[]),
@@ -250,6 +252,18 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 33] = [
         ],
     ),
     (
+        "crates/faces",
+        &[
+            "client-api",
+            "domain",
+            "llm-formats",
+            "protocol",
+            "runs",
+            "store",
+            "web",
+        ],
+    ),
+    (
         "crates/cli",
         &[
             "action-graph",
@@ -314,7 +328,7 @@ const ALLOWED_DEPENDENCIES: [(&str, &[&str]); 33] = [
     ),
     ("tests", &["protocol", "runner-kit"]),
 ];
-const WORKSPACE_CRATES: [&str; 33] = [
+const WORKSPACE_CRATES: [&str; 34] = [
     "action-graph",
     "agent-core",
     "blob-store",
@@ -326,6 +340,7 @@ const WORKSPACE_CRATES: [&str; 33] = [
     "domain",
     "echo-runner",
     "egress",
+    "faces",
     "gateway",
     "harness",
     "host-api",
@@ -427,8 +442,9 @@ fn bodies_are_read_only_with_second_credential_check() {
     ];
     let mut faults = Vec::new();
     for file in rust_files() {
-        const APIS: [&str; 3] = [
+        const APIS: [&str; 4] = [
             "crates/client-api/src/",
+            "crates/faces/src/",
             "crates/host-api/src/",
             "crates/web/src/",
         ];

@@ -136,6 +136,9 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_platform_action", ResourceKind::PlatformAction, 0),
     ("claim_platform_action", ResourceKind::PlatformAction, 0),
     ("report_action_result", ResourceKind::PlatformAction, 0),
+    ("complete_agent_chat", ResourceKind::Own, 0),
+    ("list_agent_models", ResourceKind::Own, 0),
+    ("get_agent_model", ResourceKind::Agent, 0),
     ("upload_artifact", ResourceKind::Own, 0),
     ("get_artifact", ResourceKind::Artifact, 0),
     ("delete_artifact", ResourceKind::Artifact, 0),
@@ -349,6 +352,10 @@ pub fn request(
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
         (None, "action_id") => Uuid::nil().to_string(),
+        (None, "agent") => ids
+            .get("agent_id")
+            .map_or("absent", String::as_str)
+            .to_owned(),
         (None, "token" | "secret") => "t".to_owned(),
         _ => panic!("{name}"),
     };
@@ -410,6 +417,9 @@ pub fn request(
         }
         "create_chat_completion" => {
             json!({"model": named("model_id"), "messages": [{"role": "user", "content": "hi"}]})
+        }
+        "complete_agent_chat" => {
+            json!({"model": named("agent"), "messages": [{"role": "user", "content": "hi"}]})
         }
         "create_response" | "count_response_tokens" => {
             json!({"model": named("model_id"), "input": "hi"})

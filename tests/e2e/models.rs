@@ -1077,7 +1077,7 @@ async fn reserves_budget_before_call_and_settles_after(#[values(Sqlite, Postgres
 
 // --- the official clients ---
 
-static OPENAI_NODE: NodeProject = NodeProject::at("tests/clients/openai");
+pub static OPENAI_NODE: NodeProject = NodeProject::at("tests/clients/openai");
 
 /// The expected results of a client with the scripted model.
 fn check_client(got: &Value) {

@@ -58,6 +58,9 @@ const ROWS: &[(&str, u16, u16)] = &[
     // Their tokens are not those of a claim.
     ("claim_platform_action", 409, 404),
     ("report_action_result", 409, 404),
+    ("complete_agent_chat", 200, 404),
+    ("list_agent_models", 200, 200),
+    ("get_agent_model", 200, 404),
     ("get_artifact", 200, 404),
     ("get_artifact_content", 200, 404),
     // They concern the complete workspace.
@@ -107,6 +110,16 @@ async fn agent_id(stage: &OwnStage, name: &str) -> String {
     found["id"].as_str().unwrap().to_owned()
 }
 
+/// An agent that takes messages of one bot.
+async fn spare_agent(stage: &OwnStage) -> String {
+    let spec = json!({
+        "name": "spare", "event_types": ["message.received"], "scope": {"kind": "bot", "bot_id": "b"},
+        "runner_id": crate::support::runner::RUNNER_ID,
+    });
+    let made = stage.admin.create("/v1/agents", &spec).await.expect(201);
+    made.body["id"].as_str().unwrap().to_owned()
+}
+
 async fn create_key(stage: &OwnStage, agents: &Value) -> ApiResponse {
     let spec = json!({"name": "restricted", "role": "client", "agents": agents});
     stage.admin.create("/v1/api-keys", &spec).await
@@ -145,8 +158,10 @@ async fn objects_of(stage: &OwnStage, event_id: &str, event_type: &str) -> Resou
 async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
     let client = restricted_to(&stage, &json!(["main"])).await;
-    let own = objects_of(&stage, "m-1", "message.received").await;
-    let foreign = objects_of(&stage, "o-1", OTHER).await;
+    let mut own = objects_of(&stage, "m-1", "message.received").await;
+    let mut foreign = objects_of(&stage, "o-1", OTHER).await;
+    own.insert("agent_id", agent_id(&stage, "main").await);
+    foreign.insert("agent_id", spare_agent(&stage).await);
     let served = operations(&stage.client).await;
     let of_clients = served.iter().filter(|one| one.face == Face::Client);
     let of_clients: BTreeSet<_> = of_clients.map(|one| one.id.as_str()).collect();
@@ -177,15 +192,15 @@ async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] eng
         }
     }
     let other = agent_id(&stage, "other").await;
-    // One run of the event, one of the answer to its question.
-    until("two completed runs", async || {
+    // Runs of the event, of the answer to its question, and of a chat.
+    until("three completed runs", async || {
         let runs = client.get("/v1/runs?statuses=completed").await.body;
-        runs["items"].as_array().unwrap().len() == 2
+        runs["items"].as_array().unwrap().len() == 3
     })
     .await;
     let runs = client.get("/v1/runs").await.body;
     let runs = runs["items"].as_array().unwrap();
-    assert_eq!(runs.len(), 2, "{runs:?}");
+    assert_eq!(runs.len(), 3, "{runs:?}");
     assert!(
         runs.iter().all(|run| run["agent_name"] == "main"),
         "{runs:?}"

@@ -39,6 +39,7 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("submit_interaction", Operator),
     ("claim_platform_action", Others),
     ("report_action_result", Others),
+    ("complete_agent_chat", Others),
     ("upload_artifact", Others),
     ("delete_artifact", Others),
     ("register_runner_endpoint", Others),

@@ -31,6 +31,7 @@ use web::state::ApiState;
 pub(super) fn documented() -> OpenApiRouter<ApiState> {
     OpenApiRouter::with_openapi(GatewayDocument::openapi())
         .merge(client_api::routes())
+        .merge(faces::routes())
         .merge(host_api::routes())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))

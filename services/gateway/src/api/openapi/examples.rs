@@ -45,6 +45,11 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "action_id": "book",
             "values": {"guests": 2},
         }),
+        "complete_agent_chat" => json!({
+            "model": "support",
+            "messages": [{"role": "user", "content": "What is Runnel?"}],
+            "metadata": {"conversation_id": "c-7"},
+        }),
         "claim_platform_action" => json!({"lease_seconds": 30}),
         "report_action_result" => json!({
             "claim_token": "the token of the claim",

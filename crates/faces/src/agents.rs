@@ -1,0 +1,73 @@
+//! Agents as a client of a face sees them: by name, within the reach of its key.
+
+use domain::binding::takes;
+use http::StatusCode;
+use protocol::event::MESSAGE_RECEIVED;
+use serde_json::json;
+use store::AgentRecord;
+
+use web::auth::ScopedCaller;
+use web::error::{ApiError, ApiResult};
+use web::state::ApiState;
+
+/// Maximum agents of a list; the lists of these protocols have no pages.
+const MAX_AGENTS: usize = 1000;
+/// Agents of one query.
+const PAGE: u64 = 100;
+
+/// Finds an enabled agent by name or id that the caller reaches and that takes messages.
+pub(crate) async fn find_agent(
+    state: &ApiState,
+    caller: &ScopedCaller,
+    name: &str,
+) -> ApiResult<AgentRecord> {
+    let agents = state.runs.store().agents();
+    let (workspace, _) = caller.credential();
+    let found = match agents.find_agent_id(workspace, name).await? {
+        // Foreign agents look like absent ones.
+        Some(id) if caller.reach().reaches(id) => agents.find_agent(workspace, id).await?,
+        _ => None,
+    };
+    let found = found.filter(takes_messages);
+    found.ok_or_else(|| {
+        let message = format!(
+            "there is no agent {name:?} for this key that takes messages; list them at `/models`"
+        );
+        ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
+            .with("reason", json!("model_not_found"))
+    })
+}
+
+/// The agents that the caller may name, by name.
+pub(crate) async fn reachable_agents(
+    state: &ApiState,
+    caller: &ScopedCaller,
+) -> ApiResult<Vec<AgentRecord>> {
+    let agents = state.runs.store().agents();
+    let (workspace, _) = caller.credential();
+    let mut found = Vec::new();
+    if let Some(only) = caller.reach().only() {
+        for id in only {
+            found.extend(agents.find_agent(workspace, *id).await?);
+        }
+    } else {
+        let mut after = None;
+        loop {
+            let page = caller.answer.page(PAGE);
+            let page = agents
+                .list_agents(workspace, after.as_deref(), page)
+                .await?;
+            after = page.items.last().map(|last| last.spec.name.clone());
+            found.extend(page.items);
+            if !page.has_more || found.len() >= MAX_AGENTS {
+                break;
+            }
+        }
+    }
+    found.retain(takes_messages);
+    Ok(found)
+}
+
+fn takes_messages(agent: &AgentRecord) -> bool {
+    agent.spec.enabled && takes(&agent.spec, MESSAGE_RECEIVED)
+}

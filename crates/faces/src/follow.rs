@@ -1,0 +1,156 @@
+//! Follows a run, and writes the answer of a face from its events.
+
+use axum::body::{Body, Bytes};
+use axum::response::Response;
+use domain::usage::{TokenParts, usage};
+use futures_util::stream::unfold;
+use http::HeaderMap;
+use http::header::{HeaderName, HeaderValue};
+use protocol::id::RunId;
+use protocol::run::AgentRunEvent;
+
+use crate::ledger::{LedgerItem, LedgerReader};
+use client_api::client::interactions::ContinuedRun;
+use web::auth::ScopedCaller;
+use web::error::{ApiError, ApiResult};
+use web::memory_budget::{MemoryPermit, Sender};
+use web::state::ApiState;
+use web::stream::event_stream;
+use web::stream_limit::ConcurrencySlot;
+
+const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
+const KEEP_ALIVE: Bytes = Bytes::from_static(b": \n\n");
+
+/// Maximum bytes of one answer. A longer one ends as cut; the run continues.
+pub(crate) const ANSWER_BYTES: usize = 4 * 1024 * 1024;
+
+/// Writes the answer of one request in the form of a face. Pure: equal events give equal frames.
+pub(crate) trait FaceWriter: Send + 'static {
+    /// Frames before the first event.
+    fn begin(&mut self) -> String;
+    /// Frames of an event.
+    fn write(&mut self, event: &AgentRunEvent) -> String;
+    /// True if the answer has no further events.
+    fn has_ended(&self) -> bool;
+    /// Frames of the end. `tokens`: the use of the run so far, if known.
+    fn finish(&mut self, tokens: Option<TokenParts>) -> String;
+    /// Frames of a stream that is cut before its end.
+    fn cut(&mut self) -> String;
+    /// Bytes that the writer holds.
+    fn bytes(&self) -> usize;
+}
+
+/// A run and the writer of its answer.
+pub(crate) struct Follower<W> {
+    state: ApiState,
+    run: RunId,
+    reader: LedgerReader,
+    writer: W,
+    memory: MemoryPermit,
+}
+
+/// Frames for the client.
+enum Output {
+    Frames(String),
+    KeepAlive,
+    /// The frames of the end.
+    Last(String),
+}
+
+impl<W: FaceWriter> Follower<W> {
+    /// Follows a run that the caller reaches.
+    pub(crate) fn new(
+        state: &ApiState,
+        caller: &ScopedCaller,
+        run: &ContinuedRun,
+        slot: ConcurrencySlot,
+        writer: W,
+    ) -> Self {
+        Self {
+            state: state.clone(),
+            run: run.run,
+            reader: LedgerReader::after(state, caller, run.run, run.after, slot),
+            writer,
+            memory: caller.answer.permit_for_stream(Sender::Key(caller.key)),
+        }
+    }
+
+    async fn next(&mut self) -> ApiResult<Output> {
+        if self.writer.has_ended() {
+            let tokens = tokens_of(&self.state, self.run).await?;
+            return Ok(Output::Last(self.writer.finish(tokens)));
+        }
+        match self.reader.next().await? {
+            Some(LedgerItem::Event(event)) => {
+                let frames = self.writer.write(&event);
+                self.memory.grow_to(self.writer.bytes())?;
+                Ok(Output::Frames(frames))
+            }
+            Some(LedgerItem::KeepAlive) => Ok(Output::KeepAlive),
+            None => Ok(Output::Last(self.writer.cut())),
+        }
+    }
+
+    /// Waits for the end and returns the writer.
+    pub(crate) async fn complete(mut self) -> ApiResult<(W, Option<TokenParts>)> {
+        self.writer.begin();
+        while !self.writer.has_ended() {
+            if let Output::Last(_) = self.next().await? {
+                let message = "the gateway stops, or the API key was revoked; read the run again";
+                return Err(ApiError::unavailable(message));
+            }
+        }
+        let tokens = tokens_of(&self.state, self.run).await?;
+        Ok((self.writer, tokens))
+    }
+
+    /// Streams the answer. An error closes the connection before the end.
+    pub(crate) fn stream(mut self) -> Response {
+        let begin = self.writer.begin();
+        let first = futures_util::stream::once(async { Ok(Bytes::from(begin)) });
+        let rest = unfold(Some(self), |follower| async {
+            let mut follower = follower?;
+            match follower.next().await {
+                Ok(Output::Frames(frames)) => Some((Ok(frames.into()), Some(follower))),
+                Ok(Output::KeepAlive) => Some((Ok(KEEP_ALIVE), Some(follower))),
+                Ok(Output::Last(frames)) => Some((Ok(frames.into()), None)),
+                Err(error) => Some((Err(StreamCut(error)), None)),
+            }
+        });
+        let frames = futures_util::StreamExt::chain(first, rest);
+        event_stream(Body::from_stream(frames))
+    }
+}
+
+/// The stream ends before the answer.
+#[derive(Debug)]
+struct StreamCut(ApiError);
+
+impl std::fmt::Display for StreamCut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.0.message())
+    }
+}
+
+impl std::error::Error for StreamCut {}
+
+/// Adds the id of the run.
+pub(crate) fn name_run(headers: &mut HeaderMap, run: RunId) {
+    let id = HeaderValue::from_str(&run.to_string());
+    headers.extend(id.ok().map(|id| (RUN_ID, id)));
+}
+
+/// Tokens of a run's model calls; without calls, those that its runner has reported.
+pub(crate) async fn tokens_of(state: &ApiState, run: RunId) -> ApiResult<Option<TokenParts>> {
+    let used = state.runs.store().usage().usage_of_run(run).await?;
+    let models = used.iter().filter(|used| used.kind == "model");
+    let counted = models.map(|used| used.tokens).reduce(TokenParts::plus);
+    Ok(counted)
+}
+
+/// Tokens that a runner reports with an event.
+pub(crate) fn reported_tokens(event: &AgentRunEvent) -> Option<TokenParts> {
+    let reported = serde_json::Value::Object(event.usage.clone()?);
+    let reported = usage(&reported)?;
+    Some(TokenParts::of(Some(&reported)))
+}

@@ -1,0 +1,23 @@
+//! Faces: the protocols of other systems over runs (`docs/faces.md`).
+//!
+//! A face translates ingest, stream, cancel and interactions. Its answers are functions of the ledger, so a client
+//! resumes them on any replica.
+
+mod agents;
+mod body;
+mod follow;
+mod input;
+mod ledger;
+mod message_text;
+mod openai;
+mod questions;
+mod start;
+
+use utoipa_axum::router::OpenApiRouter;
+
+use web::state::ApiState;
+
+/// All routes under `/faces`.
+pub fn routes() -> OpenApiRouter<ApiState> {
+    openai::routes()
+}
