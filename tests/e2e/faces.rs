@@ -1,5 +1,7 @@
 //! Faces: runs over the protocols of other systems.
 
+#[path = "faces/a2a.rs"]
+mod a2a;
 #[path = "faces/chat.rs"]
 mod chat;
 

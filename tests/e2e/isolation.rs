@@ -139,6 +139,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("complete_agent_chat", ResourceKind::Own, 0),
     ("list_agent_models", ResourceKind::Own, 0),
     ("get_agent_model", ResourceKind::Agent, 0),
+    ("call_a2a_agent", ResourceKind::Agent, 0),
+    ("get_agent_card", ResourceKind::Agent, 0),
     ("upload_artifact", ResourceKind::Own, 0),
     ("get_artifact", ResourceKind::Artifact, 0),
     ("delete_artifact", ResourceKind::Artifact, 0),
@@ -334,13 +336,9 @@ pub fn without_ids(mut response: VisibleResponse, ids: &ResourceIds) -> VisibleR
     response
 }
 
-/// A request of the operation for these ids; everything else in it is valid.
-pub fn request(
-    client: &Client,
-    operation: &Operation,
-    ids: &ResourceIds,
-) -> reqwest::RequestBuilder {
-    let named = |name: &str| match (ids.get(name), name) {
+/// A part of a path: an id, or another valid value.
+fn named_part(ids: &ResourceIds, name: &str) -> String {
+    match (ids.get(name), name) {
         (Some(id), _) => id.clone(),
         (None, "scope") => "conversation".to_owned(),
         (None, "area") => "plugin".to_owned(),
@@ -358,7 +356,16 @@ pub fn request(
             .to_owned(),
         (None, "token" | "secret") => "t".to_owned(),
         _ => panic!("{name}"),
-    };
+    }
+}
+
+/// A request of the operation for these ids; everything else in it is valid.
+pub fn request(
+    client: &Client,
+    operation: &Operation,
+    ids: &ResourceIds,
+) -> reqwest::RequestBuilder {
+    let named = |name: &str| named_part(ids, name);
     let path = operation.path_with(named);
     let query = match operation.id.as_str() {
         "search_conversation_history" => "?query=hello",
@@ -396,7 +403,7 @@ pub fn request(
         | "put_budget" => {
             json!({"unknown": 1})
         }
-        "cancel_own_run" => json!({"reason": ""}),
+        "cancel_own_run" | "call_a2a_agent" => json!({"reason": ""}),
         "cancel_scope_run" | "cancel_child_run" => json!({"reason": "mine"}),
         "start_child_run" => {
             json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"})

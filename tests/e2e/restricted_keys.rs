@@ -61,6 +61,8 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("complete_agent_chat", 200, 404),
     ("list_agent_models", 200, 200),
     ("get_agent_model", 200, 404),
+    ("call_a2a_agent", 200, 404),
+    ("get_agent_card", 200, 404),
     ("get_artifact", 200, 404),
     ("get_artifact_content", 200, 404),
     // They concern the complete workspace.

@@ -40,6 +40,7 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("claim_platform_action", Others),
     ("report_action_result", Others),
     ("complete_agent_chat", Others),
+    ("call_a2a_agent", Others),
     ("upload_artifact", Others),
     ("delete_artifact", Others),
     ("register_runner_endpoint", Others),

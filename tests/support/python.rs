@@ -73,3 +73,15 @@ pub async fn python_with_anthropic() -> Option<PathBuf> {
     }
     Some(installed?.join("bin/python"))
 }
+
+const A2A: &str = "a2a-sdk==1.3.0";
+static NO_A2A: Once = Once::new();
+
+/// A Python with the official client of A2A. `None` if it is not installed and cannot be installed.
+pub async fn python_with_a2a() -> Option<PathBuf> {
+    let installed = environment(A2A, &[A2A]).await;
+    if installed.is_none() {
+        skipped(&NO_A2A, "python", "a2a-sdk could not be installed");
+    }
+    Some(installed?.join("bin/python"))
+}

@@ -3,6 +3,7 @@
 //! A face translates ingest, stream, cancel and interactions. Its answers are functions of the ledger, so a client
 //! resumes them on any replica.
 
+mod a2a;
 mod agents;
 mod body;
 mod follow;
@@ -19,5 +20,5 @@ use web::state::ApiState;
 
 /// All routes under `/faces`.
 pub fn routes() -> OpenApiRouter<ApiState> {
-    openai::routes()
+    openai::routes().merge(a2a::routes())
 }

@@ -25,7 +25,8 @@ use super::*;
 use crate::json::parse_part;
 
 /// Bodies without a fixed type: their handlers read the members one by one.
-const UNTYPED: [&str; 10] = [
+const UNTYPED: [&str; 11] = [
+    "A2aRequest",
     "AgentChatRequest",
     "ChatCompletionRequest",
     "EmbeddingRequest",

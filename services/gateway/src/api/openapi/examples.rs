@@ -45,11 +45,6 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "action_id": "book",
             "values": {"guests": 2},
         }),
-        "complete_agent_chat" => json!({
-            "model": "support",
-            "messages": [{"role": "user", "content": "What is Runnel?"}],
-            "metadata": {"conversation_id": "c-7"},
-        }),
         "claim_platform_action" => json!({"lease_seconds": 30}),
         "report_action_result" => json!({
             "claim_token": "the token of the claim",
@@ -86,6 +81,42 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "cost": 8,
             "on_reached": "pause",
         }),
+        "create_workspace" => json!({"id": "shop", "name": "The shop"}),
+        "search_knowledge_base" => json!({
+            "query_text": "How long may a customer return a book?",
+            "top_k": 5,
+            "filters": {"mime_type": "text/markdown"},
+        }),
+        _ => return face_example(operation_id).or_else(|| automation_example(operation_id)),
+    };
+    Some(example)
+}
+
+/// Requests in the form of another protocol.
+fn face_example(operation_id: &str) -> Option<Value> {
+    Some(match operation_id {
+        "complete_agent_chat" => json!({
+            "model": "support",
+            "messages": [{"role": "user", "content": "What is Runnel?"}],
+            "metadata": {"conversation_id": "c-7"},
+        }),
+        "call_a2a_agent" => json!({
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "SendMessage",
+            "params": {"message": {
+                "messageId": "m-7",
+                "role": "ROLE_USER",
+                "parts": [{"text": "What is Runnel?"}],
+            }},
+        }),
+        _ => return None,
+    })
+}
+
+/// Webhooks, schedules and sources.
+fn automation_example(operation_id: &str) -> Option<Value> {
+    Some(match operation_id {
         "create_webhook" | "update_webhook" => json!({
             "name": "crm",
             "url": "https://crm.example.com/hooks/runnel",
@@ -118,15 +149,8 @@ fn example_of(operation_id: &str) -> Option<Value> {
         "receive_source_event" | "receive_secret_event" => json!({"ref": "refs/heads/main"}),
         "rotate_webhook_secret" | "rotate_source_secret" => json!({}),
         "redeliver_webhook" => json!({"since": 1_796_054_400, "status": "dead"}),
-        "create_workspace" => json!({"id": "shop", "name": "The shop"}),
-        "search_knowledge_base" => json!({
-            "query_text": "How long may a customer return a book?",
-            "top_k": 5,
-            "filters": {"mime_type": "text/markdown"},
-        }),
         _ => return None,
-    };
-    Some(example)
+    })
 }
 
 fn agent() -> Value {

@@ -1,0 +1,108 @@
+//! A2A 1.0 over the JSON-RPC binding: a task is a run, and its context is the conversation.
+
+mod answer;
+mod card;
+mod fold;
+mod message;
+mod methods;
+mod rpc;
+mod task;
+mod writer;
+
+use axum::extract::State;
+use axum::middleware::map_response;
+use axum::response::{IntoResponse as _, Response};
+use domain::large_text::PathStep::{self, Each, Member};
+use http::HeaderMap;
+use protocol::error::ErrorBody;
+use serde_json::Value;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use crate::body::{FaceBody, FilePaths};
+use methods::A2aCall;
+use rpc::{RpcRequest, error_response, in_rpc_form};
+use web::auth::ScopedCaller;
+use web::query::PathOf;
+use web::state::ApiState;
+
+/// Routes of this protocol. Errors of calls have the form of JSON-RPC.
+pub(crate) fn routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(call_a2a_agent))
+        .layer(map_response(in_rpc_form))
+        .routes(routes!(card::get_agent_card))
+}
+
+/// A JSON-RPC request.
+#[derive(utoipa::ToSchema)]
+#[expect(dead_code, reason = "only its documentation is used")]
+pub(crate) struct A2aRequest {
+    /// `2.0`.
+    jsonrpc: String,
+    /// A text or a number.
+    #[schema(value_type = Object)]
+    id: Value,
+    /// `SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask` or `SubscribeToTask`.
+    method: String,
+    /// Parameters of the method, in A2A's JSON form.
+    #[schema(value_type = Object)]
+    params: Value,
+}
+
+/// Paths of files in the message of a request.
+pub(crate) struct A2aFiles;
+
+impl FilePaths for A2aFiles {
+    fn file_paths() -> Vec<Vec<PathStep>> {
+        let parts = ["params", "message", "parts"].map(Member);
+        let files = ["raw", "url"].map(|name| [Each, Member(name)]);
+        files.map(|file| [&parts[..], &file].concat()).into()
+    }
+}
+
+/// Calls a method of A2A 1.0 on an agent.
+///
+/// Methods: `SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask` and `SubscribeToTask`. A task is a run, and
+/// `contextId` names its conversation. A repeated `messageId` of the same key answers with the same task. A task
+/// continues if the client disconnects: `SubscribeToTask` with `Last-Event-ID` continues its stream.
+///
+/// Errors have A2A's codes with the status 200. Errors of the key, of the agent, of sizes and of limits also have
+/// their HTTP status.
+#[utoipa::path(post, path = "/faces/a2a/{agent}", tag = "client", security(("api_key" = [])),
+    params(("agent" = String, Path, description = "Name or id of the agent, percent-encoded"),
+        ("A2A-Version" = Option<String>, Header, description = "`1.0`. Required: A2A reads an absent version as 0.3"),
+        ("Last-Event-ID" = Option<String>, Header, description = "Of `SubscribeToTask`: the id of the last frame"),
+        ("traceparent" = Option<String>, Header, description = "W3C Trace Context: the parent span of the run, used when traces are exported. A malformed value is ignored")),
+    request_body = A2aRequest, responses(
+    (status = 200, description = "A JSON-RPC response; of `SendStreamingMessage` and `SubscribeToTask` responses as server-sent events (`text/event-stream`)", body = Object,
+        headers(("Runnel-Run-Id" = String, description = "The run's id, which is also the task's"))),
+    (status = 401, description = "No valid API key", body = ErrorBody),
+    (status = 404, description = "No such agent for this key", body = ErrorBody),
+    (status = 413, description = "The request exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files", body = ErrorBody),
+    (status = 429, description = "A limit is reached", body = ErrorBody)))]
+pub(crate) async fn call_a2a_agent(
+    caller: ScopedCaller,
+    State(state): State<ApiState>,
+    PathOf(agent): PathOf<String>,
+    headers: HeaderMap,
+    FaceBody { request, files, .. }: FaceBody<A2aFiles>,
+) -> Response {
+    let id = RpcRequest::id_of(&request);
+    let answered = async {
+        let agent = card::agent_of_path(&state, &caller, &agent).await?;
+        let request = RpcRequest::read(&request, &headers)?;
+        let call = A2aCall {
+            state: &state,
+            caller: &caller,
+            agent: agent.id,
+            headers: &headers,
+            files: &files,
+            request,
+        };
+        call.answer().await
+    };
+    answered
+        .await
+        .unwrap_or_else(|error| error_response(error.into_response(), &id))
+}
