@@ -36,6 +36,7 @@ pub(super) fn cors(origins: &[String]) -> CorsLayer {
             CONTENT_TYPE,
             IF_MATCH,
             RANGE,
+            own("a2a-version"),
             own("idempotency-key"),
             own("last-event-id"),
             own("traceparent"),
