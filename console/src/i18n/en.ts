@@ -565,7 +565,7 @@ export const en = {
   "actions.noMatch": "No platform action matches these filters.",
   "actions.action": "Action",
   "actions.requested": "Requested",
-  "actions.until": "Ended",
+  "actions.until": "End",
   "actions.details": "Target, payload and output",
   "actions.claimed": "claimed",
   "actions.mayHaveHappened": "The claim ended without a result: the action may have happened.",
