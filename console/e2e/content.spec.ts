@@ -55,7 +55,18 @@ function views(planted: Planted, payloads: Payload[]): View[] {
     return `conversations/${encodeURIComponent(conversation_id)}?${new URLSearchParams({ bot_id, thread_id })}`;
   };
   return [
-    ...["runs", "conversations", "inbox", "agents", "endpoints", "webhooks", "actions", "usage", "system"],
+    ...[
+      "runs",
+      "conversations",
+      "inbox",
+      "agents",
+      "endpoints",
+      "schedules",
+      "webhooks",
+      "actions",
+      "usage",
+      "system",
+    ],
     ...["tools", "knowledge", "skills"].map((tab) => `catalogue?tab=${tab}`),
     `runs/${first}?tab=events`,
   ]
@@ -63,6 +74,7 @@ function views(planted: Planted, payloads: Payload[]): View[] {
     .concat(
       each(planted.runs, (id) => `runs/${id}?tab=raw`),
       each(planted.agents, (id) => `agents/${id}`),
+      planted.schedules.slice(0, 1).map((id) => ({ path: `schedules/${id}`, payloads })),
       each(planted.webhooks, (id) => `webhooks/${id}`),
       each(planted.conversations.map(conversation), (path) => path),
       TABS.map((tab) => ({ path: `runs/${first}?tab=${tab}`, payloads: payloads.slice(0, 1) })),

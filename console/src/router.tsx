@@ -116,6 +116,18 @@ const endpoints = createRoute({
   component: lazyRouteComponent(() => import("./views/endpoints/endpoints"), "Endpoints"),
 });
 
+const schedules = createRoute({
+  getParentRoute: () => root,
+  path: "/schedules",
+  component: lazyRouteComponent(() => import("./views/schedules/schedules"), "Schedules"),
+});
+
+const schedule = createRoute({
+  getParentRoute: () => root,
+  path: "/schedules/$scheduleId",
+  component: lazyRouteComponent(() => import("./views/schedules/schedule"), "SchedulePage"),
+});
+
 const webhooks = createRoute({
   getParentRoute: () => root,
   path: "/webhooks",
@@ -176,6 +188,8 @@ export const router = createRouter({
     agent,
     endpoints,
     catalogue,
+    schedules,
+    schedule,
     webhooks,
     webhook,
     usage,

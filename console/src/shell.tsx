@@ -65,6 +65,7 @@ function AdminLinks() {
       <Link to="/agents">{t("nav.agents")}</Link>
       <Link to="/endpoints">{t("nav.endpoints")}</Link>
       <Link to="/catalogue">{t("nav.catalogue")}</Link>
+      <Link to="/schedules">{t("nav.schedules")}</Link>
       <Link to="/webhooks">{t("nav.webhooks")}</Link>
     </>
   );

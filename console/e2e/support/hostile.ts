@@ -162,6 +162,7 @@ export interface Planted {
   conversations: Json[];
   /** Addresses of answer pages. */
   pages: string[];
+  schedules: string[];
   webhooks: string[];
 }
 
@@ -171,7 +172,14 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
   const { items: endpoints } = await gateway.call("/v1/runner-endpoints");
   const own = endpoints.find((endpoint: Json) => endpoint.base_url.startsWith(gateway.runner.url));
   await gateway.call(`/v1/runner-endpoints/${own.id}/refresh`, {});
-  const planted: Planted = { runs: [], agents: [], conversations: [], pages: [], webhooks: [] };
+  const planted: Planted = {
+    runs: [],
+    agents: [],
+    conversations: [],
+    pages: [],
+    schedules: [],
+    webhooks: [],
+  };
   for (const [at, payload] of payloads.entries()) {
     const { run, agent, conversation } = await plantRun(gateway, payloads, at);
     planted.runs.push(run.run_id);
@@ -181,6 +189,9 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
     const url = `${gateway.runner.url}/hooks`;
     const hook = { name: line(payload, 128), url, events: ["run.failed"], agents: [agent.id] };
     planted.webhooks.push((await gateway.call("/v1/webhooks", hook)).id);
+    const event = { input: { text: all(payloads) }, conversation: { conversation_id: agent.id } };
+    const schedule = { name: line(payload, 128), agent: agent.name, every: "6h", event };
+    planted.schedules.push((await gateway.call("/v1/schedules", schedule)).id);
     await upload(gateway, payload, payloads);
     const { items } = await gateway.call(`/v1/interactions?run_id=${run.run_id}`);
     const link = await gateway.call(`/v1/interactions/${items[0].id}/link`, {});

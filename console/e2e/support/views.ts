@@ -28,6 +28,9 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
   const asking = await gateway.finish("asks");
   const plan = await gateway.plan();
   const acting = await gateway.act();
+  const digest = { name: crypto.randomUUID(), agent: "scripted", cron: "0 2 * * *", jitter: "5m" };
+  const schedule = await gateway.call("/v1/schedules", digest);
+  await gateway.call(`/v1/schedules/${schedule.id}/run`, {});
   await gateway.call("/v1/webhooks", {
     name: crypto.randomUUID(),
     url: `${gateway.runner.url}/hooks?${LONG}`,
@@ -50,6 +53,7 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
     view("try-filled", `try?text=${LONG}&conversation_id=console`, texts["nav.try"]),
     view("conversation", "conversations/console", "all is well"),
     view("actions-filtered", "actions?status=open", "message.edit"),
+    view("schedule-new", "schedules/new", texts["schedules.new"]),
     view("webhook-new", "webhooks/new", texts["webhooks.new"]),
     view("agent-new", "agents/new", texts["agents.new"]),
     ...["tools", "mcp", "knowledge", "skills"].map((tab) =>

@@ -93,7 +93,7 @@ interface TextFieldProps {
   set: (value: string) => void;
   faults: FieldFault[];
   required?: boolean;
-  type?: "text" | "url" | "password" | "number";
+  type?: "text" | "url" | "password" | "datetime-local";
   placeholder?: string;
 }
 
