@@ -75,6 +75,7 @@ function views(planted: Planted, payloads: Payload[]): View[] {
       each(planted.runs, (id) => `runs/${id}?tab=raw`),
       each(planted.agents, (id) => `agents/${id}`),
       planted.schedules.slice(0, 1).map((id) => ({ path: `schedules/${id}`, payloads })),
+      planted.sources.map((id) => ({ path: `sources/${id}`, payloads })),
       each(planted.webhooks, (id) => `webhooks/${id}`),
       each(planted.conversations.map(conversation), (path) => path),
       TABS.map((tab) => ({ path: `runs/${first}?tab=${tab}`, payloads: payloads.slice(0, 1) })),

@@ -128,6 +128,18 @@ const schedule = createRoute({
   component: lazyRouteComponent(() => import("./views/schedules/schedule"), "SchedulePage"),
 });
 
+const sources = createRoute({
+  getParentRoute: () => root,
+  path: "/sources",
+  component: lazyRouteComponent(() => import("./views/sources/sources"), "Sources"),
+});
+
+const source = createRoute({
+  getParentRoute: () => root,
+  path: "/sources/$sourceId",
+  component: lazyRouteComponent(() => import("./views/sources/source"), "SourcePage"),
+});
+
 const webhooks = createRoute({
   getParentRoute: () => root,
   path: "/webhooks",
@@ -190,6 +202,8 @@ export const router = createRouter({
     catalogue,
     schedules,
     schedule,
+    sources,
+    source,
     webhooks,
     webhook,
     usage,

@@ -66,6 +66,7 @@ function AdminLinks() {
       <Link to="/endpoints">{t("nav.endpoints")}</Link>
       <Link to="/catalogue">{t("nav.catalogue")}</Link>
       <Link to="/schedules">{t("nav.schedules")}</Link>
+      <Link to="/sources">{t("nav.sources")}</Link>
       <Link to="/webhooks">{t("nav.webhooks")}</Link>
     </>
   );

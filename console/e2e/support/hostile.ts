@@ -163,6 +163,7 @@ export interface Planted {
   /** Addresses of answer pages. */
   pages: string[];
   schedules: string[];
+  sources: string[];
   webhooks: string[];
 }
 
@@ -178,6 +179,7 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
     conversations: [],
     pages: [],
     schedules: [],
+    sources: [],
     webhooks: [],
   };
   for (const [at, payload] of payloads.entries()) {
@@ -197,6 +199,11 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
     const link = await gateway.call(`/v1/interactions/${items[0].id}/link`, {});
     planted.pages.push(link.page_url);
   }
+  // A filter has at most 4 KiB; the name of a source is a slug.
+  const texts = payloads.map((payload) => JSON.stringify(within(payload, 100)));
+  const filter = `{event_type: "hostile.source", input: {text: (${texts.join(" + ")})}}`;
+  const source = { name: "hostile", scheme: "github", filter };
+  planted.sources.push((await gateway.call("/v1/sources", source)).id);
   return planted;
 }
 

@@ -31,6 +31,8 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
   const digest = { name: crypto.randomUUID(), agent: "scripted", cron: "0 2 * * *", jitter: "5m" };
   const schedule = await gateway.call("/v1/schedules", digest);
   await gateway.call(`/v1/schedules/${schedule.id}/run`, {});
+  const filter = `{event_type: "test.source", input: {text: "${LONG}"}}`;
+  await gateway.call("/v1/sources", { name: `source-${crypto.randomUUID()}`, scheme: "github", filter });
   await gateway.call("/v1/webhooks", {
     name: crypto.randomUUID(),
     url: `${gateway.runner.url}/hooks?${LONG}`,
@@ -54,6 +56,7 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
     view("conversation", "conversations/console", "all is well"),
     view("actions-filtered", "actions?status=open", "message.edit"),
     view("schedule-new", "schedules/new", texts["schedules.new"]),
+    view("source-new", "sources/new", texts["sources.new"]),
     view("webhook-new", "webhooks/new", texts["webhooks.new"]),
     view("agent-new", "agents/new", texts["agents.new"]),
     ...["tools", "mcp", "knowledge", "skills"].map((tab) =>

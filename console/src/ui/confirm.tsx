@@ -1,5 +1,5 @@
 import { useMutation } from "@tanstack/react-query";
-import { useState } from "react";
+import { type ReactNode, useState } from "react";
 import { useText } from "../i18n";
 import { Dialog } from "./dialog";
 import { Problem } from "./problem";
@@ -11,10 +11,20 @@ interface ConfirmProps {
   confirm: string;
   act: () => Promise<unknown>;
   className?: string;
+  /** Fields of the act. */
+  children?: ReactNode;
 }
 
 /** A button whose act needs a confirmation. */
-export function ConfirmButton({ label, title, effect, confirm, act, className = "danger" }: ConfirmProps) {
+export function ConfirmButton({
+  label,
+  title,
+  effect,
+  confirm,
+  act,
+  className = "danger",
+  children,
+}: ConfirmProps) {
   const t = useText();
   const [isAsking, setAsking] = useState(false);
   const mutation = useMutation({ mutationFn: act, onSuccess: () => setAsking(false) });
@@ -26,6 +36,7 @@ export function ConfirmButton({ label, title, effect, confirm, act, className = 
       {isAsking && (
         <Dialog title={title} close={() => setAsking(false)}>
           <p>{effect}</p>
+          {children}
           {mutation.error !== null && <Problem error={mutation.error} />}
           <div className="actions">
             <button
