@@ -95,7 +95,7 @@ for (let first = 0; first < TESTED; first += BATCH) {
   hostileTest.describe(`payloads ${first} to ${first + BATCH - 1}`, () => {
     hostileTest.use({ first });
     hostileTest("are text in all fields of all views", async ({ signedIn, gateway }) => {
-      hostileTest.setTimeout(180_000);
+      hostileTest.setTimeout(300_000);
       const payloads = batch(first);
       const planted = await plant(gateway, payloads);
       for (const view of views(planted, payloads)) {
