@@ -4,13 +4,15 @@
 mod a2a;
 #[path = "faces/chat.rs"]
 mod chat;
+#[path = "faces/responses.rs"]
+mod responses;
 
 use serde_json::{Value, json};
 
 use crate::interactions;
 use crate::support::client::Client;
-use crate::support::script::{Run, ScriptStep, sse, sse_around};
-use crate::support::{Engine, OwnStage};
+use crate::support::script::{Gate, Run, ScriptStep, sse, sse_around};
+use crate::support::{Engine, OwnStage, until};
 
 /// Base URL of OpenAI's API.
 const OPENAI: &str = "/faces/openai/v1";
@@ -25,14 +27,14 @@ async fn stage(engine: Engine) -> Option<OwnStage> {
 /// Tool call, text in pieces and as a message, and the end.
 fn talk(run: &Run) -> Vec<ScriptStep> {
     let started =
-        json!({"tool_call_id": "t-1", "tool_name": "search", "parameters": {"query": "rooms"}});
+        json!({"tool_call_id": "t-1", "tool_name": "search", "parameters": {"query": "tables"}});
     let completed = json!({"tool_call_id": "t-1", "tool_name": "search", "result": {"found": 2}});
-    let message = json!({"message": {"role": "assistant", "content": "Two rooms."}});
+    let message = json!({"message": {"role": "assistant", "content": "Two tables."}});
     let frames = [
         run.result(1, "tool.call.started", &started.to_string()),
         run.result(2, "tool.call.completed", &completed.to_string()),
         run.delta(3, "Two "),
-        run.delta(4, "rooms"),
+        run.delta(4, "tables"),
         run.result(5, "message.completed", &message.to_string()),
         run.delta(6, "Which one?"),
         run.completed(7),
@@ -41,7 +43,7 @@ fn talk(run: &Run) -> Vec<ScriptStep> {
 }
 
 /// Text of `talk`.
-const TALK: &str = "Two rooms.\n\nWhich one?";
+const TALK: &str = "Two tables.\n\nWhich one?";
 
 /// A script that asks with these members in the question, and ends.
 fn asking(more: Value) -> impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static {
@@ -58,9 +60,7 @@ fn asking(more: Value) -> impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'stat
 }
 
 /// A script that asks, waits at the gate, and ends with a text.
-fn waiting(
-    gate: &crate::support::script::Gate,
-) -> impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static {
+fn waiting(gate: &Gate) -> impl Fn(&Run) -> Vec<ScriptStep> + Send + Sync + 'static {
     let gate = gate.clone();
     move |run| {
         let question = interactions::question("q", &json!({"await": true}));
@@ -69,6 +69,16 @@ fn waiting(
         let rest = [run.delta(2, "Booked."), run.completed(3)].concat();
         sse_around(&gate, ask, rest)
     }
+}
+
+/// Lets the run continue when it has the answer.
+async fn open_after_answer(stage: &OwnStage, gate: &Gate) {
+    until("the answer", async || {
+        let answered = stage.client.get("/v1/interactions?status=submitted").await;
+        answered.body["items"] != json!([])
+    })
+    .await;
+    gate.cancel();
 }
 
 /// The function by which questions reach a client of OpenAI's API.

@@ -137,6 +137,9 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("claim_platform_action", ResourceKind::PlatformAction, 0),
     ("report_action_result", ResourceKind::PlatformAction, 0),
     ("complete_agent_chat", ResourceKind::Own, 0),
+    ("create_agent_response", ResourceKind::Own, 0),
+    ("get_agent_response", ResourceKind::Run, 0),
+    ("cancel_agent_response", ResourceKind::Run, 0),
     ("list_agent_models", ResourceKind::Own, 0),
     ("get_agent_model", ResourceKind::Agent, 0),
     ("call_a2a_agent", ResourceKind::Agent, 0),
@@ -346,7 +349,7 @@ fn named_part(ids: &ResourceIds, name: &str) -> String {
         (None, "model_id" | "message_id") => "m".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
-        (None, "response_id") => "resp_1".to_owned(),
+        (None, "response_id") => response_id(ids),
         (None, "skill_name") => "brief".to_owned(),
         (None, "interaction_id") => "q".to_owned(),
         (None, "action_id") => Uuid::nil().to_string(),
@@ -428,6 +431,7 @@ pub fn request(
         "complete_agent_chat" => {
             json!({"model": named("agent"), "messages": [{"role": "user", "content": "hi"}]})
         }
+        "create_agent_response" => json!({"model": named("agent"), "input": "hi"}),
         "create_response" | "count_response_tokens" => {
             json!({"model": named("model_id"), "input": "hi"})
         }
@@ -455,6 +459,14 @@ pub fn request(
         _ => return request,
     };
     request.json(&body)
+}
+
+/// The id of the run's response.
+fn response_id(ids: &ResourceIds) -> String {
+    let run = ids.get("run_id");
+    run.map_or("resp_1".to_owned(), |run| {
+        format!("resp_{}", run.replace('-', ""))
+    })
 }
 
 fn spec(name: &str) -> Value {
@@ -888,6 +900,7 @@ fn form(operation: &Operation) -> &'static str {
         _ if operation.path.starts_with("/host/v1/anthropic/") => "anthropic",
         "create_response" | "count_response_tokens" | "get_response" => "responses",
         _ if operation.path.starts_with("/host/v1/openai/") => "openai",
+        _ if operation.path.starts_with("/faces/openai/") => "openai",
         _ => "gateway",
     }
 }

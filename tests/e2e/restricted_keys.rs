@@ -59,6 +59,9 @@ const ROWS: &[(&str, u16, u16)] = &[
     ("claim_platform_action", 409, 404),
     ("report_action_result", 409, 404),
     ("complete_agent_chat", 200, 404),
+    ("create_agent_response", 200, 404),
+    ("get_agent_response", 200, 404),
+    ("cancel_agent_response", 200, 404),
     ("list_agent_models", 200, 200),
     ("get_agent_model", 200, 404),
     ("call_a2a_agent", 200, 404),
@@ -194,15 +197,15 @@ async fn restricted_keys_reach_only_their_agents(#[values(Sqlite, Postgres)] eng
         }
     }
     let other = agent_id(&stage, "other").await;
-    // Runs of the event, of the answer to its question, and of a chat.
-    until("three completed runs", async || {
+    // Runs of the event, of the answer to its question, of a chat and of a response.
+    until("four completed runs", async || {
         let runs = client.get("/v1/runs?statuses=completed").await.body;
-        runs["items"].as_array().unwrap().len() == 3
+        runs["items"].as_array().unwrap().len() == 4
     })
     .await;
     let runs = client.get("/v1/runs").await.body;
     let runs = runs["items"].as_array().unwrap();
-    assert_eq!(runs.len(), 3, "{runs:?}");
+    assert_eq!(runs.len(), 4, "{runs:?}");
     assert!(
         runs.iter().all(|run| run["agent_name"] == "main"),
         "{runs:?}"

@@ -41,6 +41,8 @@ const WRITES: &[(&str, WriteAccess)] = &[
     ("report_action_result", Others),
     ("complete_agent_chat", Others),
     ("call_a2a_agent", Others),
+    ("create_agent_response", Others),
+    ("cancel_agent_response", Others),
     ("upload_artifact", Others),
     ("delete_artifact", Others),
     ("register_runner_endpoint", Others),

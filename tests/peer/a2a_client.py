@@ -82,9 +82,9 @@ async def main(given):
     blocking = ClientFactory(ClientConfig(httpx_client=http, streaming=False)).create(card)
     got = {"card": [card.name, card.supported_interfaces[0].protocol_binding, card.capabilities.streaming]}
 
-    talk = await read_all(client.send_message(request("a room")))
+    talk = await read_all(client.send_message(request("a table")))
     got["talk"] = [text_of(talk.artifacts), talk.kinds, talk.states]
-    once = await read_all(blocking.send_message(request("a room")))
+    once = await read_all(blocking.send_message(request("a table")))
     got["once"] = [text_of(once.artifacts), once.states]
     task = await client.get_task(GetTaskRequest(id=talk.task.id))
     artifacts = {artifact.artifact_id: artifact for artifact in task.artifacts}

@@ -7,7 +7,7 @@ import openai
 
 given = json.load(sys.stdin)
 client = openai.OpenAI(base_url=given["base_url"], api_key=given["key"], max_retries=0)
-user = [{"role": "user", "content": "a room"}]
+user = [{"role": "user", "content": "a table"}]
 
 completion = client.chat.completions.create(model="main", messages=user)
 pieces, streamed_finish = [], None

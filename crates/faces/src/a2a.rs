@@ -78,9 +78,9 @@ impl FilePaths for A2aFiles {
     (status = 200, description = "A JSON-RPC response; of `SendStreamingMessage` and `SubscribeToTask` responses as server-sent events (`text/event-stream`)", body = Object,
         headers(("Runnel-Run-Id" = String, description = "The run's id, which is also the task's"))),
     (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 404, description = "No such agent for this key", body = ErrorBody),
-    (status = 413, description = "The request exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files", body = ErrorBody),
-    (status = 429, description = "A limit is reached", body = ErrorBody)))]
+    (status = 404, description = "No such agent for this key: a JSON-RPC error", body = Object),
+    (status = 413, description = "The request exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files", body = Object),
+    (status = 429, description = "A limit is reached", body = Object)))]
 pub(crate) async fn call_a2a_agent(
     caller: ScopedCaller,
     State(state): State<ApiState>,

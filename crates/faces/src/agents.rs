@@ -47,6 +47,7 @@ pub(crate) async fn reachable_agents(
     let (workspace, _) = caller.credential();
     let mut found = Vec::new();
     if let Some(only) = caller.reach().only() {
+        // At most 16 by the rules of keys, so one query for each.
         for id in only {
             found.extend(agents.find_agent(workspace, *id).await?);
         }
@@ -57,6 +58,7 @@ pub(crate) async fn reachable_agents(
             let page = agents
                 .list_agents(workspace, after.as_deref(), page)
                 .await?;
+            // The list is sorted by name, so the last name is the cursor.
             after = page.items.last().map(|last| last.spec.name.clone());
             found.extend(page.items);
             if !page.has_more || found.len() >= MAX_AGENTS {
@@ -64,6 +66,7 @@ pub(crate) async fn reachable_agents(
             }
         }
     }
+    // After the pages: the store does not index event types.
     found.retain(takes_messages);
     Ok(found)
 }

@@ -28,7 +28,9 @@ impl<P: FilePaths> FromRequest<ApiState> for FaceBody<P> {
 
     async fn from_request(request: Request, state: &ApiState) -> ApiResult<Self> {
         let body = json_bytes_of(request, state, state.event_body_bytes).await?;
+        // Before the parse: a large file would be copied by it.
         let document = EventDocument::of(body, &P::file_paths()).await;
+        // The same limit as for an event without its files.
         if document.json.len() > DOCUMENT_BYTES {
             let message = "a request has at most 1 MiB without its files; leave out early messages";
             return Err(ApiError::too_large(message));

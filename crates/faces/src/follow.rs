@@ -32,7 +32,7 @@ pub(crate) trait FaceWriter: Send + 'static {
     fn write(&mut self, event: &AgentRunEvent) -> String;
     /// True if the answer has no further events.
     fn has_ended(&self) -> bool;
-    /// Frames of the end. `tokens`: the use of the run so far, if known.
+    /// Frames of the end. `tokens`: the accounting of the run, used if its runner reports none.
     fn finish(&mut self, tokens: Option<TokenParts>) -> String;
     /// Frames of a stream that is cut before its end.
     fn cut(&mut self) -> String;
@@ -77,12 +77,14 @@ impl<W: FaceWriter> Follower<W> {
 
     async fn next(&mut self) -> ApiResult<Output> {
         if self.writer.has_ended() {
+            // Read once, at the end: earlier the sums would change.
             let tokens = tokens_of(&self.state, self.run).await?;
             return Ok(Output::Last(self.writer.finish(tokens)));
         }
         match self.reader.next().await? {
             Some(LedgerItem::Event(event)) => {
                 let frames = self.writer.write(&event);
+                // The writer holds the answer for its last frame, so the key pays for it.
                 self.memory.grow_to(self.writer.bytes())?;
                 Ok(Output::Frames(frames))
             }
@@ -93,6 +95,7 @@ impl<W: FaceWriter> Follower<W> {
 
     /// Waits for the end and returns the writer.
     pub(crate) async fn complete(mut self) -> ApiResult<(W, Option<TokenParts>)> {
+        // Also without a stream, so that the numbers of events are the same.
         self.writer.begin();
         while !self.writer.has_ended() {
             if let Output::Last(_) = self.next().await? {
@@ -106,6 +109,7 @@ impl<W: FaceWriter> Follower<W> {
 
     /// Streams the answer. An error closes the connection before the end.
     pub(crate) fn stream(mut self) -> Response {
+        // At once: clients and proxies see an open stream before the first event.
         let begin = self.writer.begin();
         let first = futures_util::stream::once(async { Ok(Bytes::from(begin)) });
         let rest = unfold(Some(self), |follower| async {
@@ -113,6 +117,7 @@ impl<W: FaceWriter> Follower<W> {
             match follower.next().await {
                 Ok(Output::Frames(frames)) => Some((Ok(frames.into()), Some(follower))),
                 Ok(Output::KeepAlive) => Some((Ok(KEEP_ALIVE), Some(follower))),
+                // `None` ends the stream after these frames.
                 Ok(Output::Last(frames)) => Some((Ok(frames.into()), None)),
                 Err(error) => Some((Err(StreamCut(error)), None)),
             }
@@ -140,7 +145,8 @@ pub(crate) fn name_run(headers: &mut HeaderMap, run: RunId) {
     headers.extend(id.ok().map(|id| (RUN_ID, id)));
 }
 
-/// Tokens of a run's model calls; without calls, those that its runner has reported.
+/// Tokens of a run's model calls so far. The last calls may be missing: they are settled after the run's end, while
+/// a runner reports its tokens before.
 pub(crate) async fn tokens_of(state: &ApiState, run: RunId) -> ApiResult<Option<TokenParts>> {
     let used = state.runs.store().usage().usage_of_run(run).await?;
     let models = used.iter().filter(|used| used.kind == "model");

@@ -14,14 +14,14 @@ const MAX_PARTS: usize = 1000;
 /// The last turn of a request.
 #[derive(Debug, PartialEq)]
 pub(crate) enum RequestTurn {
-    Message(UserMessage),
+    Message(LastUserMessage),
     /// At least one.
     Answers(Vec<AnswerOutput>),
 }
 
 /// The last messages of the user, and the messages before them.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct UserMessage {
+pub(crate) struct LastUserMessage {
     parts: Vec<ContentElement>,
     attachments: Vec<InputAttachment>,
     earlier: Vec<String>,
@@ -32,6 +32,15 @@ pub(crate) struct UserMessage {
 pub(crate) struct MessageParts {
     pub(crate) contents: Vec<ContentElement>,
     pub(crate) attachments: Vec<InputAttachment>,
+}
+
+impl From<String> for MessageParts {
+    fn from(text: String) -> Self {
+        Self {
+            contents: vec![ContentElement::text(text)],
+            attachments: Vec::new(),
+        }
+    }
 }
 
 impl MessageParts {
@@ -45,7 +54,7 @@ impl MessageParts {
 #[derive(Debug, Default)]
 pub(crate) struct TurnReader {
     instructions: Vec<String>,
-    message: UserMessage,
+    message: LastUserMessage,
     answers: Vec<AnswerOutput>,
 }
 
@@ -76,6 +85,7 @@ impl TurnReader {
     /// Moves the messages of the user to the earlier ones.
     fn close(&mut self) {
         let text = text_of(&self.message.parts);
+        // Files of earlier turns are left out: the model saw them then.
         if !text.is_empty() {
             self.message.earlier.push(format!("user: {text}"));
         }
@@ -88,6 +98,7 @@ impl TurnReader {
         let instructions = self.instructions.join("\n\n");
         let message = self.message;
         if !self.answers.is_empty() {
+            // Answers come first: text beside them belongs to earlier turns.
             return Ok((instructions, RequestTurn::Answers(self.answers)));
         }
         if message.parts.is_empty() && message.attachments.is_empty() {
@@ -102,7 +113,7 @@ impl TurnReader {
     }
 }
 
-impl UserMessage {
+impl LastUserMessage {
     /// The input of an event in a conversation: the gateway has the earlier messages.
     pub(crate) fn in_conversation(self) -> AgentInput {
         let text = text_of(&self.parts);
@@ -124,6 +135,7 @@ impl UserMessage {
             bytes += text.len() + 2;
             bytes > EARLIER_BYTES
         });
+        // From the front: the newest messages matter most.
         earlier.drain(..first.map_or(0, |first| first + 1));
         if earlier.is_empty() {
             return self.in_conversation();
@@ -133,6 +145,7 @@ impl UserMessage {
             "Earlier messages of this conversation:\n\n{}",
             earlier.join("\n\n")
         );
+        // A part of its own, so that `text` stays what the user wrote now.
         self.parts.insert(0, ContentElement::text(before));
         AgentInput {
             text: (!text.is_empty()).then_some(text),
@@ -154,13 +167,10 @@ mod tests {
     use super::*;
 
     fn text(text: &str) -> MessageParts {
-        MessageParts {
-            contents: vec![ContentElement::text(text)],
-            attachments: Vec::new(),
-        }
+        text.to_owned().into()
     }
 
-    fn message(reader: TurnReader) -> UserMessage {
+    fn message(reader: TurnReader) -> LastUserMessage {
         match reader.finish("/messages").unwrap().1 {
             RequestTurn::Message(message) => message,
             RequestTurn::Answers(answers) => panic!("{answers:?}"),

@@ -1,4 +1,4 @@
-//! The ledger of a run as events: live, until its end.
+//! The ledger of a run as events: live until its end, or the part that is stored now.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,6 +15,10 @@ use web::auth::ScopedCaller;
 use web::state::ApiState;
 use web::stream::run_frames;
 use web::stream_limit::ConcurrencySlot;
+
+/// Events and bytes of one page from the table; at least one event.
+const PAGE: usize = 256;
+const PAGE_BYTES: usize = 128 * 1024;
 
 /// Our own ledger bounds its lines when it takes them.
 const UNLIMITED: SseLimits = SseLimits {
@@ -51,6 +55,7 @@ impl LedgerReader {
         Self {
             run,
             frames: Box::pin(frames),
+            // The sequence is in the data, too, so the ids are not needed.
             decoder: Decoder::of_data(UNLIMITED),
             ready: VecDeque::new(),
         }
@@ -71,11 +76,25 @@ impl LedgerReader {
                 return Ok(None);
             };
             let mut items = Vec::new();
+            // Frames of one page arrive as one chunk, or in several.
             let decoded = self.decoder.push(&bytes, &mut items);
             decoded.map_err(|_| corrupt(self.run))?;
+            // One chunk may have many events, and the caller takes one at a time.
             self.ready.extend(items);
         }
     }
+}
+
+/// A page of stored events after this sequence; empty at the end.
+pub(crate) async fn stored_events(
+    state: &ApiState,
+    run: RunId,
+    after: u64,
+) -> Result<Vec<AgentRunEvent>, StoreError> {
+    let runs = state.runs.store().runs();
+    let lines = runs.read_lines(run, after, PAGE, PAGE_BYTES).await?;
+    let lines = lines.iter();
+    lines.map(|line| parse(run, line.text.as_bytes())).collect()
 }
 
 fn parse(run: RunId, line: &[u8]) -> Result<AgentRunEvent, StoreError> {

@@ -42,6 +42,7 @@ impl OpenMessage {
                 if let Ok(MessageDeltaPayload { chunk }) = payload
                     && chunk.role == ASSISTANT
                 {
+                    // Takes precedence over the increment, which may be missing for older runners.
                     if let Some(full) = chunk.all_content {
                         self.replace(full, &mut changes);
                     } else {
@@ -83,12 +84,14 @@ impl OpenMessage {
         if let Some(rest) = full.strip_prefix(shown) {
             return self.append(rest.to_owned(), changes);
         }
+        // The next text starts from nothing, in the comparison as well.
         self.text = None;
         changes.push(TextChange::Withdraw);
         self.append(full, changes);
     }
 
     fn complete(&mut self, message: &Message, changes: &mut Vec<TextChange>) {
+        // The result of a tool is no answer to the user.
         if message.role != ASSISTANT {
             return;
         }

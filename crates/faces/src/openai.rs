@@ -4,6 +4,7 @@ mod chat;
 mod chat_writer;
 mod models;
 mod parts;
+mod responses;
 
 use axum::middleware::map_response;
 use protocol::JsonObject;
@@ -22,6 +23,9 @@ use web::state::ApiState;
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(chat::complete_agent_chat))
+        .routes(routes!(responses::create_agent_response))
+        .routes(routes!(responses::get_agent_response))
+        .routes(routes!(responses::cancel_agent_response))
         .routes(routes!(models::list_agent_models))
         .routes(routes!(models::get_agent_model))
         .layer(map_response(in_openai_form))
@@ -57,6 +61,7 @@ fn echoed_data(
 fn run_error(run: RunId, code: &str, message: &str) -> ApiError {
     use http::StatusCode;
     let status = match code {
+        // As for calls of a cancelled run in the host API.
         "cancelled" => StatusCode::CONFLICT,
         "timeout" => StatusCode::GATEWAY_TIMEOUT,
         _ => StatusCode::BAD_GATEWAY,
@@ -71,6 +76,7 @@ fn run_error(run: RunId, code: &str, message: &str) -> ApiError {
 fn check_text_format(format: Option<&Value>, pointer: &str) -> Result<(), Fault> {
     let kind = format.filter(|format| !format.is_null());
     match kind.map(|format| &format["type"]) {
+        // A schema that is ignored would look like one that is kept.
         Some(kind) if *kind != "text" => {
             let message = "must have the type text: the agent decides about the form of its answer";
             Err(Fault::new(pointer, message))

@@ -18,7 +18,7 @@ pub(crate) const ASK_USER: &str = "ask_user";
 
 /// An open question of a run.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct AskedQuestion {
+pub(crate) struct OpenQuestion {
     /// Id of the interaction, and of the call.
     pub(crate) id: String,
     /// The question as JSON.
@@ -27,13 +27,14 @@ pub(crate) struct AskedQuestion {
     pub(crate) is_awaited: bool,
 }
 
-impl AskedQuestion {
+impl OpenQuestion {
     /// The question that the gateway opened with this event.
     pub(crate) fn of(event: &AgentRunEvent) -> Option<Self> {
         let is_question = ResultType::parse(&event.kind) == Some(ResultType::ActionRequested)
             && event.data.get("action")?.as_str()? == INTERACTION_REQUESTED;
         // Without this id the question is telemetry, and takes no answer.
         let id = event.metadata.get("interaction")?.get("id")?.as_str()?;
+        // A platform action has an id of its own, and is no question for the user.
         let payload = event.data.get("payload").filter(|_| is_question)?;
         Some(Self {
             id: id.to_owned(),
@@ -67,7 +68,7 @@ impl AnswerOutput {
         let read = serde_json::from_str::<AnswerMembers>(output);
         let AnswerMembers { action_id, values } = read.map_err(|_| {
             let message =
-                r#"must be a JSON text like {"action_id": "book", "values": {"room": "a"}}"#;
+                r#"must be a JSON text like {"action_id": "book", "values": {"guests": 2}}"#;
             Fault::new(pointer, message)
         })?;
         Ok(Self {
@@ -90,6 +91,7 @@ pub(crate) fn declares_ask_user(
                 "must be the function ask_user: the agent has its own tools; leave others out";
             Err(Fault::new(format!("/tools/{at}"), message))
         }
+        // Without the function, the event names no surface for questions.
         None => Ok(!tools.is_empty()),
     }
 }

@@ -79,6 +79,7 @@ pub(crate) async fn start_run(
     let event = EventEnvelope::from(message);
     let mut faults = check_posted(&event);
     if !faults.is_empty() {
+        // Pointers of the event mean nothing to the client.
         for fault in &mut faults {
             pointer(&fault.pointer).clone_into(&mut fault.pointer);
         }
@@ -87,6 +88,7 @@ pub(crate) async fn start_run(
     let (key, trace) = (idempotency_key(headers)?, trace_header(headers));
     let sender = caller.sender();
     let intake = &state.runs.intake;
+    // The name of the model has chosen the agent, so no filter decides.
     let accepted = intake
         .accept_for(Some(agent), sender, event, &files.files, key, trace)
         .await?;
@@ -111,6 +113,7 @@ pub(crate) async fn submit_answers(
             values,
         } = answer;
         let run = answer_with_key(state, caller, &question, action_id, values).await?;
+        // A response follows one run; that of the last answer has all of them.
         continued = Some(run);
     }
     Ok(continued)

@@ -4,7 +4,7 @@ import OpenAI from "openai";
 
 const given = JSON.parse(readFileSync(0, "utf8"));
 const client = new OpenAI({ baseURL: given.base_url, apiKey: given.key, maxRetries: 0 });
-const messages = [{ role: "user", content: "a room" }];
+const messages = [{ role: "user", content: "a table" }];
 
 const completion = await client.chat.completions.create({ model: "main", messages });
 let pieces = "";

@@ -120,19 +120,19 @@ async fn official_client_talks_cuts_answers_and_cancels() {
 #[tokio::test]
 async fn message_becomes_an_event_of_its_context(#[values(Sqlite, Postgres)] engine: Engine) {
     let stage = or_skip!(stage(engine).await);
-    let mut params = message(&json!([{"text": "a room"}, {"data": {"seats": 4}}]));
+    let mut params = message(&json!([{"text": "a table"}, {"data": {"seats": 4}}]));
     params["message"]["contextId"] = json!("c-9");
     params["metadata"] = json!({"shop": "berlin"});
     let task = result(&stage.client, "SendMessage", &params).await["task"].clone();
     assert_members!(task, {"contextId": "c-9"});
     assert_eq!(state(&task), "TASK_STATE_COMPLETED");
     let artifacts = json!([
-        {"artifactId": "message-1", "parts": [{"text": "Two rooms."}]},
+        {"artifactId": "message-1", "parts": [{"text": "Two tables."}]},
         {"artifactId": "message-2", "parts": [{"text": "Which one?"}]},
     ]);
     assert_eq!(task["artifacts"], artifacts);
     let context = last_context(&stage);
-    assert_eq!(context["input"]["text"], "a room\n{\"seats\":4}");
+    assert_eq!(context["input"]["text"], "a table\n{\"seats\":4}");
     assert_eq!(context["conversation"]["conversation_id"], "c-9");
     assert_eq!(
         context["event"]["data"],
@@ -182,7 +182,7 @@ async fn stream_continues_after_each_frame() {
 async fn answer_after_the_end_starts_the_next_task() {
     let stage = stage(Sqlite).await.unwrap();
     stage.runner.answer_all(asking(json!({})));
-    let first = result(&stage.client, "SendMessage", &text("a room")).await["task"].clone();
+    let first = result(&stage.client, "SendMessage", &text("a table")).await["task"].clone();
     assert_eq!(state(&first), "TASK_STATE_INPUT_REQUIRED");
     let parts = &first["status"]["message"]["parts"];
     assert_eq!(parts[0]["text"], "Which room?");

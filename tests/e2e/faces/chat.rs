@@ -6,7 +6,7 @@ use rstest::rstest;
 use serde_json::{Value, json};
 use tokio::process::Command;
 
-use super::{OPENAI, TALK, ask_user, asking, key, last_context, stage, waiting};
+use super::{OPENAI, TALK, ask_user, asking, key, last_context, open_after_answer, stage, waiting};
 use crate::models::OPENAI_NODE;
 use crate::support::client::{ApiResponse, Client, send, stream};
 use crate::support::peer::ask;
@@ -85,7 +85,7 @@ async fn last_user_message_becomes_the_event(#[values(Sqlite, Postgres)] engine:
     let mut body = user("hi");
     body["messages"] = json!([
         {"role": "system", "content": "be kind"}, {"role": "user", "content": "hi"},
-        {"role": "assistant", "content": "hello"}, {"role": "user", "content": "a room?"},
+        {"role": "assistant", "content": "hello"}, {"role": "user", "content": "a table?"},
     ]);
     body["user"] = json!("u-7");
     body["metadata"] = json!({"shop": "berlin"});
@@ -97,7 +97,7 @@ async fn last_user_message_becomes_the_event(#[values(Sqlite, Postgres)] engine:
     let id = format!("chatcmpl-{}", run_id.replace('-', ""));
     assert_eq!(answer.body["id"], id);
     let context = last_context(&stage);
-    assert_eq!(context["input"]["text"], "a room?");
+    assert_eq!(context["input"]["text"], "a table?");
     let earlier = context["input"]["contents"][0]["text"].as_str().unwrap();
     assert!(
         earlier.ends_with("user: hi\n\nassistant: hello"),
@@ -115,7 +115,7 @@ async fn last_user_message_becomes_the_event(#[values(Sqlite, Postgres)] engine:
     assert_eq!(context["conversation"]["conversation_id"], "c-9");
     assert_eq!(
         context["input"]["contents"],
-        json!([{"type": "text", "text": "a room?"}])
+        json!([{"type": "text", "text": "a table?"}])
     );
     let request = stage.client.request(Method::POST, PATH).json(&body);
     let request = request.header("runnel-conversation-id", "c-10");
@@ -187,7 +187,7 @@ async fn files_of_messages_become_artifacts() {
 async fn questions_are_calls_of_a_declared_function() {
     let stage = stage(Sqlite).await.unwrap();
     stage.runner.answer_all(asking(json!({})));
-    let mut body = user("a room");
+    let mut body = user("a table");
     let silent = chat(&stage.client, &body).await.expect(200);
     assert_eq!(silent.body["choices"][0]["finish_reason"], "stop");
     body["tools"] = json!([{"type": "function", "function": ask_user()}]);
@@ -230,7 +230,7 @@ async fn answers_continue_runs_that_wait() {
     let stage = stage(Sqlite).await.unwrap();
     let gate = Gate::new();
     stage.runner.answer_all(waiting(&gate));
-    let mut body = user("a room");
+    let mut body = user("a table");
     body["tools"] = json!([{"type": "function", "function": ask_user()}]);
     let asked = chat(&stage.client, &body).await.expect(200);
     let message = &asked.body["choices"][0]["message"];
@@ -239,8 +239,9 @@ async fn answers_continue_runs_that_wait() {
     let messages = body["messages"].as_array_mut().unwrap();
     messages.push(message.clone());
     messages.push(json!({"role": "tool", "tool_call_id": call, "content": answer}));
-    gate.cancel();
-    let answered = chat(&stage.client, &body).await.expect(200);
+    let answering = chat(&stage.client, &body);
+    let (answered, ()) = tokio::join!(answering, open_after_answer(&stage, &gate));
+    let answered = answered.expect(200);
     assert_eq!(content(&answered), "Booked.");
     let run = |answer: &ApiResponse| answer.headers["runnel-run-id"].clone();
     assert_eq!(run(&answered), run(&asked));

@@ -318,6 +318,7 @@ pub async fn answer_with_key(
         submitted_at: None,
     };
     match accept_answer(state, workspace, &question, submission).await? {
+        // The waiting run continues after its question.
         Answered::AnswerDelivery { .. } => Ok(ContinuedRun {
             run: question.record.run_id,
             after: question.record.sequence,

@@ -7,10 +7,10 @@ use protocol::result::{ArtifactCreatedPayload, ResultType, RunFailedPayload};
 use protocol::run::AgentRunEvent;
 use serde_json::{Value, json};
 
-use super::task::{A2aStatus, TaskHead, TaskState};
+use super::task::{A2aStatus, ArtifactEffect, TaskExtent, TaskHead, TaskState};
 use crate::follow::ANSWER_BYTES;
 use crate::message_text::{OpenMessage, TextChange};
-use crate::questions::AskedQuestion;
+use crate::questions::OpenQuestion;
 
 /// Bytes of an artifact in addition to its text.
 const ARTIFACT_BYTES: usize = 256;
@@ -25,7 +25,7 @@ pub(super) struct TaskFold {
     messages: usize,
     /// Index of the artifact of the open message.
     writes: Option<usize>,
-    questions: Vec<AskedQuestion>,
+    questions: Vec<OpenQuestion>,
     bytes: usize,
     /// The state at the end of the run.
     end: Option<TaskState>,
@@ -84,6 +84,7 @@ impl TaskFold {
     /// The updates by an event, in the form of a stream.
     pub(super) fn apply(&mut self, event: &AgentRunEvent) -> Vec<Value> {
         let mut updates = Vec::new();
+        // Any event proves that the run works, also after a question.
         if matches!(
             self.status.state,
             TaskState::Submitted | TaskState::InputRequired
@@ -91,15 +92,16 @@ impl TaskFold {
             updates.push(self.set_status(TaskState::Working, Vec::new(), event));
         }
         // Bounds the memory of the task. Its end still arrives.
-        if !self.is_cut() {
+        if self.extent() == TaskExtent::Complete {
             for change in self.open.changes(event) {
                 updates.extend(self.change(change));
             }
             updates.extend(self.file(event));
         }
-        if let Some(question) = AskedQuestion::of(event) {
+        if let Some(question) = OpenQuestion::of(event) {
             let parts = parts_of(&question);
             let is_awaited = question.is_awaited;
+            // Questions count, because the task repeats the last one.
             self.bytes += question.arguments.len();
             self.questions.push(question);
             if is_awaited {
@@ -110,21 +112,26 @@ impl TaskFold {
         updates
     }
 
-    /// Corrects the state by the open questions of the run, which the events do not have.
-    pub(super) fn settle(&mut self, open: &[String]) {
+    /// The status with the open questions of the run, which the events do not have. The ids of later frames do not
+    /// depend on it.
+    fn settled(&self, open: &[String]) -> A2aStatus {
+        let mut status = self.status.clone();
         let mut questions = self.questions.iter().rev();
         let waiting = questions.find(|question| open.contains(&question.id));
         match (waiting, self.end) {
+            // A failed run stays failed, although its question may still take an answer.
             (Some(question), None | Some(TaskState::Completed)) => {
-                self.status.state = TaskState::InputRequired;
-                self.status.parts = parts_of(question);
+                status.state = TaskState::InputRequired;
+                status.parts = parts_of(question);
             }
-            (None, end) if self.status.state == TaskState::InputRequired => {
-                self.status.state = end.unwrap_or(TaskState::Working);
-                self.status.parts = Vec::new();
+            // The answer or the expiry of a question is no event.
+            (None, end) if status.state == TaskState::InputRequired => {
+                status.state = end.unwrap_or(TaskState::Working);
+                status.parts = Vec::new();
             }
             _ => {}
         }
+        status
     }
 
     /// The state and the last message of an ended run.
@@ -139,9 +146,11 @@ impl TaskFold {
         }
     }
 
-    pub(super) fn task(&self) -> Value {
+    /// `open`: ids of the open questions of the run.
+    pub(super) fn task(&self, open: &[String]) -> Value {
         let artifacts: Vec<_> = self.artifacts.iter().map(TaskArtifact::object).collect();
-        self.head.task(&self.status, &artifacts, self.is_cut())
+        self.head
+            .task(&self.settled(open), &artifacts, self.extent())
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -152,8 +161,12 @@ impl TaskFold {
         self.bytes + self.open.bytes()
     }
 
-    fn is_cut(&self) -> bool {
-        self.bytes() > ANSWER_BYTES
+    fn extent(&self) -> TaskExtent {
+        if self.bytes() > ANSWER_BYTES {
+            TaskExtent::Truncated
+        } else {
+            TaskExtent::Complete
+        }
     }
 
     fn set_status(&mut self, state: TaskState, parts: Vec<Value>, event: &AgentRunEvent) -> Value {
@@ -164,15 +177,15 @@ impl TaskFold {
             at: event.created_at.saturating_mul(1000).max(self.status.at),
             sequence: event.sequence,
         };
-        self.head.status_update(&self.status, self.is_cut())
+        self.head.status_update(&self.status, self.extent())
     }
 
     fn change(&mut self, change: TextChange) -> Option<Value> {
         let open = self.writes.and_then(|at| self.artifacts.get_mut(at));
-        let (update, appends) = match (change, open) {
+        let (update, effect) = match (change, open) {
             (TextChange::Append(text), Some(artifact)) => {
                 self.bytes += text.len();
-                (artifact.append(&text), true)
+                (artifact.append(&text), ArtifactEffect::Appends)
             }
             (TextChange::Append(text), None) => {
                 self.bytes += text.len();
@@ -189,10 +202,10 @@ impl TaskFold {
             (TextChange::Withdraw, artifact) => {
                 let artifact = artifact?;
                 artifact.content = ArtifactContent::Text(String::new());
-                (artifact.object(), false)
+                (artifact.object(), ArtifactEffect::Replaces)
             }
         };
-        Some(self.head.artifact_update(&update, appends))
+        Some(self.head.artifact_update(&update, effect))
     }
 
     fn file(&mut self, event: &AgentRunEvent) -> Option<Value> {
@@ -208,7 +221,8 @@ impl TaskFold {
     fn add(&mut self, id: String, content: ArtifactContent) -> Value {
         self.bytes += ARTIFACT_BYTES;
         let artifact = TaskArtifact { id, content };
-        let update = self.head.artifact_update(&artifact.object(), false);
+        let effect = ArtifactEffect::Replaces;
+        let update = self.head.artifact_update(&artifact.object(), effect);
         self.artifacts.push(artifact);
         update
     }
@@ -242,6 +256,7 @@ fn failure_of(event: &AgentRunEvent) -> (TaskState, Vec<Value>) {
     else {
         return (TaskState::Failed, Vec::new());
     };
+    // A2A has a state for it, which needs no text.
     if code == "cancelled" {
         return (TaskState::Canceled, Vec::new());
     }
@@ -251,7 +266,7 @@ fn failure_of(event: &AgentRunEvent) -> (TaskState, Vec<Value>) {
 }
 
 /// A question as text, and as data for clients with forms.
-fn parts_of(question: &AskedQuestion) -> Vec<Value> {
+fn parts_of(question: &OpenQuestion) -> Vec<Value> {
     let request: Value = serde_json::from_str(&question.arguments).unwrap_or_default();
     let text = request["fallback_text"].as_str().unwrap_or_default();
     let data = json!({"question": question.id, "request": request});

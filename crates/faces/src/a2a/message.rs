@@ -16,7 +16,7 @@ const PARTS: &str = "/params/message/parts";
 /// Parameters of `SendMessage` and `SendStreamingMessage`. Unknown members are ignored, as A2A requires.
 #[derive(Deserialize)]
 pub(super) struct SendParams {
-    pub(super) message: A2aMessage,
+    pub(super) message: SentMessage,
     #[serde(default)]
     pub(super) configuration: Option<SendConfiguration>,
     #[serde(default)]
@@ -35,7 +35,7 @@ pub(super) struct SendConfiguration {
 /// A message of the user.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub(super) struct A2aMessage {
+pub(super) struct SentMessage {
     pub(super) message_id: String,
     #[serde(default)]
     context_id: Option<String>,
@@ -80,6 +80,7 @@ impl SendParams {
 
     /// Metadata of the request and of the message, for the event.
     pub(super) fn data(&self) -> JsonObject {
+        // Members of the message override those of the request.
         let mut metadata = self.metadata.clone().unwrap_or_default();
         metadata.extend(self.message.metadata.clone().unwrap_or_default());
         let mut data = JsonObject::new();
@@ -90,7 +91,7 @@ impl SendParams {
     }
 }
 
-impl A2aMessage {
+impl SentMessage {
     /// The context, if the message names one.
     pub(super) fn context(&self) -> Option<&str> {
         filled(self.context_id.as_deref())
@@ -129,6 +130,7 @@ impl A2aPart {
         let element = match (&self.text, &self.raw, &self.url, &self.data) {
             (Some(text), None, None, None) => ContentElement::text(text),
             (None, None, None, Some(data)) => ContentElement::text(data.to_string()),
+            // The same form as of other faces, so that large files become artifacts.
             (None, Some(raw), None, None) => {
                 let base64 = media_type.map(|kind| format!("data:{kind};base64,{raw}"));
                 let base64 = base64.unwrap_or_else(|| raw.clone());
@@ -181,7 +183,7 @@ fn filled(text: Option<&str>) -> Option<&str> {
 mod tests {
     use super::*;
 
-    fn message(parts: &Value) -> A2aMessage {
+    fn message(parts: &Value) -> SentMessage {
         let message = json!({"messageId": "m", "contextId": "", "taskId": "t", "role": "ROLE_USER", "parts": parts});
         serde_json::from_value(message).unwrap()
     }

@@ -15,7 +15,7 @@ use store::{
 use super::answer::A2aAnswer;
 use super::card::public_url;
 use super::fold::TaskFold;
-use super::message::{A2aMessage, SendParams, TaskParams};
+use super::message::{SendParams, SentMessage, TaskParams};
 use super::rpc::{
     PUSH_NOTIFICATION_NOT_SUPPORTED, RpcMethod, RpcRequest, TASK_NOT_CANCELABLE,
     UNSUPPORTED_OPERATION, error_of, task_not_found,
@@ -135,6 +135,7 @@ impl A2aCall<'_> {
                 StreamPart::After(position)
             }
         };
+        // Read after the run: a later question is in the stream.
         let questions = self.open_questions(run.id).await?;
         let ids = questions.into_iter().map(|record| record.id).collect();
         let writer = self.writer(&run, part).await?.with_open_questions(ids);
@@ -196,7 +197,7 @@ impl A2aCall<'_> {
         .await
     }
 
-    async fn answer_question(&self, task: &str, message: &A2aMessage) -> ApiResult<ContinuedRun> {
+    async fn answer_question(&self, task: &str, message: &SentMessage) -> ApiResult<ContinuedRun> {
         let run = self.find_task(task).await?;
         let context = self.context_of(&run).await?;
         if message
@@ -239,7 +240,7 @@ impl A2aCall<'_> {
             Err(error) if error.status == http::StatusCode::NOT_FOUND => return Err(absent()),
             run => run?,
         };
-        // Tasks of other agents look like absent ones.
+        // Tasks of other agents look like absent ones, also for keys that reach both.
         if run.agent_id == self.agent {
             Ok(run)
         } else {
@@ -263,6 +264,7 @@ impl A2aCall<'_> {
     }
 
     async fn context_of(&self, run: &Run) -> ApiResult<Option<String>> {
+        // Runs of events without a conversation are tasks, too.
         let Some(key) = &run.conversation_key else {
             return Ok(None);
         };
@@ -293,6 +295,7 @@ impl A2aCall<'_> {
         writer: TaskWriter,
         slot: ConcurrencySlot,
     ) -> Follower<TaskWriter> {
+        // From the first event: ids of artifacts count the messages.
         let from_begin = ContinuedRun {
             run: run.id,
             after: 0,
@@ -320,6 +323,7 @@ impl A2aCall<'_> {
     ) -> ApiResult<Value> {
         let writer = self.writer(run, part).await?;
         let (writer, _) = self.follower(run, writer, slot).complete().await?;
+        // The events do not have the answers.
         let questions = self.open_questions(run.id).await?;
         let open: Vec<_> = questions.into_iter().map(|record| record.id).collect();
         Ok(writer.task(&open))

@@ -50,6 +50,20 @@ impl TaskState {
     }
 }
 
+/// Text of a task: complete, or cut at its limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TaskExtent {
+    Complete,
+    Truncated,
+}
+
+/// Effect of an update on the artifact that the client has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ArtifactEffect {
+    Replaces,
+    Appends,
+}
+
 /// The status of a task.
 #[derive(Clone, Debug)]
 pub(super) struct A2aStatus {
@@ -63,46 +77,55 @@ pub(super) struct A2aStatus {
 }
 
 impl TaskHead {
-    pub(super) fn task(&self, status: &A2aStatus, artifacts: &[Value], is_cut: bool) -> Value {
+    pub(super) fn task(
+        &self,
+        status: &A2aStatus,
+        artifacts: &[Value],
+        extent: TaskExtent,
+    ) -> Value {
         let mut task =
             json!({"id": self.run, "status": self.status(status), "artifacts": artifacts});
-        self.complete(&mut task, is_cut);
+        self.complete(&mut task, extent);
         task
     }
 
-    pub(super) fn status_update(&self, status: &A2aStatus, is_cut: bool) -> Value {
+    pub(super) fn status_update(&self, status: &A2aStatus, extent: TaskExtent) -> Value {
         let mut update = json!({"taskId": self.run, "status": self.status(status)});
-        self.complete(&mut update, is_cut);
+        self.complete(&mut update, extent);
         json!({"statusUpdate": update})
     }
 
-    pub(super) fn artifact_update(&self, artifact: &Value, appends: bool) -> Value {
+    pub(super) fn artifact_update(&self, artifact: &Value, effect: ArtifactEffect) -> Value {
+        let appends = effect == ArtifactEffect::Appends;
         let mut update = json!({"taskId": self.run, "artifact": artifact, "append": appends});
-        self.complete(&mut update, false);
+        self.complete(&mut update, TaskExtent::Complete);
         json!({"artifactUpdate": update})
     }
 
-    fn complete(&self, object: &mut Value, is_cut: bool) {
+    fn complete(&self, object: &mut Value, extent: TaskExtent) {
         if let Some(context) = &self.context {
             object["contextId"] = json!(context);
         }
-        if is_cut {
+        // A client must not take a cut text for the complete answer.
+        if extent == TaskExtent::Truncated {
             object["metadata"] = json!({"truncated": true});
         }
     }
 
     fn status(&self, status: &A2aStatus) -> Value {
         let mut object = json!({"state": status.state.name()});
+        // Out of the range of dates, the status has no time.
         if let Some(at) = DateTime::from_timestamp_millis(status.at) {
             object["timestamp"] = json!(at.to_rfc3339_opts(SecondsFormat::Millis, true));
         }
+        // A message without parts is not valid in A2A.
         if !status.parts.is_empty() {
             let mut message = json!({
                 // Equal on each replica and in each answer.
                 "messageId": format!("{}.{}", self.run, status.sequence),
                 "taskId": self.run, "role": "ROLE_AGENT", "parts": status.parts,
             });
-            self.complete(&mut message, false);
+            self.complete(&mut message, TaskExtent::Complete);
             object["message"] = message;
         }
         object

@@ -29,6 +29,7 @@ impl FramePosition {
 
     /// Reads the id of a frame, `SEQUENCE` or `SEQUENCE.NUMBER`.
     pub(super) fn parse(id: &str) -> Option<Self> {
+        // `parse` would also accept a plus sign.
         let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
         match id.split_once('.') {
             None => Some(Self::after(id.parse().ok().filter(|_| digits(id))?)),
@@ -87,15 +88,14 @@ impl TaskWriter {
     }
 
     /// The task after all read events. `open`: ids of the open questions of its run.
-    pub(super) fn task(mut self, open: &[String]) -> Value {
-        self.fold.settle(open);
-        self.fold.task()
+    pub(super) fn task(self, open: &[String]) -> Value {
+        self.fold.task(open)
     }
 
     /// The task of a run without events.
     pub(super) fn pruned_task(mut self, run: &Run) -> Value {
         self.fold.restore(run);
-        self.fold.task()
+        self.fold.task(&[])
     }
 
     fn frame(&self, id: &str, result: &Value) -> String {
@@ -110,11 +110,10 @@ impl TaskWriter {
         }
     }
 
-    fn first_task(&mut self) -> String {
+    fn first_task(&self) -> String {
         match self.part {
             StreamPart::TaskAt(sequence) if sequence == self.read => {
-                self.fold.settle(&self.open_questions);
-                let task = json!({"task": self.fold.task()});
+                let task = json!({"task": self.fold.task(&self.open_questions)});
                 self.frame(&sequence.to_string(), &task)
             }
             _ => String::new(),
@@ -128,6 +127,7 @@ impl FaceWriter for TaskWriter {
     }
 
     fn write(&mut self, event: &AgentRunEvent) -> String {
+        // Hidden frames count, so that ids do not depend on the begin of a stream.
         let updates = self.fold.apply(event);
         self.read = event.sequence;
         let mut frames = String::new();
@@ -268,6 +268,7 @@ mod tests {
         }
         let rest = stream(StreamPart::After(FramePosition::after(3)));
         assert_eq!(rest[0].0, "4.1");
+        assert_eq!(stream(StreamPart::TaskAt(3))[1..], rest);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::{actor_of, check_text_format, echoed_data, refused};
 use crate::agents::find_agent;
 use crate::body::{FaceBody, FilePaths, RequestMembers};
 use crate::follow::{Follower, name_run};
-use crate::input::{RequestTurn, TurnReader, UserMessage};
+use crate::input::{LastUserMessage, RequestTurn, TurnReader};
 use crate::questions::{AnswerOutput, declares_ask_user};
 use crate::start::{FaceMessage, start_run, submit_answers};
 use client_api::client::interactions::ContinuedRun;
@@ -124,8 +124,9 @@ pub(crate) async fn complete_agent_chat(
         run: started.run,
         created: state.runs.clock().now_seconds(),
         model: agent.spec.name,
+        wants_usage,
     };
-    let writer = ChatWriter::new(head, wants_usage);
+    let writer = ChatWriter::new(head);
     let follower = Follower::new(&state, &caller, &started, slot, writer);
     let mut response = if wants_stream {
         follower.stream()
@@ -137,7 +138,7 @@ pub(crate) async fn complete_agent_chat(
     Ok(response)
 }
 
-fn input_of(message: UserMessage, has_conversation: bool) -> protocol::context::AgentInput {
+fn input_of(message: LastUserMessage, has_conversation: bool) -> protocol::context::AgentInput {
     if has_conversation {
         message.in_conversation()
     } else {
@@ -184,6 +185,7 @@ impl ChatRequest {
 
     fn of_members(request: &RequestMembers, header: Option<&str>) -> Result<Self, Fault> {
         let model = request.required_text("model")?.to_owned();
+        // Clients that ask for several answers read them by index.
         if request.get("n").is_some_and(|n| *n != 1) {
             return Err(Fault::new("/n", "must be 1: a run has one answer"));
         }
@@ -208,6 +210,7 @@ impl ChatRequest {
             model,
             turn,
             instructions,
+            // The header wins: a proxy sets it without reading bodies.
             conversation: header.or(named).map(str::to_owned),
             actor: actor_of(request)?,
             takes_questions,
@@ -227,6 +230,7 @@ fn read_messages(messages: &[Value]) -> Result<(String, RequestTurn), Fault> {
             "user" => reader.add_user(parts),
             "assistant" => reader.add_assistant(&parts.text()),
             "tool" => {
+                // An absent id is as unknown as any other.
                 let call = message["tool_call_id"].as_str().unwrap_or_default();
                 let answer = AnswerOutput::read(call.to_owned(), &parts.text(), &pointer)?;
                 reader.add_answer(answer);

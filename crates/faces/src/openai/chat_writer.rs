@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::run_error;
 use crate::follow::{ANSWER_BYTES, FaceWriter, reported_tokens};
 use crate::message_text::{OpenMessage, TextChange};
-use crate::questions::{ASK_USER, AskedQuestion};
+use crate::questions::{ASK_USER, OpenQuestion};
 use web::error::openai::openai_error;
 use web::error::{ApiError, ApiResult};
 
@@ -23,6 +23,8 @@ pub(super) struct ChatHead {
     pub(super) created: i64,
     /// Name of the agent.
     pub(super) model: String,
+    /// The stream ends with a chunk of usage.
+    pub(super) wants_usage: bool,
 }
 
 /// End of a completion.
@@ -35,23 +37,21 @@ enum ChatEnd {
 /// Writer of one completion.
 pub(super) struct ChatWriter {
     head: ChatHead,
-    wants_usage: bool,
     open: OpenMessage,
     content: String,
     /// Begin of the open message in the content.
     message_from: usize,
     /// The next text begins a message.
     is_between: bool,
-    questions: Vec<AskedQuestion>,
+    questions: Vec<OpenQuestion>,
     reported: Option<TokenParts>,
     end: Option<ChatEnd>,
 }
 
 impl ChatWriter {
-    pub(super) fn new(head: ChatHead, wants_usage: bool) -> Self {
+    pub(super) fn new(head: ChatHead) -> Self {
         Self {
             head,
-            wants_usage,
             open: OpenMessage::default(),
             content: String::new(),
             message_from: 0,
@@ -64,6 +64,7 @@ impl ChatWriter {
 
     /// The complete answer, or the error of a failed run.
     pub(super) fn completion(self, tokens: Option<TokenParts>) -> ApiResult<Value> {
+        // The text so far is lost in this form; the run has it.
         let reason = match &self.end {
             Some(ChatEnd::Failed { code, message }) => {
                 return Err(run_error(self.head.run, code, message));
@@ -79,7 +80,7 @@ impl ChatWriter {
         let mut completion = self.object("chat.completion");
         completion["choices"] =
             json!([{"index": 0, "message": message, "logprobs": null, "finish_reason": reason}]);
-        if let Some(tokens) = tokens.or(self.reported) {
+        if let Some(tokens) = self.reported.or(tokens) {
             completion["usage"] = usage_of(tokens);
         }
         Ok(completion)
@@ -111,6 +112,7 @@ impl ChatWriter {
                 Some(self.chunk(&json!({"content": text}), None))
             }
             TextChange::Close => {
+                // The separator waits for text, so that no answer ends with it.
                 self.is_between = true;
                 self.message_from = self.content.len();
                 None
@@ -170,8 +172,9 @@ impl FaceWriter for ChatWriter {
         for change in self.open.changes(event) {
             frames.extend(self.apply(change));
         }
-        if let Some(question) = AskedQuestion::of(event) {
+        if let Some(question) = OpenQuestion::of(event) {
             let mut call = call_of(&question);
+            // Clients join pieces of calls by this number.
             call["index"] = json!(self.questions.len());
             frames += &self.chunk(&json!({"tool_calls": [call]}), None);
             // The client must answer before the run continues, so the completion ends here.
@@ -180,6 +183,7 @@ impl FaceWriter for ChatWriter {
             }
             self.questions.push(question);
         }
+        // An end that is set already wins: nothing follows a question that waits.
         let end = self.end_of(event);
         self.end = self.end.take().or(end);
         if self.end.is_none() && self.bytes() > ANSWER_BYTES {
@@ -201,10 +205,10 @@ impl FaceWriter for ChatWriter {
             None => "stop",
         };
         let mut frames = self.chunk(&json!({}), Some(reason));
-        if self.wants_usage {
+        if self.head.wants_usage {
             let mut chunk = self.object("chat.completion.chunk");
             chunk["choices"] = json!([]);
-            chunk["usage"] = tokens.or(self.reported).map_or(Value::Null, usage_of);
+            chunk["usage"] = self.reported.or(tokens).map_or(Value::Null, usage_of);
             frames += &frame(&chunk);
         }
         frames + "data: [DONE]\n\n"
@@ -221,7 +225,7 @@ impl FaceWriter for ChatWriter {
     }
 }
 
-fn call_of(question: &AskedQuestion) -> Value {
+fn call_of(question: &OpenQuestion) -> Value {
     json!({"id": question.id, "type": "function",
         "function": {"name": ASK_USER, "arguments": question.arguments}})
 }

@@ -11,6 +11,7 @@ use crate::input::MessageParts;
 pub(super) fn read_content(content: &Value, pointer: &str) -> Result<MessageParts, Fault> {
     let mut parts = MessageParts::default();
     match content {
+        // Assistants with tool calls have no content.
         Value::Null => {}
         Value::String(text) => parts.contents.push(ContentElement::text(text)),
         Value::Array(list) => {
@@ -35,6 +36,7 @@ fn read_part(part: &Value, pointer: &str, parts: &mut MessageParts) -> Result<()
             &part["image_url"]["url"],
             &format!("{pointer}/image_url/url"),
         )?,
+        // An upload is an attachment, so that the event binds it.
         "input_image" if part["file_id"].is_string() => {
             return upload(&part["file_id"], pointer, parts);
         }
@@ -109,6 +111,7 @@ fn upload(id: &Value, pointer: &str, parts: &mut MessageParts) -> Result<(), Fau
 fn audio(audio: &Value, pointer: &str) -> Result<ContentElement, Fault> {
     let data = audio["data"].as_str().map(str::to_owned);
     let data = data.ok_or_else(|| Fault::new(format!("{pointer}/data"), "must be base64"))?;
+    // The name tells the runner the format, since base64 has none.
     let format = audio["format"].as_str().unwrap_or("wav");
     Ok(ContentElement {
         kind: "file_base64".to_owned(),

@@ -28,6 +28,7 @@ use crate::json::parse_part;
 const UNTYPED: [&str; 11] = [
     "A2aRequest",
     "AgentChatRequest",
+    "AgentResponseRequest",
     "ChatCompletionRequest",
     "EmbeddingRequest",
     "MessageRequest",

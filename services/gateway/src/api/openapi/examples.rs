@@ -100,6 +100,11 @@ fn face_example(operation_id: &str) -> Option<Value> {
             "messages": [{"role": "user", "content": "What is Runnel?"}],
             "metadata": {"conversation_id": "c-7"},
         }),
+        "create_agent_response" => json!({
+            "model": "support",
+            "input": "What is Runnel?",
+            "stream": true,
+        }),
         "call_a2a_agent" => json!({
             "jsonrpc": "2.0",
             "id": 1,
