@@ -1,11 +1,12 @@
 //! Settings of sources: the API, the configuration, rights, limits, and secrets.
 
+use rstest::rstest;
 use tokio::process::Command;
 
 use super::*;
 use crate::support::database::rows;
 use crate::support::programs::runnel;
-use crate::support::{Sqlite, TempDirectory, run};
+use crate::support::{Postgres, Sqlite, TempDirectory, run};
 
 fn github(body: &str) -> Posted {
     signed("github", SECRET, body, now())
@@ -70,9 +71,10 @@ async fn events_have_the_rights_of_a_key() {
     own.to(&stage.client, path).await.expect(401);
 }
 
+#[rstest]
 #[tokio::test]
-async fn rotated_and_deleted_secrets_end() {
-    let stage = stage_of(Sqlite).await.unwrap();
+async fn rotated_and_deleted_secrets_end(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(stage_of(engine).await);
     let source = create(&stage.admin, "github", &json!({"secret": SECRET})).await;
     let own = format!("{SOURCES}/{}", source["id"].as_str().unwrap());
     let path = path_of(&source);

@@ -63,9 +63,9 @@ pub(super) fn read_xml(text: &str) -> Option<Value> {
             }
             Event::Text(text) => {
                 let text = text.xml_content(XmlVersion::Implicit1_0).ok()?;
-                // Spaces between elements are none of their content.
+                // Spaces between elements are none of their content; those within a text are.
                 if let Some(element) = open.last_mut()
-                    && !text.trim().is_empty()
+                    && !(text.trim().is_empty() && element.text.is_empty())
                 {
                     element.text.push_str(&text);
                 }
