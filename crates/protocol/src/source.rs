@@ -64,6 +64,7 @@ impl SourceScheme {
 
     /// Parses the name of a scheme.
     pub fn parse(text: &str) -> Option<Self> {
+        // Read from the names that are written, so that both agree.
         Self::ALL.into_iter().find(|one| one.as_str() == text)
     }
 }
@@ -177,7 +178,6 @@ pub struct Source {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub agents: Option<Vec<AgentId>>,
     /// The API key whose rights the events have, of role `client`. Its revocation closes the source.
-    // Equal to `id`, but readers of keys need not know that.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub api_key_id: ApiKeyId,
     /// False: it is gone from the configuration file, and takes no requests.

@@ -126,9 +126,20 @@ impl<'faults> Table<'faults> {
     pub(super) fn items<T>(
         &mut self,
         key: &'static str,
-        mut read_item: impl FnMut(String, Value, &mut Vec<ConfigFault>) -> Result<T, Reported>,
+        read_item: impl FnMut(String, Value, &mut Vec<ConfigFault>) -> Result<T, Reported>,
     ) -> Result<Vec<T>, Reported> {
-        let values = self.optional(key, array)?.unwrap_or_default();
+        Ok(self.items_if_any(key, read_item)?.unwrap_or_default())
+    }
+
+    /// The array under `key`, item by item; `None` if absent.
+    pub(super) fn items_if_any<T>(
+        &mut self,
+        key: &'static str,
+        mut read_item: impl FnMut(String, Value, &mut Vec<ConfigFault>) -> Result<T, Reported>,
+    ) -> Result<Option<Vec<T>>, Reported> {
+        let Some(values) = self.optional(key, array)? else {
+            return Ok(None);
+        };
         let pointer = self.pointer_to(key);
         let items: Vec<_> = values
             .into_iter()
@@ -136,7 +147,7 @@ impl<'faults> Table<'faults> {
             .map(|(index, value)| read_item(format!("{pointer}[{index}]"), value, self.faults))
             .collect();
         // Collected in two steps: the first error must not end the reading of later items.
-        items.into_iter().collect()
+        items.into_iter().collect::<Result<_, _>>().map(Some)
     }
 
     /// The table under `key`. Absence is a fault.

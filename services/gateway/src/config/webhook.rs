@@ -97,17 +97,14 @@ fn boolean(value: &Value) -> Result<bool, &'static str> {
     value.as_bool().ok_or("must be true or false")
 }
 
-/// The agents; `None`: all.
+/// The agents; `None`: all. An empty list is no absent one: it must not open all agents.
 pub(super) fn read_agents(table: &mut Table<'_>) -> Result<Option<Vec<String>>, Reported> {
-    let mut is_present = false;
-    let agents = table.items("agents", |pointer, value, faults| {
-        is_present = true;
+    table.items_if_any("agents", |pointer, value, faults| {
         name(value).map_err(|message| {
             faults.push(ConfigFault::new(pointer, message));
             Reported
         })
-    });
-    Ok(is_present.then_some(agents?))
+    })
 }
 
 impl fmt::Debug for WebhookEntry {
