@@ -26,7 +26,7 @@ use crate::state::StateOwner;
 
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
-pub use questions::{ActionNotGranted, granted_action, has_granted_actions};
+pub use questions::{ActionNotGranted, granted_action, granted_wake, has_granted_actions};
 
 mod audited;
 pub mod denials;
@@ -318,11 +318,6 @@ impl AuthorizationSnapshot {
         self.conversation.as_ref().ok_or(NotGranted {
             operation: "events:page",
         })
-    }
-
-    /// Checks that the run may wake its agent later.
-    pub fn agent_wake(&self) -> Result<(), NotGranted> {
-        self.granted("schedules:wake")
     }
 
     fn granted(&self, operation: &'static str) -> Result<(), NotGranted> {

@@ -141,8 +141,20 @@ impl OccurrenceId {
     }
 }
 
+/// Cause of an occurrence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OccurrenceCause {
+    DueTime,
+    /// A request to run the schedule now.
+    Manual,
+}
+
 /// The event of an occurrence: equal for all tries and replicas.
-pub fn occurrence_event(spec: &ScheduleSpec, id: OccurrenceId, is_manual: bool) -> EventEnvelope {
+pub fn occurrence_event(
+    spec: &ScheduleSpec,
+    id: OccurrenceId,
+    cause: OccurrenceCause,
+) -> EventEnvelope {
     let template = spec.event.clone().unwrap_or_default();
     let timezone = spec.timezone.as_deref().unwrap_or("UTC");
     let mut event = envelope(template, timezone);
@@ -153,7 +165,7 @@ pub fn occurrence_event(spec: &ScheduleSpec, id: OccurrenceId, is_manual: bool) 
     schedule.insert("id".to_owned(), json!(id.schedule));
     schedule.insert("name".to_owned(), json!(spec.name));
     schedule.insert("due_at".to_owned(), json!(due_at));
-    schedule.insert("manual".to_owned(), json!(is_manual));
+    schedule.insert("manual".to_owned(), json!(cause == OccurrenceCause::Manual));
     event.data.insert("schedule".to_owned(), schedule.into());
     event
 }
@@ -337,7 +349,7 @@ mod tests {
         };
         let more = json!({"cron": "0 2 * * *", "timezone": "Europe/Berlin",
             "event": {"input": {"text": "digest"}, "data": {"x": 1}}});
-        let event = occurrence_event(&spec(more), id, false);
+        let event = occurrence_event(&spec(more), id, OccurrenceCause::DueTime);
         let expected = "schedule/00000000-0000-0000-0000-000000000000/2026-11-30T16:00:00Z";
         assert_eq!(event.event_id.as_deref(), Some(expected));
         assert_eq!(event.event_type, "schedule.triggered");

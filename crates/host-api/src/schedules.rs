@@ -2,6 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
+use domain::authorization::granted_wake;
 use domain::schedule::{check_wake, wake_event_id};
 use protocol::error::ErrorBody;
 use protocol::schedule::{AgentWake, WakeRequest};
@@ -40,7 +41,7 @@ pub(crate) async fn request_wake(
         resource: &request.key,
         operation: "wake",
     };
-    let permission = caller.grant.snapshot.agent_wake();
+    let permission = granted_wake(&caller.grant.snapshot);
     caller.granted(&state, call, permission).await?;
     let record = state.runs.schedules.request_wake(&caller.grant, &request);
     Ok(Json(view(record.await?)))
@@ -64,7 +65,7 @@ pub(crate) async fn cancel_wake(
         resource: &key,
         operation: "wake",
     };
-    let permission = caller.grant.snapshot.agent_wake();
+    let permission = granted_wake(&caller.grant.snapshot);
     caller.granted(&state, call, permission).await?;
     let record = state.runs.schedules.cancel_wake(&caller.grant, key);
     Ok(Json(view(record.await?)))

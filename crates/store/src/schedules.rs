@@ -180,6 +180,7 @@ async fn create(
 ) -> Result<SavedSchedule, StoreError> {
     let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM schedules WHERE workspace_id = $1";
     let own = vec![record.workspace.as_str().into()];
+    // Requests at the same time can exceed the limit by one each.
     let count = tx.query_sql(sql.to_owned(), own).await?;
     let count = count.first().map_or(Ok(0), |row| row.number("n"))?;
     if count >= signed(MAX_SCHEDULES) {
@@ -243,6 +244,7 @@ async fn disable_unnamed(
     let values = vec![workspace.as_str().into(), ORIGIN_CONFIG.into()];
     for row in tx.query_sql(sql, values).await? {
         let mut record = read_schedule(&row)?;
+        // Its occurrences and its pause stay: the file may have it again.
         if !names.contains(&record.spec.name) {
             ORIGIN_API.clone_into(&mut record.origin);
             record.spec.enabled = false;
@@ -263,6 +265,7 @@ impl ScheduleRecord {
 
     /// Next due time after this time, in epoch milliseconds. `None`: it is disabled, paused or over.
     pub fn due_after(&self, time: i64) -> Option<i64> {
+        // Paused and disabled ones have no due time, so that none is a misfire later.
         let is_active = self.spec.enabled && self.paused_at.is_none();
         let recurrence = self.recurrence().filter(|_| is_active)?;
         let next = recurrence.next_after(time.div_euclid(1000))?;
@@ -283,6 +286,7 @@ impl ScheduleRecord {
     }
 }
 
+// Locked, so that a replica moves the due time on before the change or not at all.
 async fn locked(
     tx: &DatabaseTransaction,
     workspace: &WorkspaceId,

@@ -1,4 +1,4 @@
-//! Questions of a run to users, and actions on its platform.
+//! Questions of a run to users, actions on its platform, and wakes of its agent.
 
 use protocol::platform_action::ActionApproval;
 
@@ -56,4 +56,9 @@ pub fn granted_action(
 /// Returns true if a platform action is granted.
 pub fn has_granted_actions(snapshot: &AuthorizationSnapshot) -> bool {
     snapshot.operations.contains("platform_api:request")
+}
+
+/// Checks that the run may wake its agent later.
+pub fn granted_wake(snapshot: &AuthorizationSnapshot) -> Result<(), NotGranted> {
+    snapshot.granted("schedules:wake")
 }

@@ -239,6 +239,7 @@ fn latest_by_cron(cron: &Cron, zone: Tz, time: i64) -> Option<i64> {
 mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
+    use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
@@ -363,6 +364,34 @@ mod tests {
             let time = first + minute * 60;
             assert_eq!(nightly.next_after(time), Some(next));
             assert_eq!(nightly.latest_until(time), Some(first));
+        }
+    }
+
+    /// A field of an expression, often a valid one.
+    fn field() -> impl Strategy<Value = String> {
+        prop_oneof![
+            4 => "[*]|[*]/[1-9]|[0-9]{1,2}|[0-9]-[0-9]{1,2}|[0-9],[0-9]{1,2}",
+            1 => "L|[0-9]{1,2}W|LW|[A-Z]{3}(#[0-9])?|[?]|[0-9*/,#WL-]{0,6}",
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn both_directions_agree_for_any_expression(
+            fields in proptest::collection::vec(field(), 4..8),
+            zone in proptest::sample::select(ZONES.to_vec()),
+            time in 0..LATEST,
+        ) {
+            let spec = json!({"name": "n", "agent": "a", "cron": fields.join(" "), "timezone": zone});
+            let read = Recurrence::of(&serde_json::from_value(spec).unwrap(), 0);
+            if let Ok(recurrence) = read
+                && let Some(next) = recurrence.next_after(time)
+            {
+                prop_assert!(next > time);
+                prop_assert_eq!(recurrence.latest_until(next), Some(next));
+                let before = recurrence.latest_until(next - 1);
+                prop_assert!(before.is_none_or(|before| before <= time));
+            }
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use domain::api_key::AgentReach;
 use domain::schedule::{OccurrenceId, due_plan, max_jitter_ms, occurrence_event};
+use futures_util::{StreamExt as _, stream};
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, WorkspaceId};
 use protocol::schedule::OccurrenceStatus;
@@ -22,9 +23,11 @@ use crate::intake::{AcceptedEvent, IntakeError, IntakeRequest};
 use telemetry::metrics;
 
 /// Schedules of one transaction.
-const ADVANCED: u64 = 500;
-/// Occurrences of one claim, which are triggered concurrently.
-const CLAIMED: u64 = 64;
+const ADVANCED: u64 = 1000;
+/// Occurrences of one claim.
+const CLAIMED: u64 = 256;
+/// Concurrent events. More would delay events of clients, which wait in the same queue of the writer.
+const CONCURRENT: usize = 32;
 /// Longer than the tries of one claim. Another replica repeats them afterwards.
 const LEASE: Duration = Duration::from_mins(1);
 /// Time between two looks for due times.
@@ -45,11 +48,11 @@ struct DueEvent {
 impl Schedules {
     /// Triggers the schedules of all workspaces until the process stops.
     pub async fn keep_triggering(&self) {
-        let keep = async {
+        let loops = async {
             // Concurrent: a long queue of occurrences must not delay due times, which would then be misfires.
             tokio::join!(self.keep_advancing(), self.keep_queue());
         };
-        self.deps.until_closing(keep).await;
+        self.deps.until_closing(loops).await;
     }
 
     async fn keep_advancing(&self) {
@@ -112,8 +115,8 @@ impl Schedules {
                 break;
             }
             failpoint::pass("schedule.after_claim").await?;
-            let tries = claimed.into_iter().map(|one| self.trigger(one));
-            let tries = futures_util::future::join_all(tries).await;
+            let tries = stream::iter(claimed).map(|one| self.trigger(one));
+            let tries = tries.buffer_unordered(CONCURRENT).collect().await;
             failpoint::pass("schedule.before_record").await?;
             let record = RecordOccurrences {
                 tries,
@@ -153,8 +156,8 @@ impl Schedules {
         source: OccurrenceSource,
         due_at: i64,
     ) -> Result<DueEvent, IntakeError> {
-        let (record, is_manual) = match source {
-            OccurrenceSource::Schedule { record, is_manual } => (record, is_manual),
+        let (record, cause) = match source {
+            OccurrenceSource::Schedule { record, cause } => (record, cause),
             OccurrenceSource::Wake {
                 workspace,
                 agent,
@@ -182,7 +185,7 @@ impl Schedules {
         Ok(DueEvent {
             workspace: record.workspace.clone(),
             only,
-            event: occurrence_event(&record.spec, id, is_manual),
+            event: occurrence_event(&record.spec, id, cause),
         })
     }
 

@@ -78,6 +78,7 @@ impl Mutation for AdvanceSchedules {
         let sql = "UPDATE schedules SET next_due_at = ?4, occurrences = schedules.occurrences + ?5 FROM rows \
                    WHERE schedules.id = ?1 AND schedules.version = ?2 AND schedules.next_due_at = ?3 \
                    RETURNING id, occurrences";
+        // Without a row, another replica or a change was first.
         let mut last = HashMap::new();
         for row in returned(tx, rows.collect(), sql).await? {
             let id = row.text("id")?;
@@ -89,6 +90,7 @@ impl Mutation for AdvanceSchedules {
             .iter()
             .filter_map(|one| Some((one, *last.get(&one.id)?)));
         let new = moved.clone().flat_map(|(one, last)| {
+            // Numbers without gaps, so that the newest hundred are a range.
             let first = last - signed(one.occurrences.len() as u64) + 1;
             (first..).zip(&one.occurrences).map(|(number, new)| {
                 let is_over = new.status != OccurrenceStatus::Pending;
@@ -147,6 +149,7 @@ impl Mutation for RunSchedule {
             return Ok(ScheduleRan::Unknown);
         };
         let number = number.number("occurrences")?;
+        // The update above has locked the schedule, so this count is that of the commit.
         let count = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM schedule_occurrences \
                      WHERE owner_id = $1 AND status = 'pending'";
         let count = tx.query_sql(count.to_owned(), vec![id.as_str().into()]);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::schedule::OccurrenceCause;
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, RunId, ScheduleId, WorkspaceId};
 use protocol::run::RunStatus;
@@ -28,7 +29,7 @@ pub struct ClaimOccurrences {
 pub enum OccurrenceSource {
     Schedule {
         record: Arc<ScheduleRecord>,
-        is_manual: bool,
+        cause: OccurrenceCause,
     },
     Wake {
         workspace: WorkspaceId,
@@ -58,7 +59,7 @@ impl Mutation for ClaimOccurrences {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<Vec<ClaimedOccurrence>, StoreError> {
         let now = now_once(tx.backend());
         let until = lease_end_sql(tx.backend(), "$1");
-        // One statement claims, so two replicas never get the same occurrence.
+        // The lease is the time from which another replica may claim it again. One statement claims, so two replicas never get the same occurrence.
         let claim = format!(
             "UPDATE schedule_occurrences SET lease_epoch = lease_epoch + 1, tries = tries + 1, free_at = {until} \
              WHERE (owner_id, due_at) IN (SELECT owner_id, due_at FROM schedule_occurrences \
@@ -71,7 +72,7 @@ impl Mutation for ClaimOccurrences {
         let rows = tx.query_sql(claim, vec![millis(self.lease).into()]).await?;
         let mut claims = Vec::with_capacity(rows.len());
         for row in &rows {
-            claims.push(Claim::read(row)?);
+            claims.push(OccurrenceClaim::read(row)?);
         }
         let schedules = schedules_of(tx, &claims).await?;
         let mut wakes = wakes_of(tx, &claims).await?;
@@ -81,7 +82,10 @@ impl Mutation for ClaimOccurrences {
                 kind => OccurrenceSource::Schedule {
                     // A deleted schedule deletes its occurrences.
                     record: Arc::clone(schedules.get(&claim.owner)?),
-                    is_manual: kind == MANUAL,
+                    cause: match kind {
+                        MANUAL => OccurrenceCause::Manual,
+                        _ => OccurrenceCause::DueTime,
+                    },
                 },
             };
             Some(ClaimedOccurrence {
@@ -101,7 +105,7 @@ impl Mutation for ClaimOccurrences {
 pub(super) const MANUAL: &str = "manual";
 pub(super) const WAKE: &str = "wake";
 
-struct Claim {
+struct OccurrenceClaim {
     owner: String,
     due_at: i64,
     kind: String,
@@ -110,7 +114,7 @@ struct Claim {
     epoch: i64,
 }
 
-impl Claim {
+impl OccurrenceClaim {
     fn read(row: &SqlRow) -> Result<Self, StoreError> {
         let owner = row.text("owner_id")?;
         Ok(Self {
@@ -128,30 +132,29 @@ impl Claim {
 async fn rows_of(
     tx: &impl Sql,
     select: &str,
-    claims: &[Claim],
-    is_wanted: impl Fn(&Claim) -> bool,
+    claims: &[OccurrenceClaim],
+    is_wanted: impl Fn(&OccurrenceClaim) -> bool,
 ) -> Result<Vec<SqlRow>, StoreError> {
     let mut owners: Vec<_> = claims
         .iter()
         .filter(|claim| is_wanted(claim))
         .map(|claim| claim.owner.as_str())
         .collect();
+    // A schedule may have several occurrences in one claim.
     owners.sort_unstable();
     owners.dedup();
     if owners.is_empty() {
         return Ok(Vec::new());
     }
     let values: Vec<Value> = padded(owners).into_iter().map(Value::from).collect();
-    let places: Vec<_> = (1..=values.len())
-        .map(|place| format!("${place}"))
-        .collect();
-    let sql = format!("{select} WHERE id IN ({})", places.join(", "));
+    let placeholders: Vec<_> = (1..=values.len()).map(|at| format!("${at}")).collect();
+    let sql = format!("{select} WHERE id IN ({})", placeholders.join(", "));
     tx.query_sql(sql, values).await
 }
 
 async fn schedules_of(
     tx: &impl Sql,
-    claims: &[Claim],
+    claims: &[OccurrenceClaim],
 ) -> Result<HashMap<String, Arc<ScheduleRecord>>, StoreError> {
     let select = format!("SELECT {} FROM schedules", COLUMNS.selected());
     let rows = rows_of(tx, &select, claims, |claim| claim.kind != WAKE).await?;
@@ -161,7 +164,7 @@ async fn schedules_of(
 
 async fn wakes_of(
     tx: &impl Sql,
-    claims: &[Claim],
+    claims: &[OccurrenceClaim],
 ) -> Result<HashMap<String, OccurrenceSource>, StoreError> {
     let select = "SELECT id, workspace_id, agent_id, event FROM agent_wakes";
     let rows = rows_of(tx, select, claims, |claim| claim.kind == WAKE).await?;
@@ -217,6 +220,7 @@ impl Mutation for RecordOccurrences {
     const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        // Two statements for all tries: the epochs decide for each row.
         let (mut ended, mut waiting) = (Vec::new(), Vec::new());
         for one in &self.tries {
             let (status, run, reason) = match &one.result {
@@ -329,6 +333,7 @@ fn read_occurrence(id: &str, row: &SqlRow) -> Result<OccurrenceRecord, StoreErro
         run_id: run
             .map(|run| parsed("schedule_occurrences.run_id", id, &run))
             .transpose()?,
+        // The retention deletes runs; their ids stay here.
         run_status: run_status.and_then(|status| RunStatus::parse(&status)),
         tries: unsigned("schedule_occurrences.tries", id, row.number("tries")?)?,
         finished_at: row.number_if_any("finished_at")?,

@@ -30,6 +30,7 @@ impl Mutation for SweepWakes {
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let old = format!("IN ({OLD} LIMIT {SWEPT})");
         let before = || vec![self.before.into()];
+        // First: the wakes select their occurrences.
         let occurrences = format!("DELETE FROM schedule_occurrences WHERE owner_id {old}");
         tx.execute_sql(occurrences, before()).await?;
         let wakes = format!("DELETE FROM agent_wakes WHERE id {old} RETURNING id");

@@ -122,6 +122,7 @@ impl Mutation for RequestWake {
     }
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<WakeStored, StoreError> {
+        // The lock orders the requests of a run, and its end.
         if !lock_live_run(tx, self.run_id).await? {
             return Ok(WakeStored::RunEnded);
         }
@@ -145,6 +146,7 @@ impl Mutation for RequestWake {
             }
         }
         let agent = self.scope.agent.to_string();
+        // Requests of other runs at the same time can exceed the limit by one each.
         let count = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM schedule_occurrences \
                      WHERE agent_id = $1 AND status = 'pending'";
         let count = tx.query_sql(count.to_owned(), vec![agent.as_str().into()]);
@@ -212,6 +214,7 @@ impl Mutation for CancelWake {
         if record.status == OccurrenceStatus::Cancelled {
             return Ok(WakeCancelled::Cancelled(record));
         }
+        // A replica that has begun cannot be stopped: its event may be stored.
         if tries > 0 {
             return Ok(WakeCancelled::TooLate);
         }
