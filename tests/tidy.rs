@@ -365,8 +365,10 @@ const WORKSPACE_CRATES: [&str; 34] = [
     "web",
 ];
 /// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.
-const DOMAIN_NEEDS: [&str; 9] = [
+const DOMAIN_NEEDS: [&str; 11] = [
     "chrono",
+    "chrono-tz",
+    "croner",
     "memchr",
     "protocol",
     "serde",

@@ -77,6 +77,7 @@ pub(super) async fn schedules(
         SchedulesCommand::Show(ScheduleArguments { schedule, .. }) => {
             let path = path_of(&gateway, &schedule).await?;
             let schedule = gateway.get(&path).await?;
+            // The newest hundred are one page.
             let occurrences = gateway.get(&format!("{path}/occurrences")).await?;
             show(&schedule, &occurrences, format);
         }
@@ -151,6 +152,7 @@ fn state(schedule: &Value) -> &'static str {
     if schedule["enabled"] == false {
         "disabled"
     } else if schedule["paused_at"].is_number() {
+        // It is enabled, too, but the pause explains its missing due times.
         "paused"
     } else if elements(schedule, "next_due").is_empty() {
         "over"
@@ -162,6 +164,7 @@ fn state(schedule: &Value) -> &'static str {
 /// The cron expression with its time zone, or the interval.
 fn rule(schedule: &Value) -> String {
     match schedule["every"].as_str() {
+        // An interval needs no time zone.
         Some(every) => format!("every {every}"),
         None => format!("{} {}", text(schedule, "cron"), text(schedule, "timezone")),
     }
@@ -174,6 +177,7 @@ fn next(schedule: &Value) -> String {
 
 fn show(schedule: &Value, occurrences: &Value, format: OutputFormat) {
     if format.is_json() {
+        // One document, as scripts expect of each command.
         let mut document = schedule.clone();
         document["occurrences"] = occurrences["items"].clone();
         output::document(&document);

@@ -33,6 +33,7 @@ pub enum Misfire {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct EventTemplate {
+    // Type, id and time are those of the occurrence, so a template has none.
     /// Input for the agent, without attachments.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub input: Option<AgentInput>,
@@ -97,6 +98,7 @@ pub struct ScheduleSpec {
 }
 
 fn enabled() -> bool {
+    // serde takes a function only.
     true
 }
 
@@ -120,6 +122,7 @@ pub struct Schedule {
     pub created_at: i64,
     pub updated_at: i64,
     pub updated_by: Principal,
+    // The settings of a request, so that a changed copy can be sent back.
     #[serde(flatten)]
     pub spec: ScheduleSpec,
 }
@@ -135,7 +138,7 @@ pub enum OccurrenceStatus {
     Triggered,
     /// Missed, and not run because of `misfire`.
     Skipped,
-    /// Its event was refused; `reason` tells why.
+    /// Its event was refused; `reason` has the cause.
     Failed,
     /// A wake that a run cancelled.
     Cancelled,
@@ -155,6 +158,7 @@ impl OccurrenceStatus {
 
     /// Parses the name of a status.
     pub fn parse(text: &str) -> Option<Self> {
+        // A newer gateway may have stored another name.
         [
             Self::Pending,
             Self::Triggered,
@@ -182,6 +186,7 @@ pub struct ScheduleOccurrence {
     pub reason: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_id: Option<RunId>,
+    // Of the time of the response: a list of occurrences needs no further request.
     /// Current status of the run, as long as the run is stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run_status: Option<RunStatus>,

@@ -11,7 +11,7 @@ use tokio::process::Command;
 use super::{act, create, occurrences, stage_of};
 use crate::support::database::rows;
 use crate::support::programs::runnel;
-use crate::support::{Engine, Postgres, Sqlite, Stage, number, run, until};
+use crate::support::{Engine, Postgres, Sqlite, Stage, run, until};
 
 /// SIGABRT.
 const ABORTED: i32 = 6;
@@ -63,7 +63,7 @@ async fn assert_each_ran_once(stage: &Stage, database: &str, schedule: &Value) {
     assert_eq!(with_runs, events);
 }
 
-/// Aborts the gateway at each step once, then `RUNNEL_TEST_SCHEDULE_KILLS` times at another moment.
+/// Aborts the gateway at each step once, then kills it five times at another moment.
 #[rstest]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn killed_gateways_run_each_occurrence_once(#[values(Sqlite, Postgres)] engine: Engine) {
@@ -80,9 +80,9 @@ async fn killed_gateways_run_each_occurrence_once(#[values(Sqlite, Postgres)] en
         assert!(stage.gateway.log().contains(&met), "{step}");
         stage.gateway.restart().await;
     }
-    for kill in 0..number("RUNNEL_TEST_SCHEDULE_KILLS", 5) {
+    for kill in 0..5 {
         stage.gateway.kill().await;
-        let after = Duration::from_millis(400 + 130 * kill as u64);
+        let after = Duration::from_millis(400 + 130 * kill);
         stage.gateway.start_and_kill(after).await;
         stage.gateway.restart().await;
     }

@@ -35,6 +35,7 @@ async fn shown(
     records: Vec<ScheduleRecord>,
 ) -> ApiResult<Vec<Schedule>> {
     let mut schedules: Vec<_> = records.into_iter().map(view).collect();
+    // One query for the names of all keys.
     let principals = schedules.iter_mut().map(|one| &mut one.updated_by);
     name_keys(state, &caller.workspace, caller.role, principals.collect()).await?;
     Ok(schedules)
@@ -142,6 +143,7 @@ pub(crate) async fn list_schedules(
     let ListPage { items, has_more } = found;
     let items = shown(&state, &caller, items).await?;
     let found = ListPage { items, has_more };
+    // The cursor of the next page has the name of the last schedule.
     let name = |schedule: &Schedule| schedule.spec.name.clone();
     Ok(Json(to_page(&state, list, workspace, found, name)))
 }
@@ -272,6 +274,7 @@ pub(crate) async fn run_schedule(
             return Err(ApiError::conflict("too_many_occurrences", message));
         }
     };
+    // Not read back: a replica may have triggered it by now.
     let queued = OccurrenceRecord {
         due_at,
         is_manual: true,
@@ -297,6 +300,7 @@ pub(crate) async fn list_schedule_occurrences(
     PathOf(id): PathOf<ScheduleId>,
 ) -> ApiResult<Json<OccurrenceList>> {
     let record = find(&state, &caller, id).await?;
+    // By the id of the schedule that was found, so foreign ids list nothing.
     let schedules = state.runs.store().agents();
     let found = schedules.newest_occurrences(record.id, OCCURRENCES).await?;
     let items = found.into_iter().map(|one| occurrence(id, one)).collect();

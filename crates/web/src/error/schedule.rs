@@ -31,7 +31,7 @@ impl From<WakeError> for ApiError {
                 Self::conflict("too_many_wakes", message)
             }
             WakeError::TooLate => {
-                let message = "this wake is due already, its event comes or came";
+                let message = "this wake is due already; its event is stored, or will be";
                 Self::conflict("wake_due", message)
             }
             WakeError::Unknown => {
