@@ -147,6 +147,7 @@ pub enum OccurrenceStatus {
 impl OccurrenceStatus {
     /// Returns the name used on the wire and in the database.
     pub fn as_str(self) -> &'static str {
+        // Stored names: a changed one would need a migration.
         match self {
             Self::Pending => "pending",
             Self::Triggered => "triggered",
