@@ -250,6 +250,7 @@ impl ActionResultRequest {
             (ActionResultStatus::Failed, None) => {
                 return Some(("/error", "is required for failed"));
             }
+            // Ambiguous: the action may have been performed in part.
             (ActionResultStatus::Done, Some(_)) => return Some(("/error", "is for failed only")),
             (ActionResultStatus::Failed, _) if self.output.is_some() => {
                 return Some(("/output", "is for done only"));
