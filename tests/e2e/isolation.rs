@@ -878,6 +878,7 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
     }
     let forms: Vec<_> = refusals.iter().map(|(form, _)| *form).collect();
     let expected = [
+        "a2a",
         "anthropic",
         "gateway",
         "link",
@@ -901,6 +902,7 @@ fn form(operation: &Operation) -> &'static str {
         "create_response" | "count_response_tokens" | "get_response" => "responses",
         _ if operation.path.starts_with("/host/v1/openai/") => "openai",
         _ if operation.path.starts_with("/faces/openai/") => "openai",
+        "call_a2a_agent" => "a2a",
         _ => "gateway",
     }
 }

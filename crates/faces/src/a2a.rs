@@ -14,7 +14,6 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse as _, Response};
 use domain::large_text::PathStep::{self, Each, Member};
 use http::HeaderMap;
-use protocol::error::ErrorBody;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -67,8 +66,8 @@ impl FilePaths for A2aFiles {
 /// `contextId` names its conversation. A repeated `messageId` of the same key answers with the same task. A task
 /// continues if the client disconnects: `SubscribeToTask` with `Last-Event-ID` continues its stream.
 ///
-/// Errors have A2A's codes with the status 200. Errors of the key, of the agent, of sizes and of limits also have
-/// their HTTP status.
+/// Errors are JSON-RPC errors with A2A's codes and the status 200. Errors of the key, of the agent, of sizes and of
+/// limits also have their HTTP status.
 #[utoipa::path(post, path = "/faces/a2a/{agent}", tag = "client", security(("api_key" = [])),
     params(("agent" = String, Path, description = "Name or id of the agent, percent-encoded"),
         ("A2A-Version" = Option<String>, Header, description = "`1.0`. Required: A2A reads an absent version as 0.3"),
@@ -77,10 +76,15 @@ impl FilePaths for A2aFiles {
     request_body = A2aRequest, responses(
     (status = 200, description = "A JSON-RPC response; of `SendStreamingMessage` and `SubscribeToTask` responses as server-sent events (`text/event-stream`)", body = Object,
         headers(("Runnel-Run-Id" = String, description = "The run's id, which is also the task's"))),
-    (status = 401, description = "No valid API key", body = ErrorBody),
-    (status = 404, description = "No such agent for this key: a JSON-RPC error", body = Object),
+    (status = 401, description = "No valid API key", body = Object),
+    (status = 403, description = "The role of the key, `Host` or `Origin` is not allowed", body = Object),
+    (status = 404, description = "No such agent for this key", body = Object),
+    (status = 408, description = "The body was not complete in time", body = Object),
     (status = 413, description = "The request exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files", body = Object),
-    (status = 429, description = "A limit is reached", body = Object)))]
+    (status = 415, description = "The body is compressed: send it without `Content-Encoding`", body = Object),
+    (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = Object),
+    (status = 500, description = "The gateway failed; its log says why", body = Object),
+    (status = 503, description = "The database does not respond; retry", body = Object)))]
 pub(crate) async fn call_a2a_agent(
     caller: ScopedCaller,
     State(state): State<ApiState>,

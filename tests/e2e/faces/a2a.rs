@@ -237,7 +237,7 @@ async fn files_of_messages_become_artifacts() {
     assert!(url.starts_with("artifact:"), "{input}");
     let attachments = input["attachments"].as_array().unwrap();
     let large = attachments.iter().find(|one| one["name"] == "large.txt");
-    assert_eq!(large.unwrap()["content_type"], "text/plain", "{input}");
+    assert_eq!(large.unwrap()["mime_type"], "text/plain", "{input}");
 }
 
 #[rstest]
