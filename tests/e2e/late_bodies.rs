@@ -85,7 +85,7 @@ fn path_of(operation: &Operation, run_id: &str) -> String {
         "kb_id" => "handbook".to_owned(),
         "run_id" | "agent_id" => run_id.to_owned(),
         // An id that cannot be parsed is answered before the body.
-        "webhook_id" => uuid::Uuid::now_v7().to_string(),
+        "schedule_id" | "source_id" | "webhook_id" => uuid::Uuid::now_v7().to_string(),
         _ => "late".to_owned(),
     })
 }

@@ -377,6 +377,8 @@ async fn cancel_one(gateway: &Gateway, named: &str) -> anyhow::Result<Value> {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

@@ -25,7 +25,7 @@ use super::*;
 use crate::json::parse_part;
 
 /// Bodies without a fixed type: their handlers read the members one by one.
-const UNTYPED: [&str; 11] = [
+const UNTYPED: [&str; 12] = [
     "A2aRequest",
     "AgentChatRequest",
     "AgentResponseRequest",
