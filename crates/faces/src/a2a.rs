@@ -40,7 +40,6 @@ pub(crate) struct A2aRequest {
     /// `2.0`.
     jsonrpc: String,
     /// A text or a number.
-    #[schema(value_type = Object)]
     id: Value,
     /// `SendMessage`, `SendStreamingMessage`, `GetTask`, `CancelTask` or `SubscribeToTask`.
     method: String,

@@ -170,6 +170,7 @@ pub const DECIDED: &[(&str, &[&str])] = &[
             "RunnerPermissions.artifacts is only ours",
             "RunnerPermissions.files is only ours",
             "RunnerPermissions.platform_api is only ours",
+            "RunnerPermissions.schedules is only ours",
             "RunnerPermissions.state is only ours",
             "RunnerPermissions.storage is [enum(binding,plugin,workspace)] for us, \
              [enum(plugin,workspace)] for them",
