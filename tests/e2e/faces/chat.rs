@@ -192,8 +192,8 @@ async fn questions_are_calls_of_a_declared_function() {
     assert_eq!(silent.body["choices"][0]["finish_reason"], "stop");
     body["tools"] = json!([{"type": "function", "function": ask_user()}]);
     body["metadata"] = json!({"conversation_id": "c-1"});
-    let asked = chat(&stage.client, &body).await.expect(200);
-    let choice = &asked.body["choices"][0];
+    let first = chat(&stage.client, &body).await.expect(200);
+    let choice = &first.body["choices"][0];
     assert_eq!(choice["finish_reason"], "tool_calls");
     let call = &choice["message"]["tool_calls"][0];
     assert_eq!(call["function"]["name"], "ask_user");
@@ -232,8 +232,8 @@ async fn answers_continue_runs_that_wait() {
     stage.runner.answer_all(waiting(&gate));
     let mut body = user("a table");
     body["tools"] = json!([{"type": "function", "function": ask_user()}]);
-    let asked = chat(&stage.client, &body).await.expect(200);
-    let message = &asked.body["choices"][0]["message"];
+    let first = chat(&stage.client, &body).await.expect(200);
+    let message = &first.body["choices"][0]["message"];
     let call = &message["tool_calls"][0]["id"];
     let answer = json!({"action_id": "book", "values": {"room": "a"}}).to_string();
     let messages = body["messages"].as_array_mut().unwrap();
@@ -244,7 +244,7 @@ async fn answers_continue_runs_that_wait() {
     let answered = answered.expect(200);
     assert_eq!(content(&answered), "Booked.");
     let run = |answer: &ApiResponse| answer.headers["runnel-run-id"].clone();
-    assert_eq!(run(&answered), run(&asked));
+    assert_eq!(run(&answered), run(&first));
 }
 
 #[tokio::test]

@@ -138,12 +138,12 @@ async fn stream_cut_during_the_run_resumes_live() {
     let resumed = resumed(&stage.client, &id, Some(4));
     gate.cancel();
     seen.extend(events(resumed, usize::MAX).await);
-    let whole = events(
+    let complete = events(
         super::responses::resumed(&stage.client, &id, None),
         usize::MAX,
     )
     .await;
-    assert_eq!(seen, whole);
+    assert_eq!(seen, complete);
     assert_eq!(texts(&seen.last().unwrap()["response"]), ["ab"]);
 }
 
@@ -244,33 +244,33 @@ fn call(response: &Value) -> &Value {
         .unwrap()
 }
 
-fn answer(asked: &Value, room: &str) -> Value {
+fn answer(question: &Value, room: &str) -> Value {
     let output = json!({"action_id": "book", "values": {"room": room}}).to_string();
-    json!({"model": "main", "previous_response_id": asked["id"],
-        "input": [{"type": "function_call_output", "call_id": call(asked)["call_id"], "output": output}]})
+    json!({"model": "main", "previous_response_id": question["id"],
+        "input": [{"type": "function_call_output", "call_id": call(question)["call_id"], "output": output}]})
 }
 
-async fn ask_for_room(stage: &Stage) -> Value {
+async fn question_of_run(stage: &Stage) -> Value {
     let mut body = input("a table");
     let mut tool = ask_user();
     tool["type"] = json!("function");
     body["tools"] = json!([tool]);
-    let asked = respond(&stage.client, &body).await.expect(200).body;
-    assert_members!(asked, {"status": "completed"});
-    assert_eq!(call(&asked)["name"], "ask_user");
-    asked
+    let question = respond(&stage.client, &body).await.expect(200).body;
+    assert_members!(question, {"status": "completed"});
+    assert_eq!(call(&question)["name"], "ask_user");
+    question
 }
 
 #[tokio::test]
 async fn answers_of_ended_runs_start_runs() {
     let stage = stage(Sqlite).await.unwrap();
     stage.runner.answer_all(asking(json!({})));
-    let asked = ask_for_room(&stage).await;
-    assert_eq!(texts(&asked), ["One question."]);
+    let question = question_of_run(&stage).await;
+    assert_eq!(texts(&question), ["One question."]);
     stage.runner.answer_all(super::talk);
-    let wrong = respond(&stage.client, &answer(&asked, "c")).await;
+    let wrong = respond(&stage.client, &answer(&question, "c")).await;
     wrong.assert_error(400, "param", "/values/room");
-    let answered = respond(&stage.client, &answer(&asked, "b"))
+    let answered = respond(&stage.client, &answer(&question, "b"))
         .await
         .expect(200)
         .body;
@@ -282,15 +282,15 @@ async fn answers_of_ended_runs_start_runs() {
     );
     assert_eq!(
         context["conversation"]["conversation_id"],
-        asked["conversation"]["id"]
+        question["conversation"]["id"]
     );
     // The same answer again gets the same response.
-    let again = respond(&stage.client, &answer(&asked, "b"))
+    let again = respond(&stage.client, &answer(&question, "b"))
         .await
         .expect(200)
         .body;
     assert_eq!(again, answered);
-    let other = respond(&stage.client, &answer(&asked, "a")).await;
+    let other = respond(&stage.client, &answer(&question, "a")).await;
     other.assert_detail(409, "reason", "already_submitted");
 }
 
@@ -300,21 +300,21 @@ async fn answers_of_waiting_runs_continue_them(#[values(Sqlite, Postgres)] engin
     let stage = or_skip!(stage(engine).await);
     let gate = Gate::new();
     stage.runner.answer_all(waiting(&gate));
-    let asked = ask_for_room(&stage).await;
-    let streamed = streamed(&stage.client, &answer(&asked, "a"));
+    let question = question_of_run(&stage).await;
+    let streamed = streamed(&stage.client, &answer(&question, "a"));
     let streamed = events(streamed, usize::MAX);
     let (all, ()) = tokio::join!(streamed, open_after_answer(&stage, &gate));
     let response = &all.last().unwrap()["response"];
     assert_eq!(texts(response), ["Booked."]);
     assert_eq!(
         response["id"],
-        format!("{}_1", asked["id"].as_str().unwrap())
+        format!("{}_1", question["id"].as_str().unwrap())
     );
     let rest = events(resumed(&stage.client, &response["id"], Some(3)), usize::MAX).await;
     assert_eq!(rest, all[4..]);
     // The part before the question stays a response of its own.
-    let first = stage.client.get(&path_of(&asked["id"], "")).await.body;
-    assert_eq!(first["output"], asked["output"]);
+    let first = stage.client.get(&path_of(&question["id"], "")).await.body;
+    assert_eq!(first["output"], question["output"]);
 }
 
 #[tokio::test]

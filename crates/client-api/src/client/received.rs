@@ -186,7 +186,7 @@ async fn accept(
     };
     let event = event.map_err(|EventFaults(faults)| {
         count(SourceOutcome::Faulty);
-        // Only the place: the messages may repeat content of the request.
+        // Only the pointer: the messages may repeat content of the request.
         let pointer = faults.first().map_or("", |fault| &fault.pointer);
         tracing::warn!(
             source.id = %source.id,
