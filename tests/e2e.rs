@@ -15,10 +15,14 @@ mod _longest;
 
 #[path = "e2e/action_graphs.rs"]
 mod action_graphs;
+#[path = "e2e/advice.rs"]
+mod advice;
 #[path = "e2e/agents.rs"]
 mod agents;
 #[path = "e2e/api_keys.rs"]
 mod api_keys;
+#[path = "e2e/approvals.rs"]
+mod approvals;
 #[path = "e2e/artifacts.rs"]
 mod artifacts;
 #[path = "e2e/assistant.rs"]
@@ -35,6 +39,10 @@ mod cached_plans;
 mod canaries;
 #[path = "e2e/capacity.rs"]
 mod capacity;
+#[path = "e2e/change_export.rs"]
+mod change_export;
+#[path = "e2e/changes.rs"]
+mod changes;
 #[path = "e2e/child_runs.rs"]
 mod child_runs;
 #[path = "e2e/circuit_breaker.rs"]
@@ -155,6 +163,8 @@ mod misbehaviour;
 mod models;
 #[path = "e2e/outbound.rs"]
 mod outbound;
+#[path = "e2e/own_limits.rs"]
+mod own_limits;
 #[path = "e2e/packaging.rs"]
 mod packaging;
 #[path = "e2e/pauses.rs"]
@@ -209,6 +219,8 @@ mod runner_docs;
 mod schedules;
 #[path = "e2e/shared_mcp.rs"]
 mod shared_mcp;
+#[path = "e2e/sign_in.rs"]
+mod sign_in;
 #[path = "e2e/signing_keys.rs"]
 mod signing_keys;
 #[path = "e2e/skills.rs"]

@@ -73,8 +73,10 @@ const HTTP_OUT: &[&str] = &[
     "tests",
 ];
 const MCP: &[&str] = &[
-    "crates/tools/src/mcp",
+    "crates/faces/src/mcp",
     "crates/host-api/src/mcp",
+    "crates/tools/src/mcp",
+    "crates/web/src/mcp",
     "services/gateway/src/app/builtin_runners/clock_server",
 ];
 const TABLES: &[&str] = &["crates/store", "migrations"];
@@ -365,10 +367,11 @@ const WORKSPACE_CRATES: [&str; 34] = [
     "web",
 ];
 /// Dependencies that decisions need. Crates with async code, clocks or I/O are excluded.
-const DOMAIN_NEEDS: [&str; 11] = [
+const DOMAIN_NEEDS: [&str; 12] = [
     "chrono",
     "chrono-tz",
     "croner",
+    "json-patch",
     "memchr",
     "protocol",
     "serde",
@@ -398,7 +401,12 @@ fn crates_depend_only_on_crates_below() {
 }
 
 /// Modules of the gateway from top to bottom. A module may import from its own row and the rows below.
-const ROWS: [&[&str]; 4] = [&["cli"], &["dev"], &["app"], &["api", "config", "shutdown"]];
+const ROWS: [&[&str]; 4] = [
+    &["cli"],
+    &["dev"],
+    &["app"],
+    &["api", "change_export", "config", "shutdown"],
+];
 
 fn row_of(module: &str) -> Option<usize> {
     ROWS.iter().position(|row| row.contains(&module))
@@ -783,7 +791,7 @@ const THREATS: &Promises = &[
     ("O", &[1..=19]),
     ("D", &[1..=22]),
     ("H", &[1..=20]),
-    ("A", &[1..=41]),
+    ("A", &[1..=55]),
 ];
 
 #[test]

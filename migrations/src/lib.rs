@@ -19,6 +19,11 @@ mod m20261130_000010_platform_actions;
 mod m20261130_000011_webhooks;
 mod m20261130_000012_schedules;
 mod m20261130_000013_sources;
+mod m20261130_000014_approvals;
+mod m20261130_000018_changes;
+mod m20261201_000019_key_limits;
+mod m20261201_000020_sessions;
+mod m20261201_000025_change_export;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -40,6 +45,11 @@ impl MigratorTrait for Migrator {
             Box::new(m20261130_000011_webhooks::Migration),
             Box::new(m20261130_000012_schedules::Migration),
             Box::new(m20261130_000013_sources::Migration),
+            Box::new(m20261130_000014_approvals::Migration),
+            Box::new(m20261130_000018_changes::Migration),
+            Box::new(m20261201_000019_key_limits::Migration),
+            Box::new(m20261201_000020_sessions::Migration),
+            Box::new(m20261201_000025_change_export::Migration),
         ]
     }
 }

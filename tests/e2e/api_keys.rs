@@ -93,6 +93,7 @@ async fn revoked_keys_are_refused_on_every_replica(#[values(Sqlite, Postgres)] e
         "expires_at",
         "id",
         "last_used_at",
+        "limits",
         "name",
         "prefix",
         "revoked_at",

@@ -116,6 +116,12 @@ async fn console_files_are_confined_and_cached_by_name() {
     let page = fetch(&stage.client, "/console/", &[]).await;
     let paths = loaded(page.text());
     assert!(paths.iter().any(|path| path.ends_with("js")), "{paths:?}");
+    // The redirect URI of a sign-in, in a gateway without one.
+    let sign_in = fetch(&stage.client, "/console/sign-in", &[]).await;
+    assert_eq!(
+        sign_in.header(CONTENT_SECURITY_POLICY),
+        page.header(CONTENT_SECURITY_POLICY)
+    );
     for path in ["/console/"]
         .into_iter()
         .chain(paths.iter().map(String::as_str))

@@ -27,7 +27,7 @@ use crate::support::{TempDirectory, programs, skipped};
 /// Reasons to skip a block, each with its maximum number of blocks.
 const SKIPPED: [(&str, usize); 10] = [
     // a coding agent, installed and logged in
-    ("agent", 4),
+    ("agent", 5),
     // a release build, or the test suite itself
     ("build", 12),
     // a Docker daemon
@@ -35,13 +35,13 @@ const SKIPPED: [(&str, usize); 10] = [
     // Homebrew
     ("homebrew", 1),
     // an account at a model provider or a platform
-    ("key", 8),
+    ("key", 9),
     // LangBot's database or plugins
     ("langbot", 17),
     // the token of a live run
     ("run-token", 9),
     // a person at a terminal
-    ("terminal", 4),
+    ("terminal", 5),
     // a second playground
     ("playground", 2),
     // packages of npm or PyPI; tests of the clients install them

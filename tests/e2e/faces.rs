@@ -2,8 +2,14 @@
 
 #[path = "faces/a2a.rs"]
 mod a2a;
+#[path = "faces/ag_ui.rs"]
+mod ag_ui;
 #[path = "faces/chat.rs"]
 mod chat;
+#[path = "faces/mcp.rs"]
+mod mcp;
+#[path = "faces/open_responses.rs"]
+mod open_responses;
 #[path = "faces/responses.rs"]
 mod responses;
 

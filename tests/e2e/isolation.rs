@@ -29,6 +29,7 @@ enum ResourceKind {
     Event,
     Job,
     Source,
+    Approval,
     Webhook,
     Schedule,
     Agent,
@@ -57,6 +58,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("post_event_batch", ResourceKind::Own, 0),
     ("dry_run_event", ResourceKind::Own, 0),
     ("dry_run_agent", ResourceKind::Agent, 0),
+    ("advise_agent", ResourceKind::Agent, 0),
+    ("check_policy", ResourceKind::Agent, 0),
     ("get_raw_payload", ResourceKind::Event, 0),
     ("get_event", ResourceKind::Event, 0),
     ("post_pipeline_query", ResourceKind::Own, 0),
@@ -66,6 +69,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("stream_workspace_feed", ResourceKind::Own, 0),
     ("list_feed_messages", ResourceKind::Own, 0),
     ("get_own_key", ResourceKind::Own, 0),
+    ("get_sign_in", ResourceKind::Own, 404),
+    ("create_session", ResourceKind::Own, 404),
     ("get_run", ResourceKind::Run, 0),
     ("list_run_events", ResourceKind::Run, 0),
     ("stream_run_events", ResourceKind::Run, 0),
@@ -79,6 +84,10 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("get_budget", ResourceKind::Budget, 0),
     ("put_budget", ResourceKind::Own, 0),
     ("delete_budget", ResourceKind::Budget, 0),
+    ("create_approval", ResourceKind::Own, 0),
+    ("list_approvals", ResourceKind::Own, 0),
+    ("get_approval", ResourceKind::Approval, 0),
+    ("revoke_approval", ResourceKind::Approval, 0),
     ("create_source", ResourceKind::Own, 0),
     ("list_sources", ResourceKind::Own, 0),
     ("get_source", ResourceKind::Source, 0),
@@ -142,7 +151,13 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("cancel_agent_response", ResourceKind::Run, 0),
     ("list_agent_models", ResourceKind::Own, 0),
     ("get_agent_model", ResourceKind::Agent, 0),
+    ("run_ag_ui_agent", ResourceKind::Agent, 0),
     ("call_a2a_agent", ResourceKind::Agent, 0),
+    ("speak_agent_mcp", ResourceKind::Agent, 0),
+    ("send_a2a_message", ResourceKind::Agent, 0),
+    ("stream_a2a_message", ResourceKind::Agent, 0),
+    ("get_a2a_task", ResourceKind::Agent, 0),
+    ("act_on_a2a_task", ResourceKind::Agent, 0),
     ("get_agent_card", ResourceKind::Agent, 0),
     ("upload_artifact", ResourceKind::Own, 0),
     ("get_artifact", ResourceKind::Artifact, 0),
@@ -158,6 +173,8 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("create_agent", ResourceKind::Own, 0),
     ("list_agents", ResourceKind::Own, 0),
     ("get_agent", ResourceKind::Agent, 0),
+    ("restore_agent", ResourceKind::Agent, 0),
+    ("list_changes", ResourceKind::Own, 0),
     ("update_agent", ResourceKind::Agent, 0),
     ("delete_agent", ResourceKind::Agent, 0),
     ("list_agent_skills", ResourceKind::Agent, 0),
@@ -173,6 +190,7 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("list_tools", ResourceKind::Installation, 0),
     ("list_mcp_servers", ResourceKind::Installation, 0),
     ("list_model_providers", ResourceKind::Installation, 0),
+    ("list_limits", ResourceKind::Own, 0),
     ("list_knowledge_bases", ResourceKind::Installation, 0),
     ("list_skills", ResourceKind::Installation, 0),
     ("list_documents", ResourceKind::Own, 0),
@@ -357,9 +375,26 @@ fn named_part(ids: &ResourceIds, name: &str) -> String {
             .get("agent_id")
             .map_or("absent", String::as_str)
             .to_owned(),
+        (None, "task") => ids
+            .get("run_id")
+            .map_or("absent", String::as_str)
+            .to_owned(),
         (None, "token" | "secret") => "t".to_owned(),
         _ => panic!("{name}"),
     }
+}
+
+/// The end of a path that names an action.
+fn action_of(operation: &Operation) -> &'static str {
+    match operation.id.as_str() {
+        "act_on_a2a_task" => ":cancel",
+        _ => "",
+    }
+}
+
+/// A message of MCP.
+fn list_of_tools() -> Value {
+    json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
 }
 
 /// A request of the operation for these ids; everything else in it is valid.
@@ -369,7 +404,7 @@ pub fn request(
     ids: &ResourceIds,
 ) -> reqwest::RequestBuilder {
     let named = |name: &str| named_part(ids, name);
-    let path = operation.path_with(named);
+    let path = operation.path_with(named) + action_of(operation);
     let query = match operation.id.as_str() {
         "search_conversation_history" => "?query=hello",
         "refresh_runner_endpoint" => "?dry_run=true",
@@ -377,9 +412,14 @@ pub fn request(
         _ => "",
     };
     let request = client.request(operation.method.clone(), &format!("{path}{query}"));
+    // Only A2A reads it.
+    let request = request.header("a2a-version", "1.0");
     let body = match operation.id.as_str() {
         "dry_run_event" | "dry_run_agent" => message("dry"),
         "update_agent" => spec("renamed"),
+        "check_policy" => json!({"resource_policy": {}}),
+        // No change has the id of an agent.
+        "restore_agent" => json!({"change_id": named("agent_id")}),
         "update_webhook" => json!({"name": "renamed", "events": ["run.failed"]}),
         "update_schedule" => json!({"name": "renamed", "every": "1d", "event": {}}),
         "redeliver_webhook" => json!({"since": 0}),
@@ -394,6 +434,7 @@ pub fn request(
         | "stream_pipeline_query"
         | "register_runner_endpoint"
         | "create_agent"
+        | "create_approval"
         | "create_source"
         | "create_webhook"
         | "create_schedule"
@@ -406,7 +447,12 @@ pub fn request(
         | "put_budget" => {
             json!({"unknown": 1})
         }
-        "cancel_own_run" | "call_a2a_agent" => json!({"reason": ""}),
+        "cancel_own_run" | "call_a2a_agent" | "send_a2a_message" | "stream_a2a_message" => {
+            json!({"reason": ""})
+        }
+        "run_ag_ui_agent" => {
+            json!({"threadId": "c-8", "runId": "r", "messages": [{"role": "user", "content": "hi"}]})
+        }
         "cancel_scope_run" | "cancel_child_run" => json!({"reason": "mine"}),
         "start_child_run" => {
             json!({"agent_id": "helper", "input": {"text": "hi"}, "idempotency_key": "k"})
@@ -449,7 +495,7 @@ pub fn request(
         "report_action_result" => json!({"claim_token": "none", "status": "done"}),
         "request_wake" => json!({"key": "k", "after_seconds": 60}),
         "request_platform_action" => json!({"action": "group.leave"}),
-        "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        "speak_mcp" | "speak_agent_mcp" => list_of_tools(),
         "search_knowledge_base" | "retrieve_knowledge" => json!({"query_text": "hello"}),
         "submit_interaction_page" => {
             let form = request.header(CONTENT_TYPE, "application/x-www-form-urlencoded");
@@ -488,6 +534,7 @@ pub fn absent_ids() -> ResourceIds {
         "job_id",
         "source",
         "source_id",
+        "approval_id",
         "webhook_id",
         "schedule_id",
         "endpoint_id",
@@ -571,6 +618,10 @@ impl Tenant {
             ("job_id", job_of(&admin).await),
             ("source", source.clone()),
             ("source_id", source),
+            (
+                "approval_id",
+                approval_of(&admin, &text(&agent["id"]), &mark).await,
+            ),
             ("webhook_id", webhook_of(&admin, &mark).await),
             ("schedule_id", schedule_of(&admin, &mark).await),
             ("endpoint_id", text(&endpoint["id"])),
@@ -640,6 +691,13 @@ async fn source_of(admin: &Client, mark: &str) -> String {
     let spec = json!({"name": name, "scheme": "github", "filter": filter});
     let source = admin.create("/v1/sources", &spec).await.expect(201);
     source.body["id"].as_str().unwrap().to_owned()
+}
+
+/// Id of an approval of a tool that no run has.
+async fn approval_of(admin: &Client, agent: &str, mark: &str) -> String {
+    let spec = json!({"tool": format!("tool-{mark}"), "agent": agent});
+    let approval = admin.create("/v1/approvals", &spec).await.expect(201);
+    approval.body["id"].as_str().unwrap().to_owned()
 }
 
 /// Id of a webhook without a URL.
@@ -747,10 +805,9 @@ async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: 
         if operation.method == Method::GET {
             let own = visible_response(request(&ours.admin, &operation, &foreign)).await;
             // `m-only` has no raw payload.
-            let expected = if operation.id == "get_raw_payload" {
-                404
-            } else {
-                200
+            let expected = match operation.id.as_str() {
+                "get_raw_payload" => 404,
+                _ => 200,
             };
             assert_eq!(own.status, expected, "{}: {}", operation.id, own.body);
         }
@@ -879,6 +936,8 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
     let forms: Vec<_> = refusals.iter().map(|(form, _)| *form).collect();
     let expected = [
         "a2a",
+        "a2a-http",
+        "ag-ui",
         "anthropic",
         "gateway",
         "link",
@@ -903,6 +962,8 @@ fn form(operation: &Operation) -> &'static str {
         _ if operation.path.starts_with("/host/v1/openai/") => "openai",
         _ if operation.path.starts_with("/faces/openai/") => "openai",
         "call_a2a_agent" => "a2a",
+        "run_ag_ui_agent" => "ag-ui",
+        id if id.contains("_a2a_") => "a2a-http",
         _ => "gateway",
     }
 }

@@ -71,7 +71,10 @@ fn body_of(operation: &Operation) -> Vec<u8> {
         "search_history" | "retrieve_knowledge" | "search_knowledge_base" => {
             json!({"query": "hello"})
         }
-        "speak_mcp" => json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"}),
+        "restore_agent" => json!({"change_id": "01900000-0000-7000-8000-000000000000"}),
+        "speak_mcp" | "speak_agent_mcp" => {
+            json!({"jsonrpc": "2.0", "id": 1, "method": "tools/list"})
+        }
         "pull_steering" => json!({"mode": "all"}),
         _ => json!({"late": true}),
     };
@@ -85,7 +88,9 @@ fn path_of(operation: &Operation, run_id: &str) -> String {
         "kb_id" => "handbook".to_owned(),
         "run_id" | "agent_id" => run_id.to_owned(),
         // An id that cannot be parsed is answered before the body.
-        "schedule_id" | "source_id" | "webhook_id" => uuid::Uuid::now_v7().to_string(),
+        "approval_id" | "schedule_id" | "source_id" | "webhook_id" => {
+            uuid::Uuid::now_v7().to_string()
+        }
         _ => "late".to_owned(),
     })
 }
@@ -288,6 +293,9 @@ async fn rejects_late_bodies_of_revoked_keys(#[values(Sqlite, Postgres)] engine:
         // JSON-RPC has numbers.
         let code = match id.as_str() {
             "call_a2a_agent" => json!(-32600),
+            // `google.rpc.Status` has the status, and AG-UI has an event instead.
+            "send_a2a_message" | "stream_a2a_message" => json!(401),
+            "run_ag_ui_agent" => Value::Null,
             _ => json!("unauthenticated"),
         };
         let outcome = (answer.status, answer.error("code"));

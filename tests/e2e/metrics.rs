@@ -293,11 +293,12 @@ async fn metrics_match_traffic() {
     // The documented table and the binary agree.
     let exported: BTreeSet<_> = scrape.types.keys().cloned().collect();
     let mut expected = documented();
-    // These appear only after an open circuit, a tolerated deviation, a wait, or a call of a model, tool, schedule,
-    // source or webhook.
+    // These appear only after an open circuit, a tolerated deviation, a wait, an exported change, or a call of a model,
+    // tool, schedule, source or webhook.
     let late = [
         "runnel_breaker_state",
         "runnel_budget_waits",
+        "runnel_changes_exported",
         "runnel_inputs_tolerated",
         "runnel_model_",
         "runnel_schedule_tries",

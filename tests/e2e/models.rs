@@ -2,6 +2,8 @@
 
 #[path = "models/bounds.rs"]
 mod bounds;
+#[path = "models/budget_stops.rs"]
+mod budget_stops;
 #[path = "models/budget_waits.rs"]
 mod budget_waits;
 #[path = "models/budgets_by_api.rs"]
@@ -26,6 +28,10 @@ mod prices;
 mod reservations;
 #[path = "models/responses.rs"]
 mod responses;
+#[path = "models/routes.rs"]
+mod routes;
+#[path = "models/token_limits.rs"]
+mod token_limits;
 #[path = "models/tolerated.rs"]
 mod tolerated;
 #[path = "models/usage_days.rs"]

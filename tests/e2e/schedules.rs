@@ -158,9 +158,12 @@ async fn misfires_follow_their_policy(#[values(Sqlite, Postgres)] engine: Engine
     let skipped = until_statuses(&stage.admin, &schedules[0], &["skipped"]).await;
     assert_eq!(skipped[0]["run_id"], Value::Null);
     let once = until_statuses(&stage.admin, &schedules[1], &["triggered"]).await;
-    assert_eq!(once[0]["due_at"], skipped[0]["due_at"]);
     let all = until_statuses(&stage.admin, &schedules[2], &["triggered"; 10]).await;
-    assert_eq!(all[9]["due_at"], once[0]["due_at"]);
+    // The schedules were created one after the other, and due times count from then.
+    let due_at = |occurrence: &Value| occurrence["due_at"].as_i64().unwrap();
+    for newest in [&once[0], &all[9]] {
+        assert!((due_at(newest) - due_at(&skipped[0])).abs() < 600);
+    }
 }
 
 #[rstest]

@@ -196,6 +196,11 @@ async fn later_runs_see_registered_skills(#[values(Sqlite, Postgres)] engine: En
     let too_soon = call(&first, "activate", json!({"skill_name": "brief"})).await;
     assert_eq!(too_soon.status, 400, "{}", too_soon.body);
     first.end(&stage).await;
+    let changes = stage.admin.get("/v1/changes?kind=skill").await.expect(200);
+    let by = json!({"kind": "run", "id": first.run_id});
+    assert_members!(changes.body["items"][0], {
+        "action": "created", "object_name": "brief", "changed_by": by,
+    });
     let path = format!("/v1/runs/{}/audit", first.run_id);
     until("the audit", async || {
         let audit = stage.client.get(&path).await.body;

@@ -1,5 +1,7 @@
 //! Sources: events of other systems, by their own signatures.
 
+#[path = "sources/comments.rs"]
+mod comments;
 #[path = "sources/schemes.rs"]
 mod schemes;
 #[path = "sources/settings.rs"]

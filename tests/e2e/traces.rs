@@ -7,7 +7,9 @@ use rstest::rstest;
 use serde_json::{Value, json};
 
 use crate::support::client::{message, send};
-use crate::support::collector::{Collector, CollectorMode, ReceivedSpan};
+use crate::support::collector::{
+    Collector, CollectorMode, ReceivedSeries, ReceivedSpan, telemetry_section,
+};
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -27,11 +29,11 @@ message = "canary-of-what-was-said"
 chunks = ["canary-of-what-was-said", ": {input}"]
 "#;
 
-/// A gateway that exports to `collector`, with a runner that may use models and tools. Also returns the
+/// A gateway that exports to the collector at `collector`, with a runner that may use models and tools. Also returns the
 /// directory of the model script.
 async fn traced(
     engine: Engine,
-    collector: &Collector,
+    collector: &str,
     tools: &ToolServer,
     telemetry: &str,
 ) -> Option<(OwnStage, TempDirectory)> {
@@ -60,7 +62,7 @@ async fn traced(
         tool("echo"),
         tool("fail"),
         script = script.display(),
-        telemetry = collector.section(telemetry),
+        telemetry = telemetry_section(collector, telemetry),
     );
     let runner = StubRunner::start_as(manifest).await;
     let stage = OwnStage::of(engine, runner, |config: &mut Config| {
@@ -102,7 +104,7 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
         "headers = {{ x-collector-key = \"env:{}\" }}",
         STUB_API_KEY.0
     );
-    let (stage, _files) = or_skip!(traced(engine, &collector, &tools, &header).await);
+    let (stage, _files) = or_skip!(traced(engine, &collector.url, &tools, &header).await);
     let mut event = message("m-1");
     event["input"]["text"] = json!(CANARY);
     event["conversation"]["conversation_id"] = json!("conversation-outside");
@@ -245,7 +247,7 @@ async fn exports_run_as_one_trace_without_content(#[values(Sqlite, Postgres)] en
 #[tokio::test]
 async fn follows_valid_traceparent_sampling_flag() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
-    let (stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let (stage, _files) = traced(Sqlite, &collector.url, &tools, "").await.unwrap();
     let dropped = post_with(&stage, "m-1", &format!("00-{TRACE}-{OUTER}-00")).await;
     stage.client.finished(&dropped).await;
     let request = stage.runner.run_request(&dropped).await;
@@ -275,7 +277,7 @@ async fn follows_valid_traceparent_sampling_flag() {
 async fn zero_sample_ratio_exports_only_sampled_parents() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
     let none = "sample_ratio = 0\nservice_name = \"ours\"";
-    let (stage, _files) = traced(Sqlite, &collector, &tools, none).await.unwrap();
+    let (stage, _files) = traced(Sqlite, &collector.url, &tools, none).await.unwrap();
     let own = stage.client.post(&message("m-1")).await.run_id();
     stage.client.finished(&own).await;
     let continued = post_with(&stage, "m-2", &format!("00-{TRACE}-{OUTER}-01")).await;
@@ -289,9 +291,67 @@ async fn zero_sample_ratio_exports_only_sampled_parents() {
 }
 
 #[tokio::test]
+async fn exports_metrics_of_unsampled_runs() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let settings = "sample_ratio = 0\nmetrics_interval_seconds = 1.0";
+    let (mut stage, _files) = traced(Sqlite, &collector.url, &tools, settings)
+        .await
+        .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let streamed = run.request(Method::POST, "/models/talker/stream");
+    let streamed = streamed.json(&says(CANARY)).send().await.unwrap();
+    assert_lacks!(streamed.text().await.unwrap(), "error");
+    let busy = run.call("/models/talker/invoke", &says("busy?")).await;
+    assert_eq!(busy.status, 429);
+    let parameters = json!({"parameters": {"text": CANARY}});
+    assert_eq!(run.call("/tools/echo/call", &parameters).await.status, 200);
+    run.end(&stage).await;
+    // The last export is that of the stop.
+    stage.gateway.stop().await;
+
+    let of_call = json!({
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "scripted", "gen_ai.request.model": "talk-9",
+    });
+    let with = |name: &str, value: &str| {
+        let mut attributes = of_call.clone();
+        attributes[name] = json!(value);
+        attributes
+    };
+    let duration = "gen_ai.client.operation.duration";
+    let expected = [
+        (duration, of_call.clone()),
+        (duration, with("error.type", "rate_limited")),
+        (
+            "gen_ai.client.operation.time_to_first_chunk",
+            of_call.clone(),
+        ),
+        (
+            "gen_ai.execute_tool.duration",
+            json!({"gen_ai.tool.name": "echo"}),
+        ),
+        (
+            "gen_ai.invoke_agent.duration",
+            json!({"gen_ai.agent.name": "main"}),
+        ),
+    ];
+    let series = collector.series();
+    for (metric, attributes) in expected {
+        let of = |one: &&ReceivedSeries| one.metric == metric && one.attributes == attributes;
+        let found = series.iter().find(of);
+        let found = found.unwrap_or_else(|| panic!("{metric} {attributes} in {series:#?}"));
+        assert_eq!(found.count, 1, "{found:?}");
+        assert!(found.sum > 0.0 && found.sum < 600.0, "{found:?}");
+    }
+    assert!(collector.spans().is_empty());
+    for (_, body) in collector.requests() {
+        assert_lacks!(String::from_utf8_lossy(&body), CANARY);
+    }
+}
+
+#[tokio::test]
 async fn collector_faults_affect_no_run() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
-    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let (mut stage, _files) = traced(Sqlite, &collector.url, &tools, "").await.unwrap();
     stage.runner.answer_all(|run| sse(run.talk(1).concat()));
     collector.behave(CollectorMode::Refuses);
     let first = stage.client.post(&message("m-1")).await.run_id();
@@ -324,7 +384,7 @@ async fn collector_faults_affect_no_run() {
 #[tokio::test]
 async fn flushes_spans_on_shutdown() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
-    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let (mut stage, _files) = traced(Sqlite, &collector.url, &tools, "").await.unwrap();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     run.call("/models/talker/invoke", &says("hello")).await;
     stage.gateway.terminate().await;
@@ -344,7 +404,7 @@ async fn flushes_spans_on_shutdown() {
 #[tokio::test]
 async fn recovering_gateway_exports_orphaned_run() {
     let (collector, tools) = (Collector::start().await, ToolServer::start().await);
-    let (mut stage, _files) = traced(Sqlite, &collector, &tools, "").await.unwrap();
+    let (mut stage, _files) = traced(Sqlite, &collector.url, &tools, "").await.unwrap();
     let parent = format!("00-{TRACE}-{OUTER}-01");
     let run = HeldRun::start_with(&stage, &message("m-1"), &parent).await;
     stage.gateway.kill().await;

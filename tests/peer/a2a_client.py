@@ -1,4 +1,4 @@
-"""The official A2A client with an agent of the gateway: reads {"url", "key"} and prints what it got.
+"""The official A2A client with an agent of the gateway: reads {"url", "key", "binding"} and prints what it got.
 
 The runner answers in this order: two talks, a run that waits for the next one, a question that waits for the next one,
 and a run that never ends.
@@ -78,9 +78,12 @@ async def refused(call):
 async def main(given):
     http = httpx.AsyncClient(headers={"Authorization": f"Bearer {given['key']}"}, timeout=30)
     card = await A2ACardResolver(http, f"{given['url']}/faces/a2a/main").get_agent_card()
-    client = ClientFactory(ClientConfig(httpx_client=http)).create(card)
-    blocking = ClientFactory(ClientConfig(httpx_client=http, streaming=False)).create(card)
-    got = {"card": [card.name, card.supported_interfaces[0].protocol_binding, card.capabilities.streaming]}
+    bindings = [given["binding"]]
+    config = ClientConfig(httpx_client=http, supported_protocol_bindings=bindings)
+    client = ClientFactory(config).create(card)
+    config = ClientConfig(httpx_client=http, supported_protocol_bindings=bindings, streaming=False)
+    blocking = ClientFactory(config).create(card)
+    got = {"card": [card.name, [one.protocol_binding for one in card.supported_interfaces], card.capabilities.streaming]}
 
     talk = await read_all(client.send_message(request("a table")))
     got["talk"] = [text_of(talk.artifacts), talk.kinds, talk.states]

@@ -1,4 +1,4 @@
-//! An OTLP trace collector that accepts spans or simulates an outage.
+//! An OTLP collector that accepts spans or simulates an outage.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,9 +7,11 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, StatusCode, Uri};
+use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
 use opentelemetry_proto::tonic::common::v1::any_value::Value as Told;
+use opentelemetry_proto::tonic::metrics::v1::metric::Data;
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message as _;
@@ -47,9 +49,20 @@ pub struct ReceivedSpan {
     pub resource: Value,
 }
 
+/// A received series of a histogram.
+#[derive(Clone, Debug)]
+pub struct ReceivedSeries {
+    pub metric: String,
+    pub attributes: Value,
+    pub count: u64,
+    pub sum: f64,
+}
+
 struct CollectorState {
     manner: Mutex<CollectorMode>,
     spans: watch::Sender<Vec<ReceivedSpan>>,
+    /// Those of the last export, because each has all counts.
+    series: watch::Sender<Vec<ReceivedSeries>>,
     /// All export requests, accepted or refused.
     requests: watch::Sender<Vec<(HeaderMap, Bytes)>>,
 }
@@ -66,6 +79,7 @@ impl Collector {
         let shared = Arc::new(CollectorState {
             manner: Mutex::new(CollectorMode::Takes),
             spans: watch::Sender::default(),
+            series: watch::Sender::default(),
             requests: watch::Sender::default(),
         });
         let router = Router::new().fallback(take).with_state(Arc::clone(&shared));
@@ -75,11 +89,6 @@ impl Collector {
             shared,
             _server: server,
         }
-    }
-
-    /// The gateway's `[telemetry]` section that exports all spans to this collector.
-    pub fn section(&self, more: &str) -> String {
-        format!("[telemetry]\notlp_endpoint = \"{}\"\n{more}\n", self.url)
     }
 
     pub fn behave(&self, manner: CollectorMode) {
@@ -102,6 +111,11 @@ impl Collector {
         found.unwrap().iter().find(|one| is(one)).unwrap().clone()
     }
 
+    /// Series of the last export of metrics.
+    pub fn series(&self) -> Vec<ReceivedSeries> {
+        self.shared.series.borrow().clone()
+    }
+
     /// Waits until `count` export requests have arrived.
     pub async fn wait_for_exports(&self, count: usize) {
         let mut requests = self.shared.requests.subscribe();
@@ -115,22 +129,34 @@ impl Collector {
     }
 }
 
+/// The `[telemetry]` section of a gateway that exports to the collector at `url`.
+pub fn telemetry_section(url: &str, more: &str) -> String {
+    format!("[telemetry]\notlp_endpoint = \"{url}\"\n{more}\n")
+}
+
 async fn take(
     State(shared): State<Arc<CollectorState>>,
     uri: Uri,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
-    assert_eq!(uri.path(), "/v1/traces");
     assert_eq!(headers["content-type"], "application/x-protobuf");
-    let request = ExportTraceServiceRequest::decode(body.clone()).unwrap();
-    shared.requests.send_modify(|all| all.push((headers, body)));
+    let all = |all: &mut Vec<_>| all.push((headers, body.clone()));
+    shared.requests.send_modify(all);
+    let is_of_metrics = uri.path() == "/v1/metrics";
+    assert!(is_of_metrics || uri.path() == "/v1/traces", "{uri}");
     let manner = *shared.manner.lock().unwrap();
     match manner {
         CollectorMode::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
         CollectorMode::Hangs => std::future::pending().await,
         CollectorMode::Takes => {}
     }
+    if is_of_metrics {
+        let request = ExportMetricsServiceRequest::decode(body).unwrap();
+        shared.series.send_replace(series(&request));
+        return StatusCode::OK.into_response();
+    }
+    let request = ExportTraceServiceRequest::decode(body).unwrap();
     shared.spans.send_modify(|all| {
         for of_process in &request.resource_spans {
             let resource = of_process.resource.as_ref();
@@ -140,6 +166,32 @@ async fn take(
         }
     });
     StatusCode::OK.into_response()
+}
+
+fn series(request: &ExportMetricsServiceRequest) -> Vec<ReceivedSeries> {
+    let scopes = request.resource_metrics.iter();
+    let scopes = scopes.flat_map(|of_process| &of_process.scope_metrics);
+    let mut found = Vec::new();
+    for metric in scopes.flat_map(|scope| &scope.metrics) {
+        let Some(Data::Histogram(histogram)) = &metric.data else {
+            panic!("{metric:?}")
+        };
+        found.extend(histogram.data_points.iter().map(|point| {
+            assert!(
+                point.start_time_unix_nano < point.time_unix_nano,
+                "{point:?}"
+            );
+            assert_eq!(point.bucket_counts.len(), point.explicit_bounds.len() + 1);
+            assert_eq!(point.bucket_counts.iter().sum::<u64>(), point.count);
+            ReceivedSeries {
+                metric: metric.name.clone(),
+                attributes: values(&point.attributes),
+                count: point.count,
+                sum: point.sum.unwrap(),
+            }
+        }));
+    }
+    found
 }
 
 fn seen(span: &Span, resource: &Value) -> ReceivedSpan {
@@ -164,6 +216,7 @@ fn values(attributes: &[KeyValue]) -> Value {
             Told::StringValue(text) => json!(text),
             Told::IntValue(number) => json!(number),
             Told::BoolValue(flag) => json!(flag),
+            Told::DoubleValue(number) => json!(number),
             other => panic!("{other:?}"),
         };
         (attribute.key.clone(), value)

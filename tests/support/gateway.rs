@@ -56,6 +56,8 @@ pub struct Agent {
     pub timeout_seconds: f64,
     pub concurrency: &'static str,
     pub retries: u32,
+    /// Members of `limits`.
+    pub limits: &'static str,
     /// Further members of `retry`.
     pub restarts: &'static str,
     pub runner_id: &'static str,
@@ -74,6 +76,7 @@ impl Default for Agent {
             timeout_seconds: 50.0,
             concurrency: "concurrent",
             retries: 0,
+            limits: "",
             restarts: "",
             runner_id: RUNNER_ID,
             resources: r#"history = ["page"]"#,
@@ -86,13 +89,19 @@ impl Default for Agent {
 
 impl Agent {
     fn toml(&self) -> String {
+        // An empty table is refused.
+        let limits = if self.limits.is_empty() {
+            String::new()
+        } else {
+            format!("limits = {{ {} }}\n", self.limits)
+        };
         format!(
             "name = \"{}\"\nevent_types = [\"{}\"]\nconcurrency = \"{}\"\n\
              scope = {{ kind = \"global\" }}\nrunner_id = \"{}\"\n\
              config = {{ timeout = {:?} }}\nretry = {{ max = {}{} }}\n\
              resource_policy = {{ {} }}\n\
              delivery_policy = {{ interactions = {}, platform_actions = {{ {} }} }}\n\
-             state_policy = {{ enabled = true, scopes = [{}] }}\n",
+             state_policy = {{ enabled = true, scopes = [{}] }}\n{limits}",
             self.name,
             self.event_types,
             self.concurrency,
@@ -425,8 +434,12 @@ impl GatewayProcess {
         assert!(status.success(), "a graceful stop ends with {status}");
     }
 
-    /// Restarts with the same database, configuration and address. The old process must have exited.
+    /// Restarts with the same database, configuration and address. Kills the old process if it still runs.
     pub async fn restart(&mut self) {
+        // Two processes cannot have one address.
+        if self.process.child.try_wait().unwrap().is_none() {
+            self.kill().await;
+        }
         let listens = self.start_with_failpoints("").await;
         assert!(listens, "the gateway ended before it listened");
     }

@@ -31,6 +31,7 @@ pub enum Reaction {
 /// A received request.
 #[derive(Clone, Debug)]
 pub struct ReceivedMessage {
+    pub path: String,
     /// By lower-case name.
     pub headers: BTreeMap<String, String>,
     pub text: String,
@@ -176,6 +177,7 @@ async fn read(stream: &mut TcpStream) -> Option<ReceivedMessage> {
             if body.len() >= length {
                 let text = String::from_utf8(body[..length].to_vec()).unwrap();
                 return Some(ReceivedMessage {
+                    path: head.split(' ').nth(1)?.to_owned(),
                     body: serde_json::from_str(&text).unwrap(),
                     headers,
                     text,

@@ -14,7 +14,7 @@ pub enum Face {
     Host,
     /// Requires a capability link, or the signature of a source.
     Link,
-    /// Requires a run token in the body. Absent (404) unless the operator enables it.
+    /// Requires a credential of its own. Absent (404) unless the operator enables it.
     Shared,
     /// Requires no credential.
     Open,
@@ -30,6 +30,9 @@ const LINK_OPERATIONS: [&str; 7] = [
     "answer_source_check",
     "receive_secret_event",
 ];
+
+/// Operation ids that a setting opens.
+const OPTIONAL_OPERATIONS: [&str; 3] = ["speak_shared_mcp", "get_sign_in", "create_session"];
 
 #[derive(Clone, Debug)]
 pub struct Operation {
@@ -97,7 +100,12 @@ fn face_of(operation: &Value) -> Face {
         {
             Face::Link
         }
-        _ if operation["operationId"] == "speak_shared_mcp" => Face::Shared,
+        _ if OPTIONAL_OPERATIONS
+            .iter()
+            .any(|id| operation["operationId"] == *id) =>
+        {
+            Face::Shared
+        }
         _ => {
             assert_eq!(operation["security"], Value::Null, "{operation}");
             Face::Open

@@ -1,6 +1,7 @@
 //! `runnel agents`: agents of a gateway, over HTTP with an admin key.
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anstyle::Style;
 use anyhow::{Context as _, bail};
@@ -9,9 +10,11 @@ use http::Method;
 use http::header::IF_MATCH;
 use serde_json::{Value, json};
 
+use crate::advice::{advice_of, apply_changes, print_advice};
 use crate::facts::{elements, moment, principal, print_facts, text};
 use crate::gateway::{Gateway, GatewayArguments, encoded};
 use crate::ids::{NamedList, find_id, tail};
+use crate::lifetime::parse_lifetime;
 use crate::output::{self, OutputFormat};
 use crate::table::{ListTable, TableRow};
 
@@ -55,6 +58,20 @@ pub enum AgentsCommand {
     Disable(AgentArguments),
     /// Delete an agent. Its runs stay readable.
     Delete(AgentArguments),
+    /// Show the use of each grant of an agent, and the smallest policy that its runs needed.
+    Advise(AdviseArguments),
+}
+
+#[derive(clap::Args)]
+pub struct AdviseArguments {
+    #[command(flatten)]
+    agent: AgentArguments,
+    /// Judge the runs of this time until now, such as 7d. Default: 30d.
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime)]
+    since: Option<Duration>,
+    /// Replace the agent's policy by the advised one.
+    #[arg(long)]
+    apply: bool,
 }
 
 #[derive(clap::Args)]
@@ -75,7 +92,11 @@ pub(super) async fn agents(
     | AgentsCommand::Show(AgentArguments { gateway, .. })
     | AgentsCommand::Enable(AgentArguments { gateway, .. })
     | AgentsCommand::Disable(AgentArguments { gateway, .. })
-    | AgentsCommand::Delete(AgentArguments { gateway, .. })) = &command;
+    | AgentsCommand::Delete(AgentArguments { gateway, .. })
+    | AgentsCommand::Advise(AdviseArguments {
+        agent: AgentArguments { gateway, .. },
+        ..
+    })) = &command;
     let Some(gateway) = gateway.find()? else {
         return Ok(ExitCode::from(USAGE));
     };
@@ -93,6 +114,7 @@ pub(super) async fn agents(
         AgentsCommand::Disable(AgentArguments { agent, .. }) => {
             switch(&gateway, &agent, Switch::Disable, format).await?;
         }
+        AgentsCommand::Advise(arguments) => advise(&gateway, &arguments, format).await?,
         AgentsCommand::Delete(AgentArguments { agent, .. }) => {
             let agent = find(&gateway, &agent).await?;
             // The configuration would undo the change at the next start.
@@ -198,6 +220,7 @@ fn show(agent: &Value, format: OutputFormat) {
         "concurrency",
         "conversation_idle_seconds",
         "retry",
+        "limits",
     ];
     for key in rest {
         if !agent[key].is_null() {
@@ -212,7 +235,7 @@ enum Switch {
     Disable,
 }
 
-/// Enables or disables an agent. A concurrent change of the agent is refused by its version.
+/// Enables or disables an agent.
 async fn switch(
     gateway: &Gateway,
     named: &str,
@@ -221,19 +244,8 @@ async fn switch(
 ) -> anyhow::Result<()> {
     let mut agent = find(gateway, named).await?;
     changeable(&agent)?;
-    let version = agent["version"]
-        .as_i64()
-        .context("the agent has no version")?;
-    let path = path_of(&agent);
-    let spec = agent.as_object_mut().context("the agent is no object")?;
-    // The API refuses members that are no part of a specification.
-    for key in ADDED {
-        spec.remove(key);
-    }
-    spec.insert("enabled".to_owned(), json!(switch == Switch::Enable));
-    let request = gateway.request(Method::PUT, &path)?;
-    let request = request.header(IF_MATCH, version.to_string()).json(&agent);
-    let changed = gateway.ask(request).await?;
+    agent["enabled"] = json!(switch == Switch::Enable);
+    let changed = replace(gateway, agent).await?;
     if format.is_json() {
         output::document(&changed);
     } else {
@@ -243,6 +255,47 @@ async fn switch(
             state(&changed)
         ));
     }
+    Ok(())
+}
+
+/// Replaces an agent that was just read. A concurrent change is refused by its version.
+async fn replace(gateway: &Gateway, mut agent: Value) -> anyhow::Result<Value> {
+    let version = agent["version"]
+        .as_i64()
+        .context("the agent has no version")?;
+    let path = path_of(&agent);
+    let spec = agent.as_object_mut().context("the agent is no object")?;
+    // The API refuses members that are no part of a specification.
+    for key in ADDED {
+        spec.remove(key);
+    }
+    let request = gateway.request(Method::PUT, &path)?;
+    let request = request.header(IF_MATCH, version.to_string()).json(&agent);
+    gateway.ask(request).await
+}
+
+/// Prints the advice for an agent, and applies it on request.
+async fn advise(
+    gateway: &Gateway,
+    arguments: &AdviseArguments,
+    format: OutputFormat,
+) -> anyhow::Result<()> {
+    let mut agent = find(gateway, &arguments.agent.agent).await?;
+    if arguments.apply {
+        changeable(&agent)?;
+    }
+    let advice = advice_of(gateway, text(&agent, "id"), arguments.since).await?;
+    print_advice(&advice, format);
+    if !arguments.apply || elements(&advice, "changes").is_empty() {
+        return Ok(());
+    }
+    apply_changes(&mut agent, &advice)?;
+    let changed = replace(gateway, agent).await?;
+    output::remark(&format!(
+        "{} has version {} now",
+        text(&changed, "name"),
+        changed["version"]
+    ));
     Ok(())
 }
 

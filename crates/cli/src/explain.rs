@@ -5,15 +5,19 @@ mod render;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
+use anyhow::bail;
 use http::Method;
 use protocol::event::MESSAGE_RECEIVED;
 use serde_json::{Value, json};
 
+use crate::advice::{check_policy, print_check};
 use crate::agents::AGENTS;
 use crate::event_body::EventParts;
 use crate::gateway::{GatewayArguments, encoded};
 use crate::ids::find_id;
+use crate::lifetime::parse_lifetime;
 use crate::output::{self, OutputFormat};
 use render::ExplainDetail;
 
@@ -48,6 +52,13 @@ pub struct ExplainArguments {
     /// Also list each right that a layer removed, with its rule, and the open parts of the host API.
     #[arg(long, short)]
     verbose: bool,
+    /// Show instead which past calls of --agent a changed policy would deny or newly allow: a JSON file with
+    /// `resource_policy` and `state_policy`, such as the edited output of `runnel agents show NAME --json`.
+    #[arg(long, value_name = "FILE", requires = "agent", conflicts_with_all = ["file", "event_type", "text"])]
+    policy: Option<PathBuf>,
+    /// With --policy: the calls of runs of this time until now, such as 7d. Default: 30d.
+    #[arg(long, value_name = "TIME", value_parser = parse_lifetime, requires = "policy")]
+    since: Option<Duration>,
     #[command(flatten)]
     gateway: GatewayArguments,
 }
@@ -57,6 +68,9 @@ pub(super) async fn explain(
     arguments: ExplainArguments,
     format: OutputFormat,
 ) -> anyhow::Result<ExitCode> {
+    if arguments.policy.is_some() {
+        return explain_policy(arguments, format).await;
+    }
     let event = event(&arguments)?;
     let Some(gateway) = arguments.gateway.find()? else {
         // `find` has printed the cause.
@@ -83,6 +97,24 @@ pub(super) async fn explain(
             output::line(&line);
         }
     }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Compares a policy of a file with the agent's, by the past calls of its runs.
+async fn explain_policy(
+    arguments: ExplainArguments,
+    format: OutputFormat,
+) -> anyhow::Result<ExitCode> {
+    let (Some(policy), Some(agent)) = (&arguments.policy, &arguments.agent) else {
+        bail!("--policy needs --agent");
+    };
+    let Some(gateway) = arguments.gateway.find()? else {
+        // `find` has printed the cause.
+        return Ok(ExitCode::from(2));
+    };
+    let id = find_id(&gateway, &AGENTS, agent).await?;
+    let check = check_policy(&gateway, &id, policy, arguments.since).await?;
+    print_check(&check, format);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -14,6 +14,7 @@ use url::Url;
 
 use crate::dev_file::{DEV_FILE, DevFile};
 use crate::output;
+use crate::session_file::SessionFile;
 use egress::{Egress, EgressError, RequestBuilder, Response};
 
 /// Maximum number of items per page of the API.
@@ -27,10 +28,10 @@ const MAX_BYTES: usize = 64 * 1024 * 1024;
 #[derive(clap::Args)]
 pub struct GatewayArguments {
     /// The gateway. Default: the variable `RUNNEL_URL`, else the playground with its `runnel-data` in the working
-    /// directory or a parent.
+    /// directory or a parent, else that of `runnel login`.
     #[arg(long)]
     url: Option<String>,
-    /// The API key. Default: the variable `RUNNEL_API_KEY`, else the key of the playground.
+    /// The API key. Default: the variable `RUNNEL_API_KEY`, else the key of the playground or of `runnel login`.
     #[arg(long)]
     key: Option<SecretText>,
 }
@@ -48,6 +49,15 @@ impl std::str::FromStr for SecretText {
 }
 
 impl GatewayArguments {
+    /// The gateway of a sign-in, without a key. `None`, with a remark, if none is named.
+    pub(super) fn to_sign_in(url: Option<String>) -> anyhow::Result<Option<Gateway>> {
+        let Some(url) = url.or_else(|| environment("RUNNEL_URL")) else {
+            output::fault("no gateway is named; give --url (RUNNEL_URL)");
+            return Ok(None);
+        };
+        Gateway::new(&url, SecretString::default(), None).map(Some)
+    }
+
     /// The gateway of the arguments, the environment or the playground's file. `None`, with a remark, if there
     /// is none.
     pub(super) fn find(&self) -> anyhow::Result<Option<Gateway>> {
@@ -58,9 +68,21 @@ impl GatewayArguments {
         if let (Some(url), Some(key)) = (&url, &key) {
             return Gateway::new(url, key.clone(), None).map(Some);
         }
+        let session = SessionFile::read()?;
+        let is_for = |session: &SessionFile, url: &String| is_same_gateway(&session.url, url);
+        if let (Some(url), Some(session)) = (&url, &session)
+            && is_for(session, url)
+        {
+            let key = key.unwrap_or_else(|| SecretString::from(session.api_key.clone()));
+            return Gateway::new(url, key, None).map(Some);
+        }
         let Some(file) = find_dev_file()? else {
+            if let (None, Some(session)) = (&url, session) {
+                let key = key.unwrap_or_else(|| SecretString::from(session.api_key));
+                return Gateway::new(&session.url, key, None).map(Some);
+            }
             output::fault(
-                "no gateway is known here; start `runnel dev`, or give --url and --key \
+                "no gateway is known here; start `runnel dev`, run `runnel login`, or give --url and --key \
                  (RUNNEL_URL, RUNNEL_API_KEY)",
             );
             return Ok(None);
@@ -77,12 +99,18 @@ impl GatewayArguments {
     }
 }
 
+/// True if two URLs name one gateway.
+fn is_same_gateway(one: &str, other: &str) -> bool {
+    let origins = [one, other].map(|url| Url::parse(url).ok().map(|url| url.origin()));
+    origins[0].is_some() && origins[0] == origins[1]
+}
+
 /// A variable with a value. Clap would print variables that are set as arguments of the usage.
 #[expect(
     clippy::disallowed_methods,
     reason = "commands for a running gateway have no configuration"
 )]
-fn environment(name: &str) -> Option<String> {
+pub(super) fn environment(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
@@ -123,14 +151,22 @@ impl Gateway {
         })
     }
 
+    /// URL of the gateway.
+    pub(super) fn base(&self) -> &str {
+        self.base.as_str().trim_end_matches('/')
+    }
+
     /// Data directory of the playground, if the gateway is one.
     pub(super) fn home(&self) -> Option<&Path> {
         self.home.as_deref()
     }
 
-    /// A request with the key.
+    /// A request with the key, if there is one.
     pub(super) fn request(&self, method: Method, path: &str) -> anyhow::Result<RequestBuilder> {
         let request = self.egress.request(method, &self.url(path)?)?;
+        if self.key.expose_secret().is_empty() {
+            return Ok(request);
+        }
         let bearer = format!("Bearer {}", self.key.expose_secret());
         Ok(request.header(AUTHORIZATION, bearer))
     }

@@ -6,8 +6,11 @@ pub mod dev_file;
 pub mod output;
 
 mod actions;
+mod advice;
 mod agents;
+mod approvals;
 mod budgets;
+mod changes;
 mod conversations;
 mod endpoints;
 mod event_body;
@@ -20,11 +23,14 @@ mod ids;
 mod interactions;
 mod kb;
 mod lifetime;
+mod limits;
+mod login;
 mod parse_toml;
 mod pauses;
 mod runs;
 mod schedules;
 mod send;
+mod session_file;
 mod sources;
 mod table;
 mod webhooks;
@@ -57,7 +63,10 @@ pub enum ClientCommand {
     /// List the actions that runs request of their chat platform.
     #[command(subcommand)]
     Actions(actions::ActionsCommand),
-    /// List, show, enable, disable and delete agents.
+    /// List and revoke approvals of tool calls.
+    #[command(subcommand)]
+    Approvals(approvals::ApprovalsCommand),
+    /// List, show, enable, disable and delete agents, and advise on their least rights.
     #[command(subcommand)]
     Agents(agents::AgentsCommand),
     /// List and refresh runner endpoints.
@@ -65,12 +74,17 @@ pub enum ClientCommand {
     Endpoints(endpoints::EndpointsCommand),
     /// List the budgets and what is left of them, set and reset them.
     Budgets(budgets::BudgetsArguments),
+    /// List and export administrative changes: who changed what.
+    #[command(subcommand)]
+    Changes(changes::ChangesCommand),
     /// Pause the runs of an agent, of a workspace or of all workspaces.
     Pause(pauses::PauseArguments),
     /// End a pause. Held runs are dispatched at a rate.
     Resume(pauses::ResumeArguments),
     /// List the pauses and the number of runs that wait.
     Pauses(pauses::PausesArguments),
+    /// List the limits of keys, models and providers on the replica that answers.
+    Limits(limits::LimitsArguments),
     /// List, show, run, pause and resume schedules.
     #[command(subcommand)]
     Schedules(schedules::SchedulesCommand),
@@ -80,6 +94,10 @@ pub enum ClientCommand {
     /// List and test webhooks, list deliveries and send them again.
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
+    /// Sign in with the identity provider of a gateway, for the commands after it.
+    Login(login::LoginArguments),
+    /// Delete the session of `runnel login` on this machine.
+    Logout,
     /// Explain which agent would get an event, and what its run could use. Posts nothing.
     Explain(explain::ExplainArguments),
     /// Add documents to knowledge bases, and search them.
@@ -109,15 +127,20 @@ impl ClientCommand {
                 Box::pin(interactions::interactions(command, format)).await
             }
             Self::Actions(command) => actions::actions(command, format).await,
+            Self::Approvals(command) => approvals::approvals(command, format).await,
             Self::Agents(command) => agents::agents(command, format).await,
             Self::Endpoints(command) => endpoints::endpoints(command, format).await,
             Self::Budgets(arguments) => Box::pin(budgets::budgets(arguments, format)).await,
+            Self::Changes(command) => changes::changes(command, format).await,
             Self::Pause(arguments) => pauses::pause(arguments, format).await,
             Self::Resume(arguments) => pauses::resume(arguments, format).await,
             Self::Pauses(arguments) => pauses::pauses(arguments, format).await,
+            Self::Limits(arguments) => limits::limits(arguments, format).await,
             Self::Schedules(command) => Box::pin(schedules::schedules(command, format)).await,
             Self::Sources(command) => sources::sources(command, format).await,
             Self::Webhooks(command) => Box::pin(webhooks::webhooks(command, format)).await,
+            Self::Login(arguments) => Box::pin(login::login(arguments, format)).await,
+            Self::Logout => login::logout(),
             Self::Explain(arguments) => explain::explain(arguments, format).await,
             Self::Kb(command) => kb::kb(command, format).await,
             #[cfg(feature = "graph")]

@@ -21,6 +21,7 @@ pub(super) mod retry;
 pub(super) mod run_filter;
 pub(super) mod run_stream;
 pub(super) mod runs;
+pub(super) mod sessions;
 pub(super) mod stream_link;
 pub(super) mod usage;
 pub(super) mod usage_days;

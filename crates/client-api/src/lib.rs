@@ -30,6 +30,8 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::event_batch::post_event_batch))
         .routes(routes!(admin::dry_run::dry_run_event))
         .routes(routes!(admin::dry_run::dry_run_agent))
+        .routes(routes!(admin::advice::advise_agent))
+        .routes(routes!(admin::advice::check_policy))
         .routes(routes!(client::event_log::get_raw_payload))
         .routes(routes!(client::event_log::get_event))
         .routes(routes!(client::runs::list_runs))
@@ -55,6 +57,8 @@ fn client_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(client::feed::stream_workspace_feed))
         .routes(routes!(client::feed::list_feed_messages))
         .routes(routes!(client::own_key::get_own_key))
+        .routes(routes!(client::sessions::get_sign_in))
+        .routes(routes!(client::sessions::create_session))
         .routes(routes!(client::history::get_conversation_history))
         .routes(routes!(client::history::search_conversation_history))
         .merge(interaction_routes())
@@ -121,6 +125,8 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::agents::update_agent,
             admin::agents::delete_agent
         ))
+        .routes(routes!(admin::changes::restore_agent))
+        .routes(routes!(admin::changes::list_changes))
         .routes(routes!(admin::agent_skills::list_agent_skills))
         .routes(routes!(
             admin::agent_skills::get_agent_skill,
@@ -138,6 +144,7 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
             admin::workspaces::create_workspace,
             admin::workspaces::list_workspaces
         ))
+        .merge(approval_routes())
         .merge(pause_routes())
         .merge(source_routes())
         .merge(webhook_routes())
@@ -152,9 +159,20 @@ fn admin_routes() -> OpenApiRouter<ApiState> {
         .routes(routes!(admin::catalog::list_tools))
         .routes(routes!(admin::mcp_servers::list_mcp_servers))
         .routes(routes!(admin::model_providers::list_model_providers))
+        .routes(routes!(admin::limits::list_limits))
         .routes(routes!(admin::catalog::list_knowledge_bases))
         .routes(routes!(admin::catalog::list_skills))
         .merge(knowledge_routes())
+}
+
+fn approval_routes() -> OpenApiRouter<ApiState> {
+    OpenApiRouter::new()
+        .routes(routes!(
+            admin::approvals::create_approval,
+            admin::approvals::list_approvals
+        ))
+        .routes(routes!(admin::approvals::get_approval))
+        .routes(routes!(admin::approvals::revoke_approval))
 }
 
 fn pause_routes() -> OpenApiRouter<ApiState> {

@@ -13,7 +13,7 @@ pub(crate) async fn name_keys(
     reader: KeyRole,
     principals: Vec<&mut Principal>,
 ) -> Result<(), StoreError> {
-    if reader == KeyRole::Client {
+    if matches!(reader, KeyRole::Approver | KeyRole::Client) {
         return Ok(());
     }
     let keys = principals

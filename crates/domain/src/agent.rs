@@ -5,7 +5,9 @@ use protocol::manifest::AgentRunnerManifest;
 
 use crate::form::{TIMEOUT, check_config, escape_pointer};
 use crate::locale::check_locale;
+use crate::own_limits::check_limits;
 use crate::platform_action::{definition, unknown_action};
+use crate::tool_policy::check_policy;
 
 /// Maximum characters of an agent's description.
 const DESCRIPTION_CHARS: usize = 1_000;
@@ -94,6 +96,8 @@ pub fn check_agent(spec: &AgentSpec) -> Vec<Fault> {
             faults.push(Fault::new(pointer, unknown_action(name)));
         }
     }
+    faults.extend(check_policy(&spec.resource_policy.tools));
+    faults.extend(spec.limits.iter().flat_map(check_limits));
     let (locale, timezone) = (spec.locale.as_deref(), spec.timezone.as_deref());
     faults.extend(check_locale("", locale, timezone));
     faults
@@ -150,6 +154,7 @@ mod tests {
             &[],
         );
         check(&json!({"concurrency": "steer"}), &[]);
+        check(&json!({"limits": {"burst": 1}}), &["/limits/burst"]);
         check(&json!({"retry": {"from": "checkpoint"}}), &["/retry/from"]);
         let lost = json!({"retry": {"on": ["runner.lost"], "max": 1, "from": "checkpoint"}});
         check(&lost, &[]);

@@ -5,14 +5,16 @@ use std::sync::Arc;
 use protocol::admin::Fault;
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::AgentId;
+use protocol::limiter::OwnLimits;
 
 use crate::agent::is_name;
+use crate::own_limits::check_limits;
 
 /// The end of the year 9999, in epoch seconds. Later times are milliseconds by mistake.
 const LATEST: i64 = 253_402_300_799;
 
 /// Maximum agents that a key is restricted to: lists of runs select by all of them.
-const MAX_AGENTS: usize = 16;
+pub const MAX_AGENTS: usize = 16;
 
 /// The agents that a credential reaches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -59,15 +61,28 @@ pub fn check_api_key(spec: &ApiKeySpec, now_seconds: i64) -> Vec<Fault> {
     }
     if let Some(agents) = &spec.agents {
         // Other roles administer the workspace, which a list of agents cannot bound.
-        if spec.role != KeyRole::Client {
-            let message = "restricts keys of role client only; leave it out";
+        if !matches!(spec.role, KeyRole::Client | KeyRole::Approver) {
+            let message = "restricts keys of role client or approver only; leave it out";
             faults.push(Fault::new("/agents", message));
         } else if !(1..=MAX_AGENTS).contains(&agents.len()) {
             let message = "must have 1 to 16 agents; leave it out for all agents";
             faults.push(Fault::new("/agents", message));
         }
     }
+    if let Some(limits) = &spec.limits {
+        faults.extend(limit_faults(limits, spec.role));
+    }
     faults
+}
+
+fn limit_faults(limits: &OwnLimits, role: KeyRole) -> Vec<Fault> {
+    // A limit without effect would give false safety.
+    if matches!(role, KeyRole::Owner | KeyRole::Viewer) {
+        let message =
+            "limits keys that start runs, of role admin, operator or client; leave it out";
+        return vec![Fault::new("/limits", message)];
+    }
+    check_limits(limits)
 }
 
 #[cfg(test)]
@@ -82,6 +97,7 @@ mod tests {
             role,
             expires_at: None,
             agents: None,
+            limits: None,
         }
     }
 
@@ -91,12 +107,13 @@ mod tests {
     }
 
     #[test]
-    fn only_client_keys_are_restricted_to_agents() {
+    fn keys_of_clients_and_approvers_are_restricted_to_agents() {
         for (role, count, is_valid) in [
             (KeyRole::Client, 1, true),
             (KeyRole::Client, 16, true),
             (KeyRole::Client, 0, false),
             (KeyRole::Client, 17, false),
+            (KeyRole::Approver, 16, true),
             (KeyRole::Admin, 1, false),
             (KeyRole::Operator, 1, false),
             (KeyRole::Viewer, 1, false),
@@ -109,6 +126,28 @@ mod tests {
             };
             let expected: &[&str] = if is_valid { &[] } else { &["/agents"] };
             assert_eq!(pointers(&spec, 0), expected, "{role:?} {count}");
+        }
+    }
+
+    #[test]
+    fn only_keys_that_start_runs_have_limits() {
+        for (role, is_valid) in [
+            (KeyRole::Client, true),
+            (KeyRole::Operator, true),
+            (KeyRole::Admin, true),
+            (KeyRole::Viewer, false),
+            (KeyRole::Owner, false),
+        ] {
+            let limits = OwnLimits {
+                rate: Some(1),
+                ..OwnLimits::default()
+            };
+            let spec = ApiKeySpec {
+                limits: Some(limits),
+                ..spec(role)
+            };
+            let expected: &[&str] = if is_valid { &[] } else { &["/limits"] };
+            assert_eq!(pointers(&spec, 0), expected, "{role:?}");
         }
     }
 

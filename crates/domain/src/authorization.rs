@@ -6,12 +6,13 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use protocol::JsonObject;
 use protocol::admin::{AgentSpec, IdList};
 use protocol::context::AvailableApis;
-use protocol::id::{AgentId, EndpointId, RunId, RunnerId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, EndpointId, RunId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     AgentOperation, AgentResource, AgentResources, ArtifactOperation, FileResource,
@@ -26,8 +27,11 @@ use crate::state::StateOwner;
 
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
-pub use questions::{ActionNotGranted, granted_action, granted_wake, has_granted_actions};
+pub use questions::{
+    ActionNotGranted, granted_action, granted_wake, has_granted_actions, needs_approval,
+};
 
+pub mod advice;
 mod audited;
 pub mod denials;
 mod granted;
@@ -100,7 +104,20 @@ pub struct Subject<'a> {
     pub peers: &'a [AgentResource],
     /// Grant of the parent, for a child run.
     pub parent: Option<&'a ParentGrant<'a>>,
+    /// Limits of the agent, and of the key that starts the run.
+    pub token_limits: &'a [TokenLimit],
     pub owner: StateOwner<'a>,
+}
+
+impl Subject<'_> {
+    /// Returns the limits of the run's model calls. Those of a key hold for child runs too: otherwise an agent could
+    /// evade them.
+    fn token_limits(&self) -> Vec<TokenLimit> {
+        let of_parent = self.parent.map(|parent| &parent.snapshot.token_limits);
+        let of_key = of_parent.into_iter().flatten();
+        let of_key = of_key.filter(|limit| matches!(limit.of, LimitedId::ApiKey(_)));
+        self.token_limits.iter().chain(of_key).copied().collect()
+    }
 }
 
 /// Frozen authorization of one run. Its canonical JSON is hashed and stored.
@@ -128,7 +145,25 @@ pub struct AuthorizationSnapshot {
     pub operations: Arc<BTreeSet<String>>,
     /// Canonical owner of each granted state scope.
     pub state: BTreeMap<StateScope, String>,
+    /// Limits of the model calls of the run.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub token_limits: Vec<TokenLimit>,
     pub decisions: Arc<[Decision]>,
+}
+
+/// Limit of model tokens in a minute, shared by all runs of a key or an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TokenLimit {
+    pub of: LimitedId,
+    pub per_minute: NonZeroU32,
+}
+
+/// A key or an agent with limits of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitedId {
+    ApiKey(ApiKeyId),
+    Agent(AgentId),
 }
 
 /// The conversation of a run. Absent parts are `''`.
@@ -518,6 +553,7 @@ mod tests {
             registered_skills: &registered_skills(),
             peers: &[],
             parent: None,
+            token_limits: &[],
             owner,
         };
         authorize(&catalog(), manifest, agent, &subject)
@@ -559,6 +595,7 @@ mod tests {
                 registered_skills: &[],
                 peers: &[],
                 parent: None,
+                token_limits: &[],
                 owner,
             };
             authorize(&catalog(), &manifest, &agent, &subject)
@@ -883,6 +920,7 @@ mod tests {
                 registered_skills: &[],
                 peers: &[],
                 parent: None,
+                token_limits: &[],
                 owner: StateOwner {
                     workspace: &workspace,
                     runner: &manifest.id,
@@ -910,6 +948,46 @@ mod tests {
             });
             assert_eq!(decided, is_open);
         }
+    }
+
+    #[test]
+    fn child_runs_count_for_the_limit_of_the_key() {
+        let limit = |of| TokenLimit {
+            of,
+            per_minute: NonZeroU32::MIN,
+        };
+        let agent = |id| LimitedId::Agent(AgentId(uuid::Uuid::from_u128(id)));
+        let key = limit(LimitedId::ApiKey(ApiKeyId(uuid::Uuid::nil())));
+        let mut parent = snapshot(&json!({}), &json!({}), &json!({}), None);
+        parent.token_limits = vec![limit(agent(1)), key];
+        let workspace = WorkspaceId("default".to_owned());
+        let subject = Subject {
+            run_id: RunId(uuid::Uuid::nil()),
+            agent_version: 1,
+            endpoint_id: EndpointId(uuid::Uuid::nil()),
+            event_id: "e",
+            has_prompt: false,
+            shows_interactions: false,
+            has_artifacts: false,
+            registered_skills: &[],
+            peers: &[],
+            parent: Some(&ParentGrant {
+                snapshot: &parent,
+                grants: None,
+            }),
+            token_limits: &[limit(agent(2))],
+            owner: StateOwner {
+                workspace: &workspace,
+                runner: &parent.runner_id,
+                agent: AgentId(uuid::Uuid::from_u128(2)),
+                bot_id: None,
+                generation: None,
+                conversation: None,
+                actor: None,
+                subject: None,
+            },
+        };
+        assert_eq!(subject.token_limits(), [limit(agent(2)), key]);
     }
 
     #[test]

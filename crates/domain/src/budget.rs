@@ -5,8 +5,10 @@ use protocol::admin::Fault;
 use protocol::budget::{BudgetDefinition, BudgetScope, OnReached, ResetInterval};
 use uuid::Uuid;
 
+mod expected;
 mod question;
 
+pub use expected::{CallBound, ExpectedCall, PastCall, RecentCalls, growth};
 pub use question::{
     AskDecision, PastQuestion, QuestionEnd, RAISE, decide_question, extended_deadline, question,
     raise_of,

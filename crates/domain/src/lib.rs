@@ -7,7 +7,9 @@ pub mod event;
 pub mod admission;
 pub mod agent;
 pub mod api_key;
+pub mod approval;
 pub mod artifact;
+pub mod change;
 pub mod child_run;
 pub mod discovery;
 pub mod form;
@@ -15,6 +17,7 @@ pub mod generation;
 pub mod interaction;
 pub mod locale;
 pub mod manifest;
+mod own_limits;
 pub mod skill;
 pub mod state;
 
@@ -32,6 +35,7 @@ pub mod signing_key;
 pub mod source;
 pub mod tool_call;
 pub mod tool_name;
+pub mod tool_policy;
 pub mod trace;
 pub mod webhook;
 

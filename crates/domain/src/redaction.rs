@@ -1,6 +1,7 @@
 //! Redaction of agent configurations and answers for readers that must see no secret.
 
 use protocol::JsonObject;
+use protocol::admin::Fault;
 use protocol::interaction::{InteractionField, InteractionFieldType};
 use serde_json::Value;
 
@@ -19,13 +20,35 @@ const REDACTED: &str = "***";
 /// Replaces all texts in members whose names suggest a secret. Other texts stay: a configuration has no marks of
 /// secrets.
 pub fn redact_config(config: &mut JsonObject) {
-    for (name, value) in config {
-        if suggests_secret(name) {
-            redact_texts(value);
-        } else {
-            redact_members(value);
+    each_secret(config, &mut |_, text| REDACTED.clone_into(text));
+}
+
+/// Calls `act` with each text in members whose names suggest a secret, and with its JSON pointer in the configuration.
+pub fn each_secret(config: &mut JsonObject, act: &mut dyn FnMut(&str, &mut String)) {
+    visit_members(config, "", act);
+}
+
+/// Puts the secrets of the current configuration into one whose secrets are marks. The faults name secrets of which the
+/// current configuration has another value, or none.
+pub fn restore_secrets(
+    config: &mut JsonObject,
+    current: JsonObject,
+    mark: impl Fn(&str) -> String,
+) -> Vec<Fault> {
+    let (current, mut faults) = (Value::Object(current), Vec::new());
+    each_secret(config, &mut |pointer, text| {
+        let plain = current.pointer(pointer).and_then(Value::as_str);
+        // Equal marks mean equal secrets; the mark itself must never become a value.
+        match plain.filter(|plain| mark(plain) == *text) {
+            Some(plain) => plain.clone_into(text),
+            None => faults.push(Fault::new(
+                format!("/config{pointer}"),
+                "is a secret that has changed since, and the history has no values of secrets; replace the agent by \
+                 PUT /v1/agents/{agent_id} with the value",
+            )),
         }
-    }
+    });
+    faults
 }
 
 /// Replaces the texts of an answer to fields whose id or label suggests a secret. Chosen options stay: the question
@@ -38,7 +61,7 @@ pub fn redact_answer(values: &mut JsonObject, fields: &[InteractionField]) {
         );
         let is_secret = suggests_secret(&field.id) || suggests_secret(&field.label);
         if let Some(value) = values.get_mut(&field.id).filter(|_| is_text && is_secret) {
-            redact_texts(value);
+            visit_texts(value, "", &mut |_, text| REDACTED.clone_into(text));
         }
     }
 }
@@ -48,21 +71,49 @@ fn suggests_secret(name: &str) -> bool {
     SECRET_WORDS.iter().any(|word| name.contains(word))
 }
 
-fn redact_members(value: &mut Value) {
+fn visit_members(members: &mut JsonObject, at: &str, act: &mut dyn FnMut(&str, &mut String)) {
+    for (name, value) in members {
+        let pointer = child(at, name);
+        if suggests_secret(name) {
+            visit_texts(value, &pointer, act);
+        } else {
+            visit_value(value, &pointer, act);
+        }
+    }
+}
+
+fn visit_value(value: &mut Value, at: &str, act: &mut dyn FnMut(&str, &mut String)) {
     match value {
-        Value::Object(members) => redact_config(members),
-        Value::Array(items) => items.iter_mut().for_each(redact_members),
+        Value::Object(members) => visit_members(members, at, act),
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                visit_value(item, &format!("{at}/{index}"), act);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
     }
 }
 
-fn redact_texts(value: &mut Value) {
+fn visit_texts(value: &mut Value, at: &str, act: &mut dyn FnMut(&str, &mut String)) {
     match value {
-        Value::String(text) => REDACTED.clone_into(text),
-        Value::Object(members) => members.values_mut().for_each(redact_texts),
-        Value::Array(items) => items.iter_mut().for_each(redact_texts),
+        Value::String(text) => act(at, text),
+        Value::Object(members) => {
+            for (name, member) in members {
+                visit_texts(member, &child(at, name), act);
+            }
+        }
+        Value::Array(items) => {
+            for (index, item) in items.iter_mut().enumerate() {
+                visit_texts(item, &format!("{at}/{index}"), act);
+            }
+        }
         Value::Null | Value::Bool(_) | Value::Number(_) => {}
     }
+}
+
+/// The JSON pointer of a member (RFC 6901).
+fn child(at: &str, name: &str) -> String {
+    format!("{at}/{}", name.replace('~', "~0").replace('/', "~1"))
 }
 
 #[cfg(test)]
@@ -86,6 +137,24 @@ mod tests {
             "credentials": {"user": "***", "parts": ["***", 1]},
         });
         assert_eq!(Value::Object(config), expected);
+    }
+
+    #[test]
+    fn restores_only_secrets_with_equal_marks() {
+        let object = |value: Value| match value {
+            Value::Object(members) => members,
+            _ => unreachable!(),
+        };
+        let mark = |text: &str| format!("hash:{}", text.len());
+        let current = object(json!({"a/b": {"api_key": "four"}, "tokens": ["x"], "prompt": "new"}));
+        let mut config = object(json!({
+            "a/b": {"api_key": "hash:4"}, "tokens": ["hash:2", "hash:1"], "prompt": "hash:3",
+        }));
+        let faults = restore_secrets(&mut config, current, mark);
+        let pointers: Vec<_> = faults.iter().map(|fault| fault.pointer.as_str()).collect();
+        assert_eq!(pointers, ["/config/tokens/0", "/config/tokens/1"]);
+        assert_eq!(config["a/b"], json!({"api_key": "four"}));
+        assert_eq!(config["prompt"], "hash:3");
     }
 
     #[test]

@@ -10,9 +10,11 @@ pub mod limiter;
 mod own;
 mod plain_url;
 mod policy;
+pub mod rate;
 mod read;
 pub mod redact;
 mod resolver;
+pub mod tokens;
 mod tool_url;
 pub mod upstream;
 

@@ -119,6 +119,16 @@ impl<K: LimitKey> KeyedLimiter<K> {
         self.state().used
     }
 
+    /// Callers in the queue that wait for this key.
+    pub fn queued_for(&self, key: &K) -> usize {
+        let state = self.state();
+        let waits = |queued: &&QueuedPermit<K>| {
+            let mut shares = queued.permit.shares.iter();
+            shares.any(|share| share.key == *key)
+        };
+        state.waiting.values().filter(waits).count()
+    }
+
     /// An empty permit, to be grown.
     pub fn empty_permit(&self, shares: impl Into<Vec<Share<K>>>) -> Permit<K> {
         Permit {
@@ -336,6 +346,10 @@ mod tests {
         let mut third = Box::pin(limiter.acquire(share("third")));
         let mut left = Box::pin(limiter.acquire(share("third")));
         assert!(next_of_one.as_mut().now_or_never().is_none());
+        assert_eq!(
+            (limiter.queued_for(&"one"), limiter.queued_for(&"third")),
+            (1, 0)
+        );
         assert!(third.as_mut().now_or_never().is_none());
         assert!(left.as_mut().now_or_never().is_none());
         drop(left);

@@ -50,11 +50,12 @@ pub enum UpstreamError {
     /// Not sent: the provider is not available. For providers without a URL.
     #[error("the provider is not available: {0}")]
     Away(String),
-    /// Not sent: no concurrency slot was free.
+    /// Not sent: a limit of the gateway is reached. `wait`: time until the next call is admitted, if there is one.
     #[error("{message}")]
     Busy {
         reason: &'static str,
         message: &'static str,
+        wait: Option<Duration>,
     },
     /// The provider stopped during the call.
     #[error("the provider stopped before it answered: {0}")]

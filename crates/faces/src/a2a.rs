@@ -1,8 +1,10 @@
-//! A2A 1.0 over the JSON-RPC binding: a task is a run, and its context is the conversation.
+//! A2A 1.0 over JSON-RPC and over HTTP with JSON: a task is a run, and its context is the conversation.
 
 mod answer;
+mod binding;
 mod card;
 mod fold;
+mod http_json;
 mod message;
 mod methods;
 mod rpc;
@@ -11,16 +13,18 @@ mod writer;
 
 use axum::extract::State;
 use axum::middleware::map_response;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use domain::large_text::PathStep::{self, Each, Member};
 use http::HeaderMap;
 use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::agents::agent_of_path;
 use crate::body::{FaceBody, FilePaths};
+use binding::A2aBinding;
 use methods::A2aCall;
-use rpc::{RpcRequest, error_response, in_rpc_form};
+use rpc::{RpcRequest, in_rpc_form};
 use web::auth::ScopedCaller;
 use web::query::PathOf;
 use web::state::ApiState;
@@ -30,6 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new()
         .routes(routes!(call_a2a_agent))
         .layer(map_response(in_rpc_form))
+        .merge(http_json::routes())
         .routes(routes!(card::get_agent_card))
 }
 
@@ -82,7 +87,7 @@ impl FilePaths for A2aFiles {
     (status = 413, description = "The request exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files", body = Object),
     (status = 415, description = "The body is compressed: send it without `Content-Encoding`", body = Object),
     (status = 429, description = "A limit is reached; retry after `Retry-After` seconds", body = Object),
-    (status = 500, description = "The gateway failed; its log says why", body = Object),
+    (status = 500, description = "The gateway failed; see its log", body = Object),
     (status = 503, description = "The database does not respond; retry", body = Object)))]
 pub(crate) async fn call_a2a_agent(
     caller: ScopedCaller,
@@ -91,9 +96,9 @@ pub(crate) async fn call_a2a_agent(
     headers: HeaderMap,
     FaceBody { request, files, .. }: FaceBody<A2aFiles>,
 ) -> Response {
-    let id = RpcRequest::id_of(&request);
+    let binding = A2aBinding::JsonRpc(RpcRequest::id_of(&request));
     let answered = async {
-        let agent = card::agent_of_path(&state, &caller, &agent).await?;
+        let agent = agent_of_path(&state, &caller, &agent).await?;
         let request = RpcRequest::read(&request, &headers)?;
         let call = A2aCall {
             state: &state,
@@ -107,5 +112,5 @@ pub(crate) async fn call_a2a_agent(
     };
     answered
         .await
-        .unwrap_or_else(|error| error_response(error.into_response(), &id))
+        .unwrap_or_else(|error| binding.error_response(error))
 }

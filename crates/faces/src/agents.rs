@@ -10,6 +10,9 @@ use web::auth::ScopedCaller;
 use web::error::{ApiError, ApiResult};
 use web::state::ApiState;
 
+/// Reason of the error for an absent agent, in `details.reason`.
+pub(crate) const AGENT_NOT_FOUND: &str = "AGENT_NOT_FOUND";
+
 /// Maximum agents of a list; the lists of these protocols have no pages.
 const MAX_AGENTS: usize = 1000;
 /// Agents of one query.
@@ -36,6 +39,28 @@ pub(crate) async fn find_agent(
         ApiError::new(StatusCode::NOT_FOUND, "not_found", message)
             .with("reason", json!("model_not_found"))
     })
+}
+
+/// Finds the agent of a URL. Foreign agents look like absent ones.
+pub(crate) async fn agent_of_path(
+    state: &ApiState,
+    caller: &ScopedCaller,
+    name: &str,
+) -> ApiResult<AgentRecord> {
+    let found = find_agent(state, caller, name).await;
+    found.map_err(|error| match error.status {
+        StatusCode::NOT_FOUND => ApiError::not_found("agent", name)
+            .with_advice("for this key that takes messages")
+            .with("reason", json!(AGENT_NOT_FOUND)),
+        _ => error,
+    })
+}
+
+/// The public URL of the gateway.
+pub(crate) fn public_url(state: &ApiState) -> &str {
+    let host = state.runs.keys().tokens.audience();
+    // The audience is the public URL with the path of the host API.
+    host.strip_suffix("/host/v1").unwrap_or(host)
 }
 
 /// The agents that the caller may name, by name.

@@ -36,7 +36,7 @@ impl<P: FilePaths> FromRequest<ApiState> for FaceBody<P> {
             return Err(ApiError::too_large(message));
         }
         Ok(Self {
-            request: RequestMembers(parse(&document.json)?),
+            request: parse::<JsonObject>(&document.json)?.into(),
             files: document.files,
             _paths: std::marker::PhantomData,
         })
@@ -47,7 +47,18 @@ impl<P: FilePaths> FromRequest<ApiState> for FaceBody<P> {
 /// which an agent does not have.
 pub(crate) struct RequestMembers(JsonObject);
 
+impl From<JsonObject> for RequestMembers {
+    fn from(members: JsonObject) -> Self {
+        Self(members)
+    }
+}
+
 impl RequestMembers {
+    /// All members.
+    pub(crate) fn members(&self) -> &JsonObject {
+        &self.0
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&Value> {
         self.0.get(name).filter(|value| !value.is_null())
     }

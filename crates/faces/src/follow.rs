@@ -97,14 +97,28 @@ impl<W: FaceWriter> Follower<W> {
     pub(crate) async fn complete(mut self) -> ApiResult<(W, Option<TokenParts>)> {
         // Also without a stream, so that the numbers of events are the same.
         self.writer.begin();
-        while !self.writer.has_ended() {
-            if let Output::Last(_) = self.next().await? {
-                let message = "the gateway stops, or the API key was revoked; read the run again";
-                return Err(ApiError::unavailable(message));
-            }
-        }
+        while self.next_frames().await?.is_some() {}
         let tokens = tokens_of(&self.state, self.run).await?;
         Ok((self.writer, tokens))
+    }
+
+    /// The frames of the next event, empty for a keep-alive. `None`: the answer has ended.
+    pub(crate) async fn next_frames(&mut self) -> ApiResult<Option<String>> {
+        if self.writer.has_ended() {
+            return Ok(None);
+        }
+        match self.next().await? {
+            Output::Frames(frames) => Ok(Some(frames)),
+            Output::KeepAlive => Ok(Some(String::new())),
+            Output::Last(_) => {
+                let message = "the gateway stops, or the API key was revoked; read the run again";
+                Err(ApiError::unavailable(message))
+            }
+        }
+    }
+
+    pub(crate) fn into_writer(self) -> W {
+        self.writer
     }
 
     /// Streams the answer. An error closes the connection before the end.

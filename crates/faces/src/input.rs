@@ -2,12 +2,14 @@
 
 use protocol::admin::Fault;
 use protocol::context::{AgentInput, InputAttachment};
-use protocol::message::ContentElement;
+use protocol::message::{ContentElement, ImageUrl};
 
 use crate::questions::AnswerOutput;
 
 /// Maximum bytes of earlier messages in an event; the newest stay.
 const EARLIER_BYTES: usize = 64 * 1024;
+/// Maximum characters of a media type.
+const MEDIA_TYPE_CHARS: usize = 128;
 /// Maximum parts of one event.
 const MAX_PARTS: usize = 1000;
 
@@ -41,6 +43,67 @@ impl From<String> for MessageParts {
             attachments: Vec::new(),
         }
     }
+}
+
+/// A file of a message.
+pub(crate) struct FileOfMessage<'a> {
+    pub(crate) source: FileOrigin<'a>,
+    /// Parameters and malformed types are left out.
+    pub(crate) media_type: Option<&'a str>,
+    pub(crate) name: Option<&'a str>,
+}
+
+/// Content of a file.
+pub(crate) enum FileOrigin<'a> {
+    Base64(&'a str),
+    Url(&'a str),
+}
+
+impl From<FileOfMessage<'_>> for ContentElement {
+    fn from(file: FileOfMessage<'_>) -> Self {
+        let media_type = file.media_type.and_then(plain_media_type);
+        let is_image = media_type.is_some_and(|kind| kind.starts_with("image/"));
+        let mut element = Self {
+            file_name: file.name.map(str::to_owned),
+            ..Self::default()
+        };
+        let kind = match (file.source, is_image) {
+            (FileOrigin::Base64(base64), _) => {
+                // The same form as of other faces, so that large files become artifacts.
+                let base64 = media_type.map_or_else(
+                    || base64.to_owned(),
+                    |kind| format!("data:{kind};base64,{base64}"),
+                );
+                if is_image {
+                    element.image_base64 = Some(base64);
+                    "image_base64"
+                } else {
+                    element.file_base64 = Some(base64);
+                    "file_base64"
+                }
+            }
+            (FileOrigin::Url(url), true) => {
+                let url = url.to_owned();
+                element.image_url = Some(ImageUrl { url });
+                "image_url"
+            }
+            (FileOrigin::Url(url), false) => {
+                element.file_url = Some(url.to_owned());
+                "file_url"
+            }
+        };
+        kind.clone_into(&mut element.kind);
+        element
+    }
+}
+
+/// The media type without parameters; `None` if it does not fit into a `data:` URL.
+fn plain_media_type(media_type: &str) -> Option<&str> {
+    let kind = media_type.split(';').next()?.trim();
+    let is_plain = kind
+        .bytes()
+        .all(|byte| byte.is_ascii_graphic() && byte != b',');
+    (is_plain && !kind.is_empty() && kind.len() <= MEDIA_TYPE_CHARS).then_some(kind)
 }
 
 impl MessageParts {

@@ -3,8 +3,9 @@
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::context::{ActorContext, AgentInput, DeliveryContext};
-use protocol::event::{EventConversation, EventEnvelope, MESSAGE_RECEIVED};
-use protocol::id::AgentId;
+use protocol::event::{EventAccepted, EventConversation, EventEnvelope, MESSAGE_RECEIVED};
+use protocol::id::{AgentId, RunId};
+use store::{StoreError, sha256_hex};
 
 use crate::questions::{AnswerOutput, capabilities};
 use client_api::client::body_files::ExtractedFiles;
@@ -16,10 +17,67 @@ use web::error::{ApiError, ApiResult};
 use web::query::{idempotency_key, trace_header};
 use web::state::ApiState;
 
+/// Characters of a conversation that the gateway makes.
+const CONVERSATION_CHARS: usize = 32;
+
+/// Identity of a request that its client repeats: the same key, agent and id are the same event.
+pub(crate) struct RequestIdentity {
+    surface: &'static str,
+    digest: String,
+}
+
+impl RequestIdentity {
+    /// `id`: of the client.
+    pub(crate) fn of(
+        surface: &'static str,
+        caller: &ScopedCaller,
+        agent: AgentId,
+        id: &str,
+    ) -> Self {
+        let identity = format!("{} {agent} {id}", caller.key);
+        Self {
+            surface,
+            // A client's id may be of any length, and must not meet the ids of other events.
+            digest: sha256_hex(identity.as_bytes()),
+        }
+    }
+
+    /// Id of the event.
+    pub(crate) fn event_id(&self) -> String {
+        format!("{}-{}", self.surface, self.digest)
+    }
+
+    /// Conversation of a request that names none.
+    pub(crate) fn conversation(&self) -> &str {
+        &self.digest[..CONVERSATION_CHARS]
+    }
+
+    /// The run of an earlier request. `None`: there is none.
+    pub(crate) async fn find_run(
+        &self,
+        state: &ApiState,
+        caller: &ScopedCaller,
+    ) -> ApiResult<Option<RunId>> {
+        let (workspace, _) = caller.credential();
+        let events = state.runs.store().events();
+        let Some(record) = events.find_event(workspace, &self.event_id()).await? else {
+            return Ok(None);
+        };
+        let accepted = serde_json::from_str::<EventAccepted>(&record.answer);
+        let accepted = accepted.map_err(|_| StoreError::Corrupt {
+            column: "events.answer",
+            row: record.event_id,
+        })?;
+        Ok(accepted.run_id)
+    }
+}
+
 /// A message for an agent.
 pub(crate) struct FaceMessage {
     /// Name of the protocol, as the surface of the answer.
     pub(crate) surface: &'static str,
+    /// Of a [`RequestIdentity`]. `None`: each request is a new event, or `Idempotency-Key` names it.
+    pub(crate) event_id: Option<String>,
     pub(crate) bot_id: Option<String>,
     pub(crate) conversation: Option<EventConversation>,
     /// Id of the user at the client.
@@ -40,7 +98,7 @@ impl From<FaceMessage> for EventEnvelope {
         });
         Self {
             event_type: MESSAGE_RECEIVED.to_owned(),
-            event_id: None,
+            event_id: message.event_id,
             source: "api".to_owned(),
             source_event_type: Some(message.surface.to_owned()),
             event_time: None,
@@ -86,6 +144,8 @@ pub(crate) async fn start_run(
         return Err(ApiError::faults(&faults));
     }
     let (key, trace) = (idempotency_key(headers)?, trace_header(headers));
+    // The id of the protocol is the key of the request.
+    let key = key.filter(|_| event.event_id.is_none());
     let sender = caller.sender();
     let intake = &state.runs.intake;
     // The name of the model has chosen the agent, so no filter decides.

@@ -2,9 +2,10 @@
 //! ends.
 
 use std::fmt::Display;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::{Stream, StreamExt as _, stream};
+use protocol::id::ApprovalId;
 use protocol::message::LlmTokenUsage;
 use store::{ApprovalReference, AuditEntry, AuditOutcome, TicketEffect};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -21,10 +22,14 @@ use web::auth::{AuditedCall, RunCaller};
 use web::error::{ApiError, ApiResult, BillingOutcome};
 use web::state::ApiState;
 
+mod attempt_error;
+mod budget_errors;
+mod spend;
 mod spending;
 mod traced;
 
-pub(super) use spending::Spend;
+pub(super) use attempt_error::AttemptError;
+pub(super) use spend::{CompletionTokens, Spend};
 use spending::{EndedCall, Spending};
 use traced::CallTrace;
 
@@ -43,6 +48,8 @@ pub(super) struct HostCall {
     last_look: RowPoll,
     /// Ticket and effect of a tool call. A mutex, because the call is shared while its future runs.
     effect: Mutex<Option<TicketEffect>>,
+    /// Approval that a tool call used.
+    approval: OnceLock<ApprovalId>,
     _under_way: TaskTrackerToken,
 }
 
@@ -113,6 +120,7 @@ impl HostCall {
             permit: None,
             last_look: RowPoll::default(),
             effect: Mutex::default(),
+            approval: OnceLock::new(),
             // A shutdown waits for this token, so that the outcome is still written.
             _under_way: state.runs.aborts.track_call(),
         })
@@ -125,11 +133,20 @@ impl HostCall {
     }
 
     /// Reserves the upper bound of the call's use in each budget that applies. Fails with 429 if it does not
-    /// fit, or waits for a raise. Embedding and rerank calls need the returned [`Payment`].
-    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Payment> {
+    /// fit, or waits for a raise. Provider calls need the returned [`Payment`].
+    pub(super) async fn reserve(&mut self, spend: Spend) -> ApiResult<Arc<Payment>> {
         let spending = Spending::reserve(&self.runs, &self.grant, self.id, spend).await?;
+        let paid = spending.payment();
         self.spending = Some(spending);
-        Ok(Payment::reserved())
+        Ok(paid)
+    }
+
+    /// Reserves more for a stream that uses more than expected. Fails when a budget has nothing left.
+    pub(super) async fn grow(&mut self) -> ApiResult<()> {
+        match &mut self.spending {
+            Some(spending) => spending.grow(&self.runs, &self.grant, self.id).await,
+            None => Ok(()),
+        }
     }
 
     /// Counts the tokens of an embedding or rerank call: the provider's count, else the reserved amount, or
@@ -167,6 +184,15 @@ impl HostCall {
         }
     }
 
+    /// Like `within`, and tells a failure of the provider from the end of the run.
+    pub(super) async fn attempt<T>(
+        &self,
+        work: impl Future<Output = Result<T, UpstreamError>>,
+    ) -> Result<T, AttemptError> {
+        let done = self.within(async { Ok::<_, ApiError>(work.await) }).await?;
+        done.map_err(AttemptError::Upstream)
+    }
+
     /// Yields items until the run is over. The first error, or the end of the run, is the last item.
     pub(super) fn while_live<T, S>(&self, items: S) -> impl Stream<Item = ApiResult<T>> + use<T, S>
     where
@@ -192,6 +218,12 @@ impl HostCall {
     pub(super) fn note_effect(&self, effect: TicketEffect) {
         let mut noted = self.effect.lock().unwrap_or_else(PoisonError::into_inner);
         *noted = Some(effect);
+    }
+
+    /// Notes the approval that a tool call used, for the audit log.
+    pub(super) fn note_approval(&self, approval: ApprovalId) {
+        // A call uses one approval, so there is nothing to replace.
+        let _ = self.approval.set(approval);
     }
 
     /// Counts bytes sent to the runner.
@@ -229,7 +261,8 @@ impl HostCall {
             wall_ms,
             at: self.runs.clock().now_ms(),
         };
-        let used = self.spending.take().map(|spending| spending.settle(ended));
+        let spending = self.spending.take();
+        let used = spending.map(|spending| spending.settle(&self.runs, ended));
         let of_model = used.as_ref().map(|used| &used.call);
         let of_model = of_model.filter(|call| call.kind == "model");
         let counted = of_model.map(|call| (call.tokens, call.is_estimate));
@@ -245,6 +278,7 @@ impl HostCall {
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
+            approval: self.approval.get().copied(),
         };
         // In the background: `Drop` cannot wait, and the caller should not.
         self.runs.usage.record_later(outcome, used);

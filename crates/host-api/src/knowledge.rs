@@ -98,7 +98,7 @@ pub(crate) async fn retrieve(
         let texts = found.results.iter().flat_map(|entry| &entry.content);
         let bytes = texts.map(|part| part.text.as_ref().map_or(0, String::len));
         host_call.add_bytes(bytes.sum());
-        host_call.note_passages(found.results.len());
+        host_call.trace_mut().note_passages(found.results.len());
     }
     host_call.end(found)
 }

@@ -1,6 +1,7 @@
 //! The host API: the routes that a runner calls with its run token (`docs/runners/host-api.md`).
 
 mod artifacts;
+mod call_approval;
 pub mod checkpoint;
 mod child_runs;
 mod events;

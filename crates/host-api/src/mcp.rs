@@ -11,75 +11,47 @@ mod values;
 
 use std::borrow::Cow;
 use std::sync::Arc;
+use std::time::Duration;
 
-use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
-use domain::authorization::AuthorizationSnapshot;
-use domain::json_text::check_json_text;
-use http::StatusCode;
-use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue};
-use http::request::Parts;
-use protocol::error::{AgentApiError, ErrorBody};
+use domain::authorization::{AuthorizationSnapshot, needs_approval};
+use protocol::error::ErrorBody;
 use protocol::resources::{ToolEffect, ToolOperation, ToolResource};
 use protocol::tool::KeyScope;
 use rmcp::model::{
-    CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode,
-    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    Tool, ToolAnnotations,
+    CallToolRequestParams, CallToolResponse, CallToolResult, ListToolsResult,
+    PaginatedRequestParams, ProgressNotificationParam, ProgressToken, ServerConfig, Tool,
+    ToolAnnotations,
 };
-use rmcp::service::{NotificationContext, RequestContext};
-use rmcp::transport::streamable_http_server::session::never::NeverSessionManager;
-use rmcp::transport::{StreamableHttpServerConfig, StreamableHttpService};
+use rmcp::service::{NotificationContext, Peer, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::runtime::Handle;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use super::call_approval::{ApprovedOutcome, approval_required};
 use super::tools::{CallKey, ToolCalling, schema_of};
 use own::OwnTool;
 use runs::grant::Grant;
 use values::structured;
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::catalog_work::{of_run, run_blocking};
-use web::error::body::no_message;
-use web::error::{ApiError, ApiResult};
-use web::json::BODY_BYTES;
-use web::json::{media_type, read_json};
-use web::memory_budget::BufferedBody;
+use web::error::ApiResult;
+use web::mcp::{
+    McpMessage, McpRequest, McpResponse, McpResponseForm, internal_error, refused_call,
+    server_of_tools,
+};
 use web::query::idempotency_key;
-use web::recheck::ChecksCredentials;
 use web::state::ApiState;
 
-/// Maximum bytes of an SDK error that go into the response.
-const REFUSAL_BYTES: usize = 1024;
+/// Interval of the progress of a call that may wait for a person.
+const BETWEEN_PROGRESS: Duration = Duration::from_secs(5);
 
 /// Routes of MCP.
 pub(crate) fn routes() -> OpenApiRouter<ApiState> {
     OpenApiRouter::new().routes(routes!(speak_mcp))
-}
-
-/// A JSON-RPC message.
-#[derive(utoipa::ToSchema)]
-#[expect(dead_code, reason = "only its documentation is used")]
-struct McpMessage {
-    /// `2.0`.
-    jsonrpc: String,
-    /// Absent for a notification.
-    id: Option<McpId>,
-    method: Option<String>,
-    #[schema(value_type = Option<Object>)]
-    params: Option<Value>,
-}
-
-/// Id of a request, repeated in the response.
-#[derive(serde::Serialize, utoipa::ToSchema)]
-#[serde(untagged)]
-#[expect(dead_code, reason = "only its documentation is used")]
-enum McpId {
-    Number(i64),
-    Text(String),
 }
 
 /// MCP server for one request.
@@ -114,47 +86,13 @@ async fn speak_mcp(
     State(state): State<ApiState>,
     request: Request,
 ) -> ApiResult<Response> {
-    let message = read_message(request, &state).await?;
-    let (sent_json, is_of_catalog) = (message.sent_json, is_of_catalog(&message.bytes));
+    let message = McpRequest::read(request, &state).await?;
+    let is_of_catalog = is_of_catalog(&message.bytes);
     let key = idempotency_key(&message.parts.headers)?.map(str::to_owned);
     let caller = Arc::new(McpCaller { caller, state, key });
     let turn = is_of_catalog.then_some(&*caller);
     let response = speak(RunMcpServer(Arc::clone(&caller)), message, turn).await?;
-    if is_refused(&response) {
-        return Err(not_mcp(response, sent_json).await);
-    }
-    Ok(response)
-}
-
-/// An MCP message with the headers of its request.
-struct McpRequest {
-    parts: Parts,
-    bytes: BufferedBody,
-    /// `Content-Type` is JSON.
-    sent_json: bool,
-}
-
-async fn read_message(request: Request, state: &impl ChecksCredentials) -> ApiResult<McpRequest> {
-    let (mut parts, body) = request.into_parts();
-    let sent_json = media_type(&parts.headers) == "application/json";
-    let accept = parts.headers.get(ACCEPT);
-    // Clients that send no `Accept` or any type get JSON; the SDK would refuse them.
-    if accept.is_none_or(|accept| accept == "*/*") {
-        let both = HeaderValue::from_static("application/json, text/event-stream");
-        parts.headers.insert(ACCEPT, both);
-    }
-    let mut full_request = Request::new(body);
-    *full_request.extensions_mut() = parts.extensions.clone();
-    let bytes = read_json(full_request, state).await?;
-    if sent_json {
-        // The SDK has no bound on depth and number of values.
-        check_json_text(&bytes).map_err(|fault| ApiError::invalid("", fault.to_string()))?;
-    }
-    Ok(McpRequest {
-        parts,
-        bytes,
-        sent_json,
-    })
+    response.or_quoted_refusal().await
 }
 
 /// Handles a message by the SDK. `turn` is the run of a message that reads the complete catalog.
@@ -162,46 +100,22 @@ async fn speak<F: ServerHandler + Clone>(
     face: F,
     message: McpRequest,
     turn: Option<&McpCaller>,
-) -> ApiResult<Response> {
-    let McpRequest { parts, bytes, .. } = message;
-    let request = Request::from_parts(parts, Body::from(bytes.bytes.clone()));
-    // The middleware has already checked host and origin, see `host_allowlist`.
-    let config = StreamableHttpServerConfig::default()
-        .with_legacy_session_mode(false)
-        .with_json_response(true)
-        .with_max_request_body_bytes(BODY_BYTES)
-        .disable_allowed_hosts()
-        .disable_allowed_origins();
-    let service = StreamableHttpService::new(
-        move || Ok(face.clone()),
-        Arc::new(NeverSessionManager::default()),
-        config,
-    );
-    let response = match turn {
+) -> ApiResult<McpResponse> {
+    let answering = message.answer(face, McpResponseForm::Json);
+    match turn {
         Some(McpCaller { caller, .. }) => {
-            // The SDK serializes the catalog inside of `handle`, thus the complete future runs on a blocking thread.
+            // The SDK serializes the catalog inside of `answer`, thus the complete future runs on a blocking thread.
             let runtime = Handle::current();
-            let answering = move |_: &Grant| runtime.block_on(service.handle(request));
-            of_run(caller, answering).await?
+            of_run(caller, move |_: &Grant| runtime.block_on(answering)).await
         }
-        None => service.handle(request).await,
-    };
-    Ok(response.map(Body::new))
-}
-
-/// True if the SDK rejected the request before it was a JSON-RPC message.
-fn is_refused(response: &Response) -> bool {
-    let is_json = response
-        .headers()
-        .get(CONTENT_TYPE)
-        .is_some_and(|kind| kind == "application/json");
-    response.status().is_client_error() && !is_json
+        None => Ok(answering.await),
+    }
 }
 
 /// True if the response contains the complete catalog of the run, or if this is unknown.
 fn is_of_catalog(message: &[u8]) -> bool {
     #[derive(serde::Deserialize)]
-    struct McpRequest<'a> {
+    struct CatalogMessage<'a> {
         #[serde(borrow)]
         method: Option<Cow<'a, str>>,
         #[serde(borrow, default)]
@@ -212,7 +126,7 @@ fn is_of_catalog(message: &[u8]) -> bool {
         #[serde(borrow, default)]
         name: Option<Cow<'a, str>>,
     }
-    let Ok(McpRequest { method, params }) = serde_json::from_slice(message) else {
+    let Ok(CatalogMessage { method, params }) = serde_json::from_slice(message) else {
         // An unreadable message takes the slow path, where the SDK rejects it.
         return true;
     };
@@ -226,26 +140,9 @@ fn is_of_catalog(message: &[u8]) -> bool {
     }
 }
 
-/// Converts an SDK rejection to the common error body.
-async fn not_mcp(response: Response, sent_json: bool) -> ApiError {
-    let status = match response.status() {
-        // The SDK reports malformed JSON-RPC as an unsupported media type.
-        StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
-        status => status,
-    };
-    // Bounded: the SDK may quote the message.
-    let body = axum::body::to_bytes(response.into_body(), REFUSAL_BYTES).await;
-    let body = body.unwrap_or_default();
-    let body = String::from_utf8_lossy(&body);
-    let why = body.trim();
-    no_message(status, format!("this is no message of the protocol: {why}"))
-}
-
 impl ServerHandler for RunMcpServer {
     fn get_info(&self) -> ServerConfig {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
-        info.server_info = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
-        info
+        server_of_tools()
     }
 
     async fn list_tools(
@@ -260,29 +157,36 @@ impl ServerHandler for RunMcpServer {
             operation: "list",
         };
         let recorded = caller.record(state, call, None).await;
-        recorded.map_err(internal_fault)?;
+        recorded.map_err(internal_error)?;
         let grant = Arc::clone(&caller.grant);
         // The caller already holds the catalog permit of the run.
         let tools = run_blocking(move || tools_of(&grant.snapshot)).await;
         tools
             .map(ListToolsResult::with_all_items)
-            .map_err(internal_fault)
+            .map_err(internal_error)
     }
 
     async fn call_tool(
         &self,
         request: CallToolRequestParams,
-        _context: RequestContext<RoleServer>,
+        context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let McpCaller { caller, state, .. } = self.0.as_ref();
         let arguments = request.arguments.unwrap_or_default();
-        let called = match OwnTool::parse(&request.name) {
-            Some(own) => own.call(caller, state, arguments).await,
-            None => self.call_granted(&request.name, arguments).await,
+        let called = if let Some(own) = OwnTool::parse(&request.name) {
+            own.call(caller, state, arguments).await
+        } else {
+            let calling = Box::pin(self.call_granted(&request.name, arguments));
+            // Only calls that may wait for a person show progress: the response of others is plain JSON.
+            let asks = needs_approval(&caller.grant.snapshot, &request.name);
+            match context.meta.get_progress_token().filter(|_| asks) {
+                Some(token) => with_progress(calling, &context.peer, token).await,
+                None => calling.await,
+            }
         };
         match called {
             Ok(result) => Ok(CallToolResponse::Complete(result)),
-            Err(error) => refused(error).map(CallToolResponse::Complete),
+            Err(error) => refused_call(error).map(CallToolResponse::Complete),
         }
     }
 
@@ -304,7 +208,11 @@ impl RunMcpServer {
         };
         let scope = KeyScope::Run;
         let key = key.as_deref().map(|key| CallKey { key, scope });
-        let result = calling.call(arguments, key).await?;
+        // A protocol of one response has no status for a held call, so the call waits.
+        let result = match calling.call_when_approved(arguments, key, None).await? {
+            ApprovedOutcome::Result(result) => result,
+            ApprovedOutcome::Held(_) => return Err(approval_required()),
+        };
         // Looked up after the call: the call has checked the grant.
         let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
         let returns_mcp_results = tool
@@ -317,6 +225,27 @@ impl RunMcpServer {
         } else {
             structured(result)
         })
+    }
+}
+
+/// Sends progress until the call returns: clients end silent calls. The first notification turns the response into an
+/// event stream.
+async fn with_progress<T>(
+    mut calling: impl Future<Output = T> + Unpin,
+    peer: &Peer<RoleServer>,
+    token: ProgressToken,
+) -> T {
+    let mut count = 0.0;
+    loop {
+        tokio::select! {
+            result = &mut calling => return result,
+            () = tokio::time::sleep(BETWEEN_PROGRESS) => {}
+        }
+        count += 1.0;
+        let progress = ProgressNotificationParam::new(token.clone(), count)
+            .with_message("waiting for an approval");
+        // A client that left cancels the call by its disconnect.
+        let _ = peer.notify_progress(progress).await;
     }
 }
 
@@ -368,35 +297,10 @@ fn original_result(value: Value) -> CallToolResult {
     result
 }
 
-/// Errors that the model can act on become results; errors for the client become protocol errors.
-fn refused(error: ApiError) -> Result<CallToolResult, ErrorData> {
-    let code = match error.code() {
-        "unauthorized" | "not_found" => ErrorCode::INVALID_PARAMS,
-        "unauthenticated" | "run_moved" | "cancelled" => ErrorCode::INVALID_REQUEST,
-        // The model can act on these: with a protocol error, clients hide the message from it.
-        _ => {
-            let (_, error) = error.into_parts();
-            let AgentApiError { message, .. } = &error;
-            let mut result = CallToolResult::error(vec![ContentBlock::text(message.clone())]);
-            result.structured_content = Some(json!({ "error": error }));
-            return Ok(result);
-        }
-    };
-    Err(fault(code, error))
-}
-
-fn internal_fault(error: ApiError) -> ErrorData {
-    fault(ErrorCode::INTERNAL_ERROR, error)
-}
-
-fn fault(code: ErrorCode, error: ApiError) -> ErrorData {
-    let (_, error) = error.into_parts();
-    let message = error.message.clone();
-    ErrorData::new(code, message, Some(json!({ "error": error })))
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     #[test]

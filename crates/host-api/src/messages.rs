@@ -11,6 +11,7 @@ mod face;
 use axum::Json;
 use axum::extract::State;
 use axum::response::Response;
+use domain::authorization::ModelLimits;
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::resources::ModelResource;
@@ -24,7 +25,6 @@ use crate::models::pipeline::{Delivery, call_model};
 use crate::models::token_bounds::check_token_limits;
 use crate::openai::{LIST, named_model};
 use face::{MessagesFace, betas_of};
-use models::Models;
 use web::auth::{LiveCaller, RunCaller};
 use web::error::{ApiError, ApiResult};
 use web::query::PathOf;
@@ -86,7 +86,7 @@ struct CountedMessage {
     (status = 404, description = "An image refers to an artifact that the run cannot see", body = MessagesError),
     (status = 409, description = "The run was cancelled", body = MessagesError),
     (status = 413, description = "The request or its images are too large", body = MessagesError),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests", body = MessagesError),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests", body = MessagesError),
     (status = 502, description = "The provider failed", body = MessagesError),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = MessagesError),
     (status = 529, description = "The database does not respond; retry", body = MessagesError)))]
@@ -163,7 +163,7 @@ async fn list_anthropic_models(
 ) -> ApiResult<Json<Value>> {
     caller.record(&state, LIST, None).await?;
     let granted = granted(&caller).iter();
-    let models: Vec<_> = granted.map(|model| shown(&state.models, model)).collect();
+    let models: Vec<_> = granted.map(|model| shown(&state, model)).collect();
     let id_of = |model: Option<&Value>| model.map_or(Value::Null, |model| model["id"].clone());
     Ok(Json(json!({"data": models, "has_more": false,
         "first_id": id_of(models.first()), "last_id": id_of(models.last())})))
@@ -183,7 +183,7 @@ async fn get_anthropic_model(
 ) -> ApiResult<Json<Value>> {
     caller.record(&state, LIST, None).await?;
     let found = granted(&caller).iter().find(|model| model.model_id == id);
-    let found = found.map(|model| shown(&state.models, model));
+    let found = found.map(|model| shown(&state, model));
     Ok(Json(found.ok_or_else(|| ApiError::not_found("model", id))?))
 }
 
@@ -192,11 +192,13 @@ fn granted(caller: &RunCaller) -> &[ModelResource] {
 }
 
 /// A model in Anthropic's format. The catalog has no dates.
-fn shown(models: &Models, model: &ModelResource) -> Value {
+fn shown(state: &ApiState, model: &ModelResource) -> Value {
     let id = &model.model_id;
-    let configured = models.find(id).ok();
-    let window = configured.and_then(|configured| configured.context_window_tokens);
-    let max_tokens = configured.and_then(|configured| configured.max_output_tokens);
+    let limits = state.runs.catalog().model_limits.get(id).copied();
+    let ModelLimits {
+        context_window_tokens: window,
+        max_output_tokens: max_tokens,
+    } = limits.unwrap_or_default();
     // The format requires a date.
     json!({"type": "model", "id": id, "display_name": id, "created_at": "1970-01-01T00:00:00Z",
         "max_input_tokens": window, "max_tokens": max_tokens})

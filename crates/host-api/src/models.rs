@@ -8,7 +8,10 @@ pub(crate) mod content_parts;
 pub(crate) mod images;
 mod native;
 pub(crate) mod pipeline;
+pub(crate) mod routing;
 pub(crate) mod token_bounds;
+
+use std::time::Instant;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -26,14 +29,13 @@ use protocol::model::{
 use protocol::resources::ModelOperation;
 use serde_json::{Value, json};
 
-use crate::host_call::HostCall;
 use allowed_parameters::check_parameters;
 use body::ModelBody;
 use content_parts::check_urls;
 use models::Model;
 use native::NativeFace;
 use pipeline::{Delivery, call_model};
-use runs::call_limits::CallKind;
+use routing::conversation_key;
 use token_bounds::{check_token_limits, prompt_texts};
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::error::{ApiError, ApiResult};
@@ -53,34 +55,6 @@ const NOT_EXTRA: [&str; 7] = [
     "n",
     "best_of",
 ];
-
-/// Begins an audited call to a granted model.
-pub(super) async fn begin_call<'a>(
-    caller: &RunCaller,
-    state: &'a ApiState,
-    action: &'static str,
-    id: &str,
-    operation: ModelOperation,
-) -> ApiResult<(HostCall, &'a Model)> {
-    let call = AuditedCall {
-        action,
-        resource: id,
-        operation: operation.as_str(),
-    };
-    let permission = caller.grant.snapshot.model(id, operation).map(drop);
-    let (mut call, ()) = HostCall::begin(caller, state, call, permission).await?;
-    // Held by the call until its end.
-    if let Err(refused) = call.take_slot(CallKind::Model) {
-        return call.end(Err(refused));
-    }
-    match state.models.find(id) {
-        Ok(model) => {
-            call.trace_model(action, id, model);
-            Ok((call, model))
-        }
-        Err(gone) => call.end(Err(gone.into())),
-    }
-}
 
 /// Lists the granted models and the operations allowed on each.
 #[utoipa::path(get, path = "/host/v1/models", tag = "host", security(("run_token" = [])), responses(
@@ -116,7 +90,7 @@ pub(crate) async fn list_granted_models(
     (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn invoke_model(
@@ -147,7 +121,7 @@ pub(crate) async fn invoke_model(
     (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn stream_model(
@@ -207,7 +181,7 @@ fn counted_tokens(
     model.count.of_request(messages, tools) + model.count.of_texts(extra_texts.iter())
 }
 
-/// Authorizes and audits a token count, and returns the granted model.
+/// Authorizes and audits a token count, and returns the granted model; of a route, the one that is called first.
 pub(crate) async fn counting_model<'a>(
     caller: &RunCaller,
     state: &'a ApiState,
@@ -221,7 +195,13 @@ pub(crate) async fn counting_model<'a>(
     };
     let permission = caller.grant.snapshot.model(id, operation).map(drop);
     caller.granted(state, call, permission).await?;
-    Ok(state.models.find(id)?)
+    let candidates = state
+        .models
+        .candidates(id, &conversation_key(caller), Instant::now());
+    match candidates.first() {
+        Some(first) => Ok(first.model),
+        None => Ok(state.models.find(id)?),
+    }
 }
 
 /// Converts a request to a chat completion body.

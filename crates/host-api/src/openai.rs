@@ -16,10 +16,10 @@ use serde_json::Value;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use crate::models::begin_call;
 use crate::models::body::ModelBody;
 use crate::models::pipeline::{Delivery, call_model};
 use crate::models::reading::embed;
+use crate::models::routing::{answered_by, begin_call};
 use crate::models::token_bounds::check_token_limits;
 use chat::ChatFace;
 pub(crate) use chat::PreparedChat;
@@ -89,7 +89,7 @@ const MAX_TEXTS: usize = 2048;
     (status = 404, description = "An image refers to an artifact that the run cannot see (`details.pointer`)", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
     (status = 413, description = "The request or its images are too large", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn create_chat_completion(
@@ -123,7 +123,7 @@ pub(crate) async fn create_chat_completion(
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn create_embeddings(
@@ -159,7 +159,8 @@ pub(crate) async fn create_embeddings(
         usage,
         as_base64,
     };
-    call.end(embedded.to_json()).map(|json| permit.answer(json))
+    let answer = call.end(embedded.to_json());
+    answer.map(|json| answered_by(&id, permit.answer(json)))
 }
 
 fn texts_of(body: &JsonObject) -> ApiResult<Vec<String>> {

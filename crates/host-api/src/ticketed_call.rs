@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::canonical::canonical_json;
+use domain::approval::call_text;
 use domain::tool_call::{CallEffect, RepeatedCallDecision};
 use protocol::JsonObject;
+use protocol::id::ApprovalId;
 use protocol::resources::ToolResource;
 use serde_json::{Value, json};
 use store::{
@@ -14,6 +15,7 @@ use store::{
 };
 use uuid::Uuid;
 
+use crate::call_approval::approval_required;
 use crate::host_call::HostCall;
 use crate::result_offload::offload;
 use crate::unknown_effect::SettledEffect;
@@ -37,6 +39,8 @@ pub(super) struct TicketedCall<'a> {
     pub(super) skills: &'a SkillsOfRun<'a>,
     pub(super) key: TicketKey,
     pub(super) key_of: KeyOf,
+    /// Approvals that cover the call. `None`: it needs none.
+    pub(super) approvals: Option<Vec<ApprovalId>>,
 }
 
 /// A call that may have been executed.
@@ -104,7 +108,10 @@ impl TicketedCall<'_> {
         // The row exists only for `Call`, which sets its outcome below.
         in_progress.finish = None;
         match begun {
-            ToolCallBegun::Call { key } => {
+            ToolCallBegun::Call { key, approval } => {
+                if let Some(approval) = approval {
+                    self.host_call.note_approval(approval);
+                }
                 failpoint::pass("tool_call.after_ticket").await?;
                 in_progress.call(self, &self.ticket(&key), parameters).await
             }
@@ -121,6 +128,7 @@ impl TicketedCall<'_> {
                     error: None,
                 }))
             }
+            ToolCallBegun::NeedsApproval => Err(approval_required()),
             ToolCallBegun::Refused(decision) => Err(refusal(decision)),
             ToolCallBegun::Elsewhere => Err(refusal(RepeatedCallDecision::InProgress)),
             ToolCallBegun::TooMany => Err(ApiError::conflict(
@@ -165,6 +173,7 @@ impl TicketedCall<'_> {
             // Allow for clock skew between replicas.
             expires_at: at.saturating_add(longest).saturating_add(5_000),
             replaces,
+            approvals: self.approvals.clone(),
         }
     }
 
@@ -312,8 +321,7 @@ impl Drop for CallInProgress {
 
 /// Hash by which equal calls of a tool are found.
 pub(super) fn request_sha256(tool_name: &str, parameters: &JsonObject) -> String {
-    let request = json!({"tool": tool_name, "parameters": parameters});
-    sha256_hex(canonical_json(&request).as_bytes())
+    sha256_hex(call_text(tool_name, parameters).as_bytes())
 }
 
 /// Parses the stored result of a call. `row`: names it in the error.

@@ -2,23 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use domain::authorization::NotGranted;
 use domain::tool_call::is_repeatable;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
+use protocol::interaction::MAX_WAIT_SECONDS;
 use protocol::resources::{StateScope, ToolOperation, ToolResource};
 use protocol::tool::{
-    APPROVED_BY_HEADER, CallTool, KEY_SCOPE_HEADER, KeyScope, ToolCallResult, ToolDescription,
-    ToolDetail, ToolList,
+    APPROVED_BY_HEADER, CallTool, HeldToolCall, KEY_SCOPE_HEADER, KeyScope, ToolCallResult,
+    ToolDescription, ToolDetail, ToolList,
 };
+use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess, TicketKey};
 
+use crate::call_approval::ApprovedOutcome;
 use crate::host_call::{HostCall, Spend};
 use crate::result_offload::offload;
 use crate::ticketed_call::TicketedCall;
@@ -29,7 +33,7 @@ use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::catalog_work::of_run;
 use web::error::{ApiError, ApiResult};
 use web::json::JsonBody;
-use web::query::{PathOf, idempotency_key, single_header};
+use web::query::{PathOf, QueryOf, idempotency_key, single_header};
 use web::skill_registrar::{StoreRegistrar, registered_package};
 use web::state::ApiState;
 
@@ -100,19 +104,21 @@ pub(super) async fn read_detail(
 /// The gateway validates the parameters against the tool's schema first. With an `Idempotency-Key` the tool is
 /// called once: repeated requests with the same key and parameters return the stored result. This covers lost
 /// responses, too. A call without a key has its ordinal among the same calls of the run as its key, unless the tool only
-/// reads. A call that may have been executed is never repeated: the tool's `reconcile` tool is asked, then a person if the
+/// reads. A call of a tool with `approval: ask` waits until an approval covers it (`docs/approvals.md`). A call that may have been executed is never repeated: the tool's `reconcile` tool is asked, then a person if the
 /// agent allows it, else the response is 409 `outcome_unknown`.
 #[utoipa::path(post, path = "/host/v1/tools/{name}/call", tag = "host", security(("run_token" = [])),
     params(("name" = String, Path, description = "Percent-encoded"),
         ("Idempotency-Key" = Option<String>, Header, description = "1 to 255 printable ASCII characters, unique for each intended call"),
         ("Idempotency-Key-Scope" = Option<String>, Header, description = "`run` (default) or `conversation`. With `conversation`, later runs of this agent in this conversation get the stored result for the same key, for 7 days"),
+        WaitForApproval,
         ("Approved-By" = Option<String>, Header, description = "The answered question that approved the call, for the audit log: `{run_id}/{interaction_id}` of this run or of an earlier run of its agent in its conversation. A question that is not found is ignored, and the header grants nothing")),
     request_body = CallTool, responses(
     (status = 200, description = "The tool's result, which may be an error that the tool reports", body = ToolCallResult),
+    (status = 202, description = "Not called: with `wait_seconds`, no person has decided about the call in this time. Repeat it with the same idempotency key", body = HeldToolCall),
     (status = 400, description = "A parameter does not match the schema, the tool rejected it, or the run has no conversation for the key scope", body = ErrorBody),
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "Not granted, or withdrawn since. `details.reason`: schema_changed or tool_gone, for a registered skill skill_changed or skill_gone", body = ErrorBody),
-    (status = 409, description = "The idempotency key belongs to another request or is in use, or its outcome is unknown (`details.reason`); or the run was cancelled", body = ErrorBody),
+    (status = 409, description = "The idempotency key belongs to another request or is in use, its outcome is unknown, or no person allowed the call (`details.reason`: call_denied, approval_expired, too_long_to_approve, approval_required); or the run was cancelled", body = ErrorBody),
     (status = 429, description = "A limit is reached: the tool's rate limit, a budget, or the run's call rate", body = ErrorBody),
     (status = 502, description = "The tool is unreachable, or its response is not valid", body = ErrorBody),
     (status = 504, description = "The tool did not respond in time, or the run is over", body = ErrorBody)))]
@@ -120,9 +126,11 @@ pub(crate) async fn call_tool(
     LiveCaller(caller): LiveCaller,
     State(state): State<ApiState>,
     PathOf(name): PathOf<String>,
+    QueryOf(query): QueryOf<WaitForApproval>,
     headers: HeaderMap,
     JsonBody(body): JsonBody<CallTool>,
-) -> ApiResult<Json<ToolCallResult>> {
+) -> ApiResult<Response> {
+    let wait = query.wait()?;
     let key = idempotency_key(&headers)?;
     let scope = scope_of(&headers)?;
     if key.is_none() && scope.is_some() {
@@ -137,8 +145,34 @@ pub(crate) async fn call_tool(
         name: &name,
         approval: approval_of(&headers)?,
     };
-    let result = call.call(body.parameters, key).await?;
-    Ok(Json(ToolCallResult { result }))
+    let outcome = call.call_when_approved(body.parameters, key, wait).await?;
+    Ok(match outcome {
+        ApprovedOutcome::Result(result) => Json(ToolCallResult { result }).into_response(),
+        ApprovedOutcome::Held(held) => (StatusCode::ACCEPTED, Json(held)).into_response(),
+    })
+}
+
+/// Wait of a call for its approval.
+#[derive(Clone, Copy, Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WaitForApproval {
+    /// Maximum wait for the decision of a person, in seconds: 0 to 30. Absent: until it is final.
+    #[param(minimum = 0, maximum = 30)]
+    wait_seconds: Option<u64>,
+}
+
+impl WaitForApproval {
+    fn wait(self) -> ApiResult<Option<Duration>> {
+        if self
+            .wait_seconds
+            .is_some_and(|wait| wait > MAX_WAIT_SECONDS)
+        {
+            let message = format!("`wait_seconds` must be 0 to {MAX_WAIT_SECONDS}");
+            return Err(ApiError::invalid_argument(message));
+        }
+        Ok(self.wait_seconds.map(Duration::from_secs))
+    }
 }
 
 /// A tool call, for all APIs that offer it.
@@ -190,10 +224,10 @@ impl ToolCalling<'_> {
     /// Calls the tool. Checks the grant, the unchanged definition, the parameters and the idempotency key.
     pub(super) async fn call(
         &self,
-        parameters: JsonObject,
+        parameters: &JsonObject,
         key: Option<CallKey<'_>>,
     ) -> ApiResult<Value> {
-        if let Some(recorded) = self.answer_from_record(&parameters, key).await? {
+        if let Some(recorded) = self.answer_from_record(parameters, key).await? {
             return Ok(recorded);
         }
         let call = AuditedCall {
@@ -219,13 +253,13 @@ impl ToolCalling<'_> {
             return host_call.end(Err(refused));
         }
         let called = self
-            .call_granted(&host_call, granted, &parameters, key)
+            .call_granted(&host_call, granted, parameters, key)
             .await;
         // A tool error is a result: the call itself has succeeded.
         if let Ok(result) = &called {
             host_call.add_bytes(result.to_string().len());
             if result.get("is_error") == Some(&Value::Bool(true)) {
-                host_call.note_tool_error();
+                host_call.trace_mut().note_tool_error();
             }
         }
         host_call.end(called)
@@ -252,13 +286,14 @@ impl ToolCalling<'_> {
             registered: registered.as_ref(),
             registrar: &registrar,
         };
+        let approvals = self.covering_approvals(granted, parameters).await?;
         let doing = async {
             let (key, key_of) = match key {
                 Some(CallKey { key, scope }) => {
                     (TicketKey::Given(key.to_owned()), self.key_of(scope)?)
                 }
-                // A repeated read has no further effect.
-                None if is_repeatable(granted.effect) => {
+                // A repeated read has no further effect. One that needs an approval has a ticket, which counts its use.
+                None if is_repeatable(granted.effect) && approvals.is_none() => {
                     // Runs of the same endpoint share concurrency slots of the tool.
                     let origin = CallOrigin {
                         endpoint: self.caller.grant.run.endpoint_id,
@@ -282,6 +317,7 @@ impl ToolCalling<'_> {
                 skills: &skills,
                 key,
                 key_of,
+                approvals,
             };
             ticketed_call.call(parameters).await
         };

@@ -5,12 +5,13 @@ use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use protocol::api_key::{ApiKey, ApiKeySpec, CreatedApiKey, KeyRole};
 use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
+use protocol::principal::PrincipalKind;
 use protocol::workspace::{CreatedWorkspace, Workspace, WorkspaceSpec};
 use secrecy::{ExposeSecret, SecretString};
-use store::{ApiKeyRecord, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex};
+use store::{
+    ApiKeyRecord, ChangeStamp, CreateWorkspace, Store, StoreError, WorkspaceRecord, sha256_hex,
+};
 use uuid::Uuid;
-
-use clock::Clock;
 
 const START: &str = "rnl_";
 const PREFIX_LENGTH: usize = 8;
@@ -31,7 +32,7 @@ pub enum IssueError {
 /// Creates a key and stores its hash. The returned text cannot be shown again.
 pub async fn issue(
     store: &Store,
-    clock: &Clock,
+    stamp: &ChangeStamp,
     workspace: &WorkspaceId,
     spec: &ApiKeySpec,
 ) -> Result<(ApiKeyRecord, SecretString), IssueError> {
@@ -41,8 +42,10 @@ pub async fn issue(
     };
     let mut tries = 1;
     loop {
-        let (record, key) = fresh(clock.now_ms(), workspace, spec, agents.clone());
-        match store.write(record.clone()).await {
+        let (mut record, key) = fresh(stamp.at, workspace, spec, agents.clone());
+        // Persons create keys by their sign-in only.
+        record.is_session = stamp.by.kind == PrincipalKind::Person;
+        match store.change(stamp.clone(), record.clone()).await {
             // The random prefix is taken: draw another key.
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error.into()),
@@ -72,13 +75,13 @@ async fn find_agents(
 /// Creates a workspace and its first key, of role admin. `None`: the id is taken.
 pub async fn issue_workspace(
     store: &Store,
-    clock: &Clock,
+    stamp: &ChangeStamp,
     spec: &WorkspaceSpec,
 ) -> Result<Option<CreatedWorkspace>, StoreError> {
     let id = WorkspaceId(spec.id.clone());
     let workspace = WorkspaceRecord {
         name: spec.name.clone().unwrap_or_else(|| spec.id.clone()),
-        created_at: clock.now_ms(),
+        created_at: stamp.at,
         id: id.clone(),
     };
     let first = ApiKeySpec {
@@ -86,6 +89,7 @@ pub async fn issue_workspace(
         role: KeyRole::Admin,
         expires_at: None,
         agents: None,
+        limits: None,
     };
     let mut tries = 1;
     loop {
@@ -94,7 +98,7 @@ pub async fn issue_workspace(
             workspace: workspace.clone(),
             key: record.clone(),
         };
-        match store.write(create).await {
+        match store.change(stamp.clone(), create).await {
             // The random prefix is taken: draw another key. A taken workspace id gives `Ok(false)`.
             Err(StoreError::Taken) if tries < TRIES => tries += 1,
             Err(error) => return Err(error),
@@ -141,6 +145,8 @@ fn fresh(
         expires_at: spec.expires_at.map(|at| at.saturating_mul(1000)),
         last_used_at: None,
         agents,
+        limits: spec.limits,
+        is_session: false,
     };
     (record, key)
 }
@@ -156,6 +162,7 @@ pub fn shown(record: ApiKeyRecord) -> ApiKey {
         expires_at: record.expires_at.map(|at| at.div_euclid(1000)),
         last_used_at: record.last_used_at.map(|at| at.div_euclid(1000)),
         agents: record.agents,
+        limits: record.limits,
         revoked_at: record.revoked_at.map(|at| at.div_euclid(1000)),
     }
 }

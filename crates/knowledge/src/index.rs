@@ -10,8 +10,8 @@ use domain::knowledge::MAX_DOCUMENTS;
 use domain::knowledge::chunk::{Chunk, chunk};
 use futures_util::FutureExt as _;
 use store::{
-    BaseKey, BeginIndexing, DeleteDocument, DocumentFacts, DocumentRecord, FailIndexing,
-    FinishIndexing, IndexingBegun, Recipe, WriteChunks,
+    BaseKey, BeginIndexing, ChangeStamp, DeleteDocument, DocumentFacts, DocumentRecord,
+    FailIndexing, FinishIndexing, IndexingBegun, Recipe, WriteChunks,
 };
 use tokio::sync::OwnedSemaphorePermit;
 use uuid::Uuid;
@@ -34,6 +34,7 @@ pub struct NewDocument {
     /// Metadata for filters, as names and values.
     pub entries: Vec<(String, String)>,
     pub source: DocumentSource,
+    pub stamp: ChangeStamp,
 }
 
 /// Origin of a document's text.
@@ -109,13 +110,18 @@ impl Knowledge {
     }
 
     /// Deletes a document.
-    pub async fn remove(&self, base: BaseKey, document_id: String) -> Result<(), KnowledgeError> {
+    pub async fn remove(
+        &self,
+        base: BaseKey,
+        document_id: String,
+        stamp: ChangeStamp,
+    ) -> Result<(), KnowledgeError> {
         self.embedded(&base.kb_id)?;
         let delete = DeleteDocument {
             base,
             document_id: document_id.clone(),
         };
-        if self.0.parts.store.write(delete).await? {
+        if self.0.parts.store.change(stamp, delete).await? {
             Ok(())
         } else {
             Err(KnowledgeError::UnknownDocument(document_id))
@@ -185,7 +191,13 @@ impl Knowledge {
             missing,
             at: self.0.parts.clock.now_ms(),
         };
-        let finished = self.0.parts.store.write(finish).await?;
+        let stamp = ChangeStamp {
+            // The indexing took its time since the request.
+            at: finish.at,
+            id: Uuid::now_v7(),
+            ..document.stamp
+        };
+        let finished = self.0.parts.store.change(stamp, finish).await?;
         finished.ok_or_else(gone)
     }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use domain::knowledge::chunk::join;
 use domain::knowledge::filter::entries;
-use store::{BaseKey, DocumentRecord, StoreError};
+use store::{BaseKey, ChangeStamp, DocumentRecord, StoreError};
 use tokio::time::Instant;
 
 use crate::extract::Extracted;
@@ -32,6 +32,7 @@ impl Knowledge {
         &self,
         base: &BaseKey,
         after: Option<String>,
+        stamp: &ChangeStamp,
     ) -> Result<Reindexing, KnowledgeError> {
         self.embedded(&base.kb_id)?;
         let begun = Instant::now();
@@ -53,7 +54,7 @@ impl Knowledge {
             };
             // Advance before the work: a failing document must not be repeated forever.
             after = Some(record.document_id.clone());
-            documents.push(self.reindex_document(base, record).await?);
+            documents.push(self.reindex_document(base, record, stamp).await?);
         }
         Ok(Reindexing {
             documents,
@@ -65,6 +66,7 @@ impl Knowledge {
         &self,
         base: &BaseKey,
         record: DocumentRecord,
+        stamp: &ChangeStamp,
     ) -> Result<DocumentRecord, KnowledgeError> {
         if record.content == 0 || record.status == "indexing" {
             return Ok(record);
@@ -78,6 +80,7 @@ impl Knowledge {
             facts: record.facts.clone(),
             entries: entries(&metadata),
             source: DocumentSource::Text(text, record.content),
+            stamp: stamp.clone(),
         };
         match self.index(document, indexing_slot).await {
             Ok(Indexed::Changed(record) | Indexed::Unchanged(record)) => Ok(record),

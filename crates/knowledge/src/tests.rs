@@ -9,8 +9,9 @@ use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use protocol::id::WorkspaceId;
 use protocol::knowledge::RetrievalQuery;
+use protocol::principal::PrincipalKind;
 use serde_json::json;
-use store::{BaseKey, DocumentFacts, sha256_hex};
+use store::{BaseKey, ChangeStamp, DocumentFacts, sha256_hex};
 use tokio::task::JoinSet;
 use uuid::Uuid;
 
@@ -24,6 +25,10 @@ const MEANINGS: [&[&str]; 3] = [
     &["vacation", "holiday", "leave"],
     &["天气", "weather"],
 ];
+
+fn stamp() -> ChangeStamp {
+    ChangeStamp::of(PrincipalKind::Cli, 0)
+}
 
 /// One dimension per meaning, and one for other words.
 #[derive(Default)]
@@ -141,6 +146,7 @@ impl Bench {
                 DocumentFormat::Text(Some(UTF_8)),
                 text.to_owned().into(),
             ),
+            stamp: stamp(),
         };
         let indexing_slot = self.knowledge.indexing_slot().await?;
         self.knowledge.index(document, indexing_slot).await
@@ -204,7 +210,7 @@ async fn vector_search_complements_text_and_fusion_ranks_first() {
     );
     bench
         .knowledge
-        .remove(bench.base.clone(), "another sky".to_owned())
+        .remove(bench.base.clone(), "another sky".to_owned(), stamp())
         .await
         .unwrap();
     assert_eq!(bench.find("weather", json!({})).await[0], "sky");
@@ -249,7 +255,11 @@ async fn unchanged_documents_are_embedded_again_on_reindex_only() {
     let again = bench.put("sky", "今天的天气很好。").await;
     assert!(matches!(again, Ok(Indexed::Unchanged(_))));
     assert_eq!(requests(), before);
-    let done = bench.knowledge.reindex(&bench.base, None).await.unwrap();
+    let done = bench
+        .knowledge
+        .reindex(&bench.base, None, &stamp())
+        .await
+        .unwrap();
     assert_eq!((done.documents.len(), done.more_after), (4, None));
     assert_eq!(requests(), before + 4);
     assert_eq!(bench.find("weather", json!({})).await[0], "sky");

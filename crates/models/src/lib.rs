@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use async_trait::async_trait;
 use futures_util::stream::BoxStream;
 use protocol::JsonObject;
+use protocol::limiter::LimiterStatus;
 use protocol::model::ModelProvider;
 use serde_json::json;
 
@@ -25,7 +27,9 @@ mod openai;
 mod payment;
 mod price;
 mod provider_health;
+mod provider_limits;
 mod refused_parts;
+mod route;
 mod scripted;
 mod tokens;
 mod wire_format;
@@ -41,6 +45,9 @@ pub use openai::OpenAi;
 pub use payment::Payment;
 pub use price::{Price, PriceTier, TokenRates};
 pub use provider_health::{MonitoredProvider, ProviderProbe};
+pub use provider_limits::ProviderLimitSpec;
+use route::Cooldowns;
+pub use route::{AfterFailure, ModelRoute, after_failure};
 pub use scripted::{Script, ScriptFault, Scripted};
 pub use tokens::{TokenCount, Vocabulary};
 pub use wire_format::{ProviderRequest, WireFormat, WireRequest};
@@ -109,10 +116,21 @@ pub struct Model {
     pub is_own: bool,
 }
 
+/// A model that may answer a call.
+#[derive(Clone, Copy)]
+pub struct RouteCandidate<'a> {
+    /// Id in the catalog.
+    pub id: &'a str,
+    pub model: &'a Model,
+}
+
 /// Models of the catalog by id, and their providers. Cheap to clone.
 #[derive(Clone, Default)]
 pub struct Models {
-    models: Arc<BTreeMap<String, Model>>,
+    by_id: Arc<BTreeMap<String, Model>>,
+    /// Ids of several models, and models with fallbacks. Ids of the former are not in `by_id`.
+    routes: Arc<BTreeMap<String, ModelRoute>>,
+    cooldowns: Arc<Cooldowns>,
     /// In the order of the configuration.
     providers: Arc<[Arc<MonitoredProvider>]>,
 }
@@ -120,8 +138,19 @@ pub struct Models {
 impl Models {
     pub fn new(models: BTreeMap<String, Model>, providers: Vec<Arc<MonitoredProvider>>) -> Self {
         Self {
-            models: Arc::new(models),
+            by_id: Arc::new(models),
+            routes: Arc::default(),
+            cooldowns: Arc::default(),
             providers: providers.into(),
+        }
+    }
+
+    /// Adds routes. Their candidates are models.
+    #[must_use]
+    pub fn with_routes(self, routes: BTreeMap<String, ModelRoute>) -> Self {
+        Self {
+            routes: Arc::new(routes),
+            ..self
         }
     }
 
@@ -130,18 +159,27 @@ impl Models {
         let providers = self.providers.iter();
         providers
             .map(|provider| {
-                let is_its = |model: &Model| Arc::ptr_eq(&model.provider, provider);
-                let models = self.models.iter().filter(|(_, model)| is_its(model));
+                let is_its = |model: &Model| model.provider.is_same(provider);
+                let models = self.by_id.iter().filter(|(_, model)| is_its(model));
                 provider.view(models.map(|(id, _)| id.clone()).collect())
             })
             .collect()
     }
 
+    /// Limiters of the providers and of the models.
+    pub fn limiters(&self) -> Vec<LimiterStatus> {
+        let providers = self.providers.iter();
+        let of_providers = providers.flat_map(|provider| provider.limiters());
+        let models = self.by_id.iter();
+        let of_models = models.flat_map(|(id, model)| model.provider.limiters_of_model(id));
+        of_providers.chain(of_models).collect()
+    }
+
     /// Probes all providers concurrently.
     pub async fn probe(&self) -> Vec<ProviderProbe> {
         let probes = self.providers.iter().map(|provider| async move {
-            let is_its = |model: &&Model| Arc::ptr_eq(&model.provider, provider);
-            let models = self.models.values().filter(is_its);
+            let is_its = |model: &&Model| model.provider.is_same(provider);
+            let models = self.by_id.values().filter(is_its);
             let upstream = models.map(|model| model.upstream.clone()).collect();
             provider.probe(upstream).await
         });
@@ -150,9 +188,43 @@ impl Models {
 
     /// The model of that id, which the snapshot has granted.
     pub fn find(&self, id: &str) -> Result<&Model, UpstreamError> {
-        // A configuration reload may have removed the model after the grant.
-        let gone = || UpstreamError::Unsupported(format!("model {id} has no provider any more"));
-        self.models.get(id).ok_or_else(gone)
+        self.by_id.get(id).ok_or_else(|| {
+            UpstreamError::Unsupported(if self.routes.contains_key(id) {
+                format!("model {id} is a route, and this call needs one model: grant and call one of them")
+            } else {
+                // A configuration reload may have removed the model after the grant.
+                format!("model {id} has no provider any more")
+            })
+        })
+    }
+
+    /// Models that may answer for an id, in calling order. `key`: of the conversation, see [`ModelRoute::order`].
+    /// Empty if the id has no model any more.
+    pub fn candidates(&self, id: &str, key: &str, now: Instant) -> Vec<RouteCandidate<'_>> {
+        let found = |id: &str| {
+            let (id, model) = self.by_id.get_key_value(id)?;
+            Some(RouteCandidate { id, model })
+        };
+        let Some(route) = self.routes.get(id) else {
+            return found(id).into_iter().collect();
+        };
+        let order = route.order(key, |id| self.cooldowns.is_resting(id, now));
+        order.into_iter().filter_map(found).collect()
+    }
+
+    /// The route of an id, if it has one.
+    pub fn route(&self, id: &str) -> Option<&ModelRoute> {
+        self.routes.get(id)
+    }
+
+    /// Calls of routes use this candidate last until then.
+    pub fn rest(&self, candidate: &str, until: Instant) {
+        self.cooldowns.rest(candidate, until);
+    }
+
+    /// Ends the cool-down of a candidate that has answered.
+    pub fn wake(&self, candidate: &str) {
+        self.cooldowns.wake(candidate);
     }
 }
 

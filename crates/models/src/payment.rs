@@ -1,16 +1,19 @@
-//! Payer of embedding requests, decided before the provider is called.
+//! Payer of provider calls, decided before the provider is called.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use egress::tokens::TokenHold;
 use protocol::message::LlmTokenUsage;
 
 /// Payer of provider calls. It exists only after a budget reservation or for operator actions, so no request is
-/// unpaid. Sums the token usage of all responses.
-#[derive(Debug)]
+/// unpaid. Sums the token usage of all responses to embedding requests.
 pub struct Payment(Mutex<BilledUsage>);
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct BilledUsage {
+    /// Expected tokens, until a request reserves them in the limits of its model and provider.
+    expected_tokens: u64,
+    held_tokens: Vec<TokenHold<()>>,
     is_requested: bool,
     counted: Option<LlmTokenUsage>,
     /// A response had no token count.
@@ -19,13 +22,33 @@ struct BilledUsage {
 
 impl Payment {
     /// A run pays; its budgets hold a reservation.
-    pub fn reserved() -> Self {
+    pub fn reserved(expected_tokens: u64) -> Self {
+        Self(Mutex::new(BilledUsage {
+            expected_tokens,
+            ..BilledUsage::default()
+        }))
+    }
+
+    /// The operator pays: document indexing and searches outside runs. Limits of tokens do not count these.
+    pub fn by_operator() -> Self {
         Self(Mutex::default())
     }
 
-    /// The operator pays: document indexing and searches outside runs.
-    pub fn by_operator() -> Self {
-        Self(Mutex::default())
+    /// The tokens to reserve for the first request; 0 for later ones, since the first reserves for all.
+    pub(super) fn take_expected_tokens(&self) -> u64 {
+        std::mem::take(&mut self.used().expected_tokens)
+    }
+
+    pub(super) fn hold_tokens(&self, hold: TokenHold<()>) {
+        self.used().held_tokens.push(hold);
+    }
+
+    /// Replaces the reserved tokens by those that the call has used.
+    pub fn settle_tokens(&self, used: u64) {
+        let holds = std::mem::take(&mut self.used().held_tokens);
+        for hold in holds {
+            hold.settle(used);
+        }
     }
 
     /// Records a request that the provider may bill.

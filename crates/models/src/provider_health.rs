@@ -5,8 +5,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt as _;
 use protocol::JsonObject;
+use protocol::limiter::{LimitedKind, LimiterStatus};
 use protocol::model::{ModelProvider, ModelProviderError, ModelProviderKey};
 
+use super::provider_limits::{ProviderLimitSpec, ProviderLimits, RequestPermit};
 use super::{
     Chunks, KeyCooldown, Payment, Provider, ProviderEmbeddings, ProviderRequest, ThoughtCount,
     WireFormat,
@@ -14,14 +16,21 @@ use super::{
 use clock::Clock;
 use egress::upstream::UpstreamError;
 
-/// A provider that records successes and failures, on this replica and since its start.
+/// A provider that records successes and failures, on this replica and since its start. Cheap to clone.
+#[derive(Clone)]
 pub struct MonitoredProvider {
     name: String,
     kind: &'static str,
     base_url: Option<String>,
     provider: Arc<dyn Provider>,
+    limits: Arc<ProviderLimits>,
+    /// Limits of the model that it is called for.
+    model_limits: Option<Arc<ProviderLimits>>,
     health: HealthRecorder,
 }
+
+/// Permits of a request: of its model, and of the provider.
+type CallPermits = [RequestPermit; 2];
 
 /// Recorded results. Cheap to clone.
 #[derive(Clone)]
@@ -61,11 +70,60 @@ impl MonitoredProvider {
             kind,
             base_url: base_url.map(str::to_owned),
             provider,
+            limits: Arc::new(ProviderLimits::of_provider(ProviderLimitSpec::default())),
+            model_limits: None,
             health: HealthRecorder {
                 clock,
                 seen: Arc::default(),
             },
         }
+    }
+
+    /// Limits the requests of this replica.
+    #[must_use]
+    pub fn with_limits(self, limits: ProviderLimitSpec) -> Self {
+        Self {
+            limits: Arc::new(ProviderLimits::of_provider(limits)),
+            ..self
+        }
+    }
+
+    /// The same provider for the calls of one model, which has limits in addition.
+    #[must_use]
+    pub fn for_model(&self, limits: ProviderLimitSpec) -> Self {
+        Self {
+            model_limits: Some(Arc::new(ProviderLimits::of_model(limits))),
+            ..self.clone()
+        }
+    }
+
+    /// True for the same provider, whatever model it is called for.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.limits, &other.limits)
+    }
+
+    /// Limiters of the provider.
+    pub(super) fn limiters(&self) -> Vec<LimiterStatus> {
+        self.limits.statuses(LimitedKind::ModelProvider, &self.name)
+    }
+
+    /// Limiters of the model that it is called for.
+    pub(super) fn limiters_of_model(&self, id: &str) -> Vec<LimiterStatus> {
+        let limits = self.model_limits.iter();
+        limits
+            .flat_map(|limits| limits.statuses(LimitedKind::Model, id))
+            .collect()
+    }
+
+    /// Admits a request by the limits of the model, then by those of the provider: a call that waits for its model
+    /// takes no slot of other models.
+    async fn admit(&self, paid: &Payment) -> Result<CallPermits, UpstreamError> {
+        let tokens = paid.take_expected_tokens();
+        let model = match &self.model_limits {
+            Some(limits) => limits.admit(paid, tokens).await?,
+            None => None,
+        };
+        Ok([model, self.limits.admit(paid, tokens).await?])
     }
 
     /// Kind of the provider.
@@ -83,22 +141,27 @@ impl MonitoredProvider {
         self.provider.thought_count()
     }
 
-    /// As [`Provider::complete`].
+    /// As [`Provider::complete`], charged to `paid`.
     pub async fn complete(
         &self,
         request: impl Into<ProviderRequest>,
+        paid: &Payment,
     ) -> Result<JsonObject, UpstreamError> {
+        // Not noted: a full queue is no failure of the provider.
+        let _permits = self.admit(paid).await?;
         self.health
             .noted(self.provider.complete(request.into()).await)
     }
 
-    /// As [`Provider::stream`]. The first chunk counts as success, an error anywhere as failure.
+    /// As [`Provider::stream`], charged to `paid`. The first chunk counts as success, an error anywhere as failure.
     pub async fn stream(
         &self,
         request: impl Into<ProviderRequest>,
+        paid: &Payment,
     ) -> Result<Chunks, UpstreamError> {
-        self.health
-            .watched(self.provider.stream(request.into()).await)
+        let permits = self.admit(paid).await?;
+        let items = self.provider.stream(request.into()).await;
+        Ok(held(self.health.watched(items)?, permits))
     }
 
     /// As [`Provider::supports`].
@@ -112,6 +175,7 @@ impl MonitoredProvider {
         body: JsonObject,
         paid: &Payment,
     ) -> Result<ProviderEmbeddings, UpstreamError> {
+        let _permits = self.admit(paid).await?;
         // The provider may bill an aborted request.
         // `BillableRequest` records the request on drop, also if this future is dropped.
         let asking = BillableRequest(Some(paid));
@@ -120,8 +184,13 @@ impl MonitoredProvider {
         self.health.noted(embedded)
     }
 
-    /// As [`Provider::rerank`].
-    pub async fn rerank(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
+    /// As [`Provider::rerank`], charged to `paid`.
+    pub async fn rerank(
+        &self,
+        body: JsonObject,
+        paid: &Payment,
+    ) -> Result<JsonObject, UpstreamError> {
+        let _permits = self.admit(paid).await?;
         self.health.noted(self.provider.rerank(body).await)
     }
 
@@ -220,6 +289,15 @@ impl HealthRecorder {
     fn seen(&self) -> MutexGuard<'_, RecordedResults> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Items of a request that holds its permits until they are dropped.
+fn held(items: Chunks, permits: CallPermits) -> Chunks {
+    if permits.iter().all(Option::is_none) {
+        return items;
+    }
+    let held = move |_: &Result<JsonObject, UpstreamError>| _ = &permits;
+    items.inspect(held).boxed()
 }
 
 /// A request that may be billed, unless it ends with a failure that is free.

@@ -9,13 +9,17 @@ use serde_json::Value;
 
 use crate::JsonObject;
 use crate::id::{AgentId, EndpointId, RunnerId};
+use crate::limiter::OwnLimits;
 use crate::lists;
 use crate::platform_action::ActionApproval;
 use crate::principal::Principal;
 
 mod policy;
 
-pub use policy::{AgentFilters, IdList, OnUnknownEffect, ResourcePolicy, Star, StatePolicy};
+pub use policy::{
+    AgentFilters, IdList, OnUnknownEffect, PolicyCheck, ResourcePolicy, Star, StatePolicy,
+    ToolPolicy, ToolRule,
+};
 
 pub use fault::{FAULT_CHARS, Fault, MAX_FAULTS};
 
@@ -67,6 +71,9 @@ pub struct AgentSpec {
     pub conversation_idle_seconds: Option<u64>,
     #[serde(default)]
     pub retry: RetryPolicy,
+    /// Limits of the runs of the agent. Absent: no limits of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<OwnLimits>,
 }
 
 fn yes() -> bool {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::id::{AgentId, ApiKeyId};
+use crate::limiter::OwnLimits;
 
 /// Routes that an API key can call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -17,17 +18,20 @@ pub enum KeyRole {
     Operator,
     /// Reads what an admin key reads, and changes nothing.
     Viewer,
+    /// Reads interactions and the runs that wait for them, and answers them.
+    Approver,
     /// Posts events and reads runs of its workspace.
     Client,
 }
 
 impl KeyRole {
     /// All roles.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Owner,
         Self::Admin,
         Self::Operator,
         Self::Viewer,
+        Self::Approver,
         Self::Client,
     ];
 
@@ -38,12 +42,14 @@ impl KeyRole {
             Self::Admin => "admin",
             Self::Operator => "operator",
             Self::Viewer => "viewer",
+            Self::Approver => "approver",
             Self::Client => "client",
         }
     }
 
     /// Parses the name of a role.
     pub fn parse(text: &str) -> Option<Self> {
+        // By the names of the wire, so that a new role needs no second table.
         Self::ALL.into_iter().find(|role| role.as_str() == text)
     }
 }
@@ -59,11 +65,14 @@ pub struct ApiKeySpec {
     /// Epoch seconds, in the future. From this time on the key is refused. Absent: the key does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<i64>,
-    /// Names or ids of 1 to 16 agents. A key of role client with this list reaches these agents only: it posts
-    /// events that go to them, and their runs are all that it sees. Absent: all agents of the workspace.
+    /// Names or ids of 1 to 16 agents. A key of role client or approver with this list reaches these agents
+    /// only: their events, runs and interactions are all that it posts and sees. Absent: all agents of the workspace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "openapi", schema(min_items = 1, max_items = 16))]
     pub agents: Option<Vec<String>>,
+    /// Limits of the runs that the key starts, for roles admin, operator and client. Absent: no limits of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<OwnLimits>,
 }
 
 /// An API key without its secret. Times are epoch seconds.
@@ -83,6 +92,8 @@ pub struct ApiKey {
     /// Ids of the only agents that the key reaches. Null: all agents of the workspace.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<Vec<String>>))]
     pub agents: Option<Vec<AgentId>>,
+    /// Limits of the runs that the key starts. Null: no limits of its own.
+    pub limits: Option<OwnLimits>,
     /// Time of the revocation. Null for an active key.
     pub revoked_at: Option<i64>,
 }
@@ -97,7 +108,30 @@ pub struct OwnKey {
     pub workspace_id: Option<String>,
 }
 
-/// Response to `POST /v1/api-keys`. Contains the secret key, so the type has no `Debug`.
+/// Sign-in of people with an `OpenID` provider.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct SignInSettings {
+    /// `iss` of the provider's tokens.
+    pub issuer: String,
+    /// `aud` that a token must have.
+    pub audience: String,
+    /// Public client for the device flow and for the code flow. Absent: the gateway has neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub client_id: Option<String>,
+    /// Scopes for both flows, separated by spaces.
+    pub scope: String,
+    /// Of the code flow with PKCE and `S256` (RFC 7636), if the provider has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub authorization_endpoint: Option<String>,
+    /// Of the device flow (RFC 8628), if the provider has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub device_authorization_endpoint: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token_endpoint: Option<String>,
+}
+
+/// Response to `POST /v1/api-keys` and `POST /v1/sessions`. Contains the secret key, so the type has no `Debug`.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CreatedApiKey {

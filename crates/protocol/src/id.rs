@@ -62,6 +62,14 @@ uuid_id!(
     /// Id of a source and of its API key: a `UUIDv7`.
     SourceId
 );
+uuid_id!(
+    /// Id of an administrative change: a `UUIDv7`.
+    ChangeId
+);
+uuid_id!(
+    /// Id of an approval of tool calls: a `UUIDv7`.
+    ApprovalId
+);
 
 /// The workspace that the first migration creates. Agents and endpoints of the configuration belong to it.
 pub const DEFAULT_WORKSPACE: &str = "default";

@@ -19,7 +19,9 @@ pub mod retry_origin;
 
 pub mod admin;
 pub mod api_key;
+pub mod approval;
 pub mod budget;
+pub mod change;
 pub mod child_run;
 pub mod discovery;
 pub mod error;
@@ -28,6 +30,7 @@ pub mod history;
 pub mod host_api;
 pub mod job;
 pub mod knowledge;
+pub mod limiter;
 pub mod lists;
 pub mod model;
 pub mod pause;

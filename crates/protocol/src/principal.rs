@@ -17,19 +17,25 @@ pub enum PrincipalKind {
     Event,
     /// A run: the run itself, another run of its runner and conversation, or its parent.
     Run,
+    /// A person who signs in with the `OpenID` provider.
+    Person,
     /// The configuration file.
     Config,
+    /// A command that opens the database, for example `runnel token create`.
+    Cli,
     /// A limit of the gateway.
     Gateway,
 }
 
 impl PrincipalKind {
-    const ALL: [Self; 6] = [
+    const ALL: [Self; 8] = [
         Self::ApiKey,
         Self::Link,
         Self::Event,
         Self::Run,
+        Self::Person,
         Self::Config,
+        Self::Cli,
         Self::Gateway,
     ];
 
@@ -40,7 +46,9 @@ impl PrincipalKind {
             Self::Link => "link",
             Self::Event => "event",
             Self::Run => "run",
+            Self::Person => "person",
             Self::Config => "config",
+            Self::Cli => "cli",
             Self::Gateway => "gateway",
         }
     }
@@ -51,7 +59,7 @@ impl PrincipalKind {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Principal {
     pub kind: PrincipalKind,
-    /// Id of the API key, event or run. Absent for other kinds.
+    /// Id of the API key, event or run; `sub` of a person. Absent for other kinds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub id: Option<String>,
     /// Name of the API key. Absent for other kinds, and for readers of role client.
@@ -100,6 +108,7 @@ impl Principal {
 
     /// Reads the stored form.
     pub fn from_stored(text: &str) -> Option<Self> {
+        // At the first colon: the subject of a person may contain others.
         let (kind, id) = match text.split_once(':') {
             Some((kind, id)) => (kind, Some(id.to_owned())),
             None => (text, None),

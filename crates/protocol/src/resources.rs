@@ -159,6 +159,18 @@ pub struct ToolResource {
     /// Source of `effect` and `idempotent`. Absent if both are unknown.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub effect_source: Option<EffectSource>,
+    /// `ask`: a call waits for an approval. Absent: calls need none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub approval: Option<ToolApproval>,
+}
+
+/// Approval that the calls of a tool need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ToolApproval {
+    /// A person decides, unless an approval covers the call.
+    Ask,
 }
 
 /// Source of a tool's `effect` and `idempotent`.

@@ -102,6 +102,33 @@ pub struct ToolCallResult {
     pub result: Value,
 }
 
+/// Response of `POST /host/v1/tools/{name}/call` with `wait_seconds`, if no person has decided about the call in this time.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct HeldToolCall {
+    pub status: HeldToolCallStatus,
+    /// Id of the open question, see `GET /v1/interactions/{interaction}`. Repeat the call to wait for its answer.
+    pub interaction_id: String,
+}
+
+impl HeldToolCall {
+    /// A call that waits for the answer to this question.
+    pub fn awaiting(interaction_id: String) -> Self {
+        Self {
+            status: HeldToolCallStatus::AwaitingApproval,
+            interaction_id,
+        }
+    }
+}
+
+/// Status of a call that was not made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum HeldToolCallStatus {
+    AwaitingApproval,
+}
+
 /// Availability of an MCP server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

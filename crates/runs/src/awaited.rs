@@ -3,9 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use domain::approval::{
+    ApprovalDecision, HeldCall, call_text, decision_of, denial_reason, question,
+};
+use domain::canonical::canonical_json;
+use domain::interaction::MAX_SECONDS;
 use domain::normalize::RunQuestion;
+use protocol::approval::ApprovalScope;
 use protocol::interaction::AwaitedInteraction;
-use store::{AskAboutRun, AwaitedRecord, CloseAwaited, StoreError};
+use store::{
+    AskAboutCall, AskAboutRun, AskedAboutCall, AwaitedRecord, CloseAwaited, StoreError, sha256_hex,
+};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -29,6 +37,43 @@ pub enum AwaitError {
     Wait(#[from] WaitError),
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// Decision about a tool call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CallDecision {
+    /// An approval exists.
+    Allowed,
+    Denied {
+        reason: Option<String>,
+    },
+    /// No decision yet. `question`: the gateway's id.
+    Open {
+        question: String,
+    },
+    Expired,
+    Cancelled,
+    /// The arguments are too long for a question.
+    TooLong,
+}
+
+impl CallDecision {
+    fn of(state: AwaitedInteraction, question: String) -> Self {
+        match state {
+            AwaitedInteraction::Submitted {
+                action_id, values, ..
+            } => match decision_of(action_id.as_deref()) {
+                Some(ApprovalDecision::Once | ApprovalDecision::Conversation) => Self::Allowed,
+                // An unknown action allows nothing.
+                Some(ApprovalDecision::Deny) | None => Self::Denied {
+                    reason: denial_reason(&values),
+                },
+            },
+            AwaitedInteraction::Open => Self::Open { question },
+            AwaitedInteraction::Expired => Self::Expired,
+            AwaitedInteraction::Cancelled => Self::Cancelled,
+        }
+    }
 }
 
 /// State of a question in the database.
@@ -75,6 +120,56 @@ impl AwaitedInteractions {
         // Lists of questions learn of it on each replica.
         self.deps.notifier.notify_question(grant.run.id);
         self.await_interaction(grant, &id, wait).await
+    }
+
+    /// Asks whether a live run may call a tool, and waits for the decision. Equal calls wait for the same question.
+    /// `wait`: maximum; `None`: until the question is final.
+    pub async fn ask_about_call(
+        &self,
+        grant: &Grant,
+        call: &HeldCall,
+        wait: Option<Duration>,
+    ) -> Result<CallDecision, AwaitError> {
+        let now = self.deps.clock.now_ms();
+        let expires_at = now.div_euclid(1000) + MAX_SECONDS;
+        let id = Uuid::now_v7();
+        let widest = match grant.run.conversation_key {
+            Some(_) => ApprovalScope::Conversation,
+            None => ApprovalScope::Run,
+        };
+        // The id of the question is not predictable, so a runner cannot ask under it before.
+        let request = question(&format!("tool_ask.{id}"), call, widest, expires_at);
+        let Some(request) = request else {
+            return Ok(CallDecision::TooLong);
+        };
+        let text = call_text(&call.tool, &call.parameters);
+        let asking = self.deps.store.write(AskAboutCall {
+            id,
+            workspace: grant.run.workspace.clone(),
+            run_id: grant.run.id,
+            question: RunQuestion {
+                expires_at,
+                request: canonical_json(&request),
+                is_awaited: request.awaits,
+                interaction_id: request.interaction_id,
+            },
+            call_sha256: sha256_hex(text.as_bytes()),
+            call: text,
+            at: now,
+        });
+        let (question_id, interaction_id) = match asking.await? {
+            AskedAboutCall::Open { id, interaction_id } => (id, interaction_id),
+            AskedAboutCall::Denied(answer) => return Ok(CallDecision::of(answer, String::new())),
+            AskedAboutCall::RunEnded => return Err(WaitError::Over(AbortReason::Ended).into()),
+        };
+        if question_id == id.to_string() {
+            // Lists of questions learn of it on each replica.
+            self.deps.notifier.notify_question(grant.run.id);
+        }
+        let longest = Duration::from_secs(MAX_SECONDS.unsigned_abs()) + COMMIT_TIMEOUT;
+        let wait = wait.unwrap_or(longest);
+        let state = self.await_interaction(grant, &interaction_id, wait).await?;
+        Ok(CallDecision::of(state, question_id))
     }
 
     /// State of a question of a live run, by the id that its runner chose. It returns when the state is final or

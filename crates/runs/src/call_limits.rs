@@ -3,12 +3,12 @@
 use std::num::NonZeroU32;
 
 use egress::limiter::{KeyedLimiter, LimitRefusal, LimitSpec, Permit, Share};
+use egress::rate::KeyedRate;
 use governor::Quota;
 use governor::clock::{Clock, DefaultClock};
 use protocol::id::RunId;
 
 use crate::grant::Grant;
-use crate::rate::KeyedRate;
 
 /// Host calls of one run per second: 500. A run may double its rate in its first second, which is tolerable here.
 const CALLS_PER_SECOND: NonZeroU32 = NonZeroU32::MIN.saturating_add(499);

@@ -4,10 +4,11 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use domain::authorization::AuthorizationSnapshot;
-use protocol::id::WorkspaceId;
+use domain::budget::{CallBound, ExpectedCall, PastCall};
+use protocol::id::{AgentId, WorkspaceId};
 use store::{
-    AuditOutcome, BudgetLine, BudgetSet, FinishToolCall, ResetBudget, SetBudget, SettleUsage,
-    StoreError,
+    AuditOutcome, BudgetLine, BudgetSet, ChangeStamp, FinishToolCall, ResetBudget, SetBudget,
+    SettleUsage, StoreError,
 };
 use uuid::Uuid;
 
@@ -15,6 +16,7 @@ use crate::budget_cache::WorkspaceBudget;
 use crate::budgets::budget_lines;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
+use crate::recent_calls::CallBook;
 
 /// Calls of this process with a reservation. Their leases are renewed while they run, and lapse when the process
 /// dies.
@@ -59,12 +61,32 @@ impl Drop for Reservation {
 pub struct CallUsage {
     deps: Arc<RunDeps>,
     reserved: Arc<ReservedCalls>,
+    book: CallBook,
 }
 
 impl CallUsage {
     pub(super) fn new(deps: Arc<RunDeps>) -> Self {
         let reserved = Arc::default();
-        Self { deps, reserved }
+        Self {
+            deps,
+            reserved,
+            book: CallBook::default(),
+        }
+    }
+
+    /// Expected use of a model call of this agent. `None`: this replica has seen none.
+    pub fn expected_call(
+        &self,
+        agent: AgentId,
+        model: &str,
+        bound: CallBound,
+    ) -> Option<ExpectedCall> {
+        self.book.expected(agent, model, bound)
+    }
+
+    /// Notes a model call for the expectation of later ones.
+    pub fn note_call(&self, agent: AgentId, model: &str, call: PastCall) {
+        self.book.add(agent, model, call);
     }
 
     /// The budgets that a call of this run counts for. Budgets of the runs above a child run are included, each once.
@@ -98,17 +120,25 @@ impl CallUsage {
     }
 
     /// Sets a budget of a workspace. Other replicas apply it within a second.
-    pub async fn set_budget(&self, set: SetBudget) -> Result<BudgetSet, StoreError> {
+    pub async fn set_budget(
+        &self,
+        set: SetBudget,
+        stamp: ChangeStamp,
+    ) -> Result<BudgetSet, StoreError> {
         let workspace = set.workspace.clone();
-        let set = self.deps.store.write(set).await?;
+        let set = self.deps.store.change(stamp, set).await?;
         self.deps.budgets.invalidate(&workspace);
         Ok(set)
     }
 
     /// Returns a budget to the configuration. False: the API has not set it.
-    pub async fn reset_budget(&self, reset: ResetBudget) -> Result<bool, StoreError> {
+    pub async fn reset_budget(
+        &self,
+        reset: ResetBudget,
+        stamp: ChangeStamp,
+    ) -> Result<bool, StoreError> {
         let workspace = reset.workspace.clone();
-        let was_set = self.deps.store.write(reset).await?;
+        let was_set = self.deps.store.change(stamp, reset).await?;
         self.deps.budgets.invalidate(&workspace);
         Ok(was_set)
     }

@@ -22,6 +22,7 @@ use crate::decide::ParentContext;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
 use crate::intake::{Intake, IntakeError, IntakeRequest};
+use crate::own_limits::KeyStart;
 use telemetry::spans::trace_of;
 
 /// Starts child runs, and follows them for their parents.
@@ -67,6 +68,7 @@ impl Children {
                 grants: request.grants.clone(),
                 deadline_at: latest_deadline(grant.deadline_at(), request.deadline_seconds, now),
             }),
+            start: KeyStart::default(),
         };
         let name = self.deps.live.get(run.id);
         let name = name.as_ref().and_then(|live| live.agent_name());

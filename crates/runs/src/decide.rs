@@ -31,20 +31,7 @@ pub(super) use message::{transcript_text, user_message};
 pub(super) use promote_next::promote_next;
 
 impl Decider {
-    /// Decides about an event. A refusal is among the effects.
-    pub(super) fn decide(
-        &self,
-        input: &DecisionInput,
-        facts: &DecisionFacts,
-    ) -> EventDecision<DecisionEffects> {
-        self.try_decide(input, facts)
-            .unwrap_or_else(|reason| EventDecision {
-                plan: IngestPlan::Refuse,
-                effects: DecisionEffects::refusal(reason),
-                context_scopes: None,
-            })
-    }
-
+    /// Decides about an event, without effects on limiters.
     pub(super) fn try_decide(
         &self,
         input: &DecisionInput,
@@ -65,7 +52,8 @@ impl Decider {
         let draft = self.draft(input, winner, &facts.candidates, step)?;
         let admission = admit(draft.policy, &occupancy);
         if admission.makes_run() {
-            check_capacity(&facts.capacities, draft.row.endpoint_id)?;
+            let endpoint = draft.row.endpoint_id;
+            check_capacity(input, &facts.capacities, winner, endpoint)?;
         }
         match admission {
             Admission::Start => Ok(start(input, facts, winner, draft)),

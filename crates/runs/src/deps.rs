@@ -11,7 +11,8 @@ use domain::run::Run;
 use egress::Egress;
 use protocol::id::{RunId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
-use store::{OwnerLock, RunWaits, Store, StoreError};
+use protocol::principal::Principal;
+use store::{ChangeStamp, OwnerLock, RunWaits, Store, StoreError};
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::breakers::Breakers;
@@ -27,6 +28,7 @@ use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
 use crate::live::LiveRegistry;
 use crate::notifier::Notifier;
+use crate::own_limits::OwnLimiters;
 use crate::parts::RunParts;
 use crate::pause_board::PauseBoard;
 use crate::rate::EventRates;
@@ -66,6 +68,7 @@ pub(crate) struct RunDeps {
     pub(super) ledger: LedgerWriter,
     pub(super) calls: CallLimits,
     pub(super) rates: EventRates,
+    pub(super) own_limits: OwnLimiters,
     pub(super) endpoint_cache: EndpointCache,
     pub(super) pauses: PauseBoard,
 }
@@ -86,6 +89,7 @@ impl RunDeps {
             },
             calls: CallLimits::default(),
             rates: EventRates::new(parts.limits.workspace_events),
+            own_limits: OwnLimiters::default(),
             pauses: PauseBoard::default(),
             endpoint_cache: EndpointCache::new(Arc::clone(&parts.master_key)),
             store: parts.store,
@@ -102,6 +106,14 @@ impl RunDeps {
             limits: parts.limits,
             owner: parts.owner,
             owner_lock: AsyncMutex::new(parts.owner_lock),
+        }
+    }
+
+    /// Author and time of a change that begins now.
+    pub(super) fn stamp(&self, by: impl Into<Principal>) -> ChangeStamp {
+        ChangeStamp {
+            master_key: Some(Arc::clone(&self.master_key)),
+            ..ChangeStamp::of(by, self.clock.now_ms())
         }
     }
 

@@ -5,12 +5,14 @@ mod retry;
 mod sender;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
 use domain::api_key::AgentReach;
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
 use domain::trace::TraceParent;
+use egress::limiter::Permit;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
@@ -26,6 +28,7 @@ use crate::decide::{
 };
 use crate::deps::RunDeps;
 use crate::executor::RunExecutor;
+use crate::own_limits::{KeyStart, StartingKey};
 use crate::unconfirmed::UnconfirmedDispatches;
 use telemetry::metrics;
 
@@ -33,6 +36,9 @@ pub use crate::retry_origin::RetryPointError;
 pub use error::IntakeError;
 pub use retry::{RetriedRun, RetryError};
 pub use sender::EventSender;
+
+/// Time after the latest event of a client in which background work leaves the processor to others.
+const CLIENT_ACTIVITY_MS: i64 = 1000;
 
 /// An event that is stored now, or was stored before.
 #[derive(Clone, Debug)]
@@ -59,6 +65,8 @@ pub(super) struct IntakeRequest {
     pub(super) answers: Option<AnsweredBy>,
     /// Parent of the child run that the event asks for.
     pub(super) parent: Option<ParentContext>,
+    /// Start of the run by its key. The default: of no key.
+    pub(super) start: KeyStart,
 }
 
 impl IntakeRequest {
@@ -80,6 +88,26 @@ pub struct Intake {
     pub(super) decider: Arc<Decider>,
     pub(super) executor: Arc<RunExecutor>,
     pub(super) unconfirmed: Arc<UnconfirmedDispatches>,
+    pub(super) activity: ClientActivity,
+}
+
+/// Time of the latest event that a client posted to this replica.
+#[derive(Default)]
+pub(super) struct ClientActivity {
+    /// Epoch milliseconds; 0: none.
+    latest: AtomicI64,
+}
+
+impl ClientActivity {
+    fn note(&self, now_ms: i64) {
+        self.latest.store(now_ms, Ordering::Relaxed);
+    }
+
+    /// True if a client has posted an event within the last second.
+    pub(super) fn is_recent(&self, now_ms: i64) -> bool {
+        // A clock that was set back counts as recent until it has caught up.
+        now_ms - self.latest.load(Ordering::Relaxed) <= CLIENT_ACTIVITY_MS
+    }
 }
 
 impl Intake {
@@ -129,6 +157,35 @@ impl Intake {
         admitted.map_err(|wait| IntakeError::TooFast { wait })
     }
 
+    /// Checks the rate limits of a workspace and of the key that starts a run.
+    pub(super) fn admit_start(
+        &self,
+        workspace: &WorkspaceId,
+        key: StartingKey,
+    ) -> Result<(), IntakeError> {
+        self.admit_event(workspace)?;
+        Ok(self.deps.own_limits.admit_key(workspace, key)?)
+    }
+
+    /// Stores an event of a key, within its limit of live runs.
+    pub(super) async fn store_of_key(
+        &self,
+        workspace: &WorkspaceId,
+        key: StartingKey,
+        event: EventEnvelope,
+        files: &BodyFiles,
+        mut incoming: IntakeRequest,
+    ) -> Result<AcceptedEvent, IntakeError> {
+        let (limits, store) = (&self.deps.own_limits, &self.deps.store);
+        incoming.start = limits.begin(store, workspace, key).await??;
+        // Boxed: the future has the event several times, and each of its callers would have it, too.
+        let stored = Box::pin(self.store_event(workspace, event, files, incoming)).await;
+        if stored.as_ref().is_err_and(IntakeError::is_full_key) {
+            limits.note_full(workspace, key.limited_id());
+        }
+        stored
+    }
+
     async fn decide_and_store(
         &self,
         only: Option<AgentId>,
@@ -138,7 +195,8 @@ impl Intake {
         idempotency_key: Option<&str>,
         trace: Option<&str>,
     ) -> Result<AcceptedEvent, IntakeError> {
-        self.admit_event(sender.workspace)?;
+        self.admit_start(sender.workspace, sender.key)?;
+        self.activity.note(self.deps.clock.now_ms());
         let body_sha256 = sha256_hex(canonical_json(&event).as_bytes());
         let event_id = event
             .event_id
@@ -155,12 +213,13 @@ impl Intake {
             trace_parent: self.deps.spans.parent_of(trace),
             only,
             scope: sender.scope.clone(),
-            posted_by: Some(sender.key),
+            posted_by: Some(sender.key.id),
             answers: None,
             parent: None,
+            start: KeyStart::default(),
         };
         let accepted = self
-            .store_event(sender.workspace, event, files, incoming)
+            .store_of_key(sender.workspace, sender.key, event, files, incoming)
             .await?;
         if accepted.replayed {
             // No decision was made now, and the event may be that of another key.
@@ -194,6 +253,7 @@ impl Intake {
             posted_by,
             answers,
             parent,
+            start,
         } = incoming;
         let mut event = completed(event);
         let uploads = uploads_for(parent.as_ref(), &scope);
@@ -220,6 +280,7 @@ impl Intake {
             retry_of: None,
             retry_point: None,
             posted_by,
+            key: start.allowance,
             trace_parent,
             run_id: RunId(Uuid::now_v7()),
             was_accepted: false,
@@ -240,13 +301,10 @@ impl Intake {
             at,
             answers,
             parent: parent_run,
-            decide: PendingDecision {
-                decider: Arc::clone(&self.decider),
-                input,
-            },
+            decide: PendingDecision::new(&self.decider, input),
         };
         let stored_as = ingest.event_id.clone();
-        let taken = self.take(ingest).await;
+        let taken = self.take(ingest, start.permit).await;
         if let Ok((ingested, _)) = &taken
             && !matches!(ingested, Ingested::Stored { .. })
         {
@@ -289,6 +347,7 @@ impl Intake {
     async fn take(
         &self,
         ingest: Ingest<PendingDecision>,
+        start: Option<Permit<ApiKeyId>>,
     ) -> Result<(Ingested, DecisionEffects), StoreError> {
         let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         let unconfirmed = Arc::clone(&self.unconfirmed);
@@ -296,6 +355,8 @@ impl Intake {
         let taking = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (ingest.workspace.clone(), ingest.at);
             let IngestOutcome { ingested, effects } = deps.store.events().ingest(ingest).await;
+            // The next start of the key counts the stored run.
+            drop(start);
             let ingested = match ingested {
                 Ok(ingested) => failpoint::pass("ingest.after_commit")
                     .await

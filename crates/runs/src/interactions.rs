@@ -3,24 +3,29 @@
 use std::sync::Arc;
 
 use domain::api_key::AgentReach;
+use domain::approval::{ApprovalAnswer, DEFAULT_SECONDS, HeldCall, read_answer};
 use domain::budget::raise_of;
 use domain::canonical::canonical_json;
+use domain::interaction::MAX_SECONDS;
 use domain::platform_action::ApprovalVerdict;
 use protocol::JsonObject;
+use protocol::approval::ApprovalScope;
 use protocol::context::{ActorContext, AgentInput};
 use protocol::event::EventEnvelope;
-use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::id::{ApiKeyId, ApprovalId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
+use protocol::principal::PrincipalKind;
 use serde_json::json;
 use store::{
-    AnswerDelivery, AnsweredBy, AuditEntry, DeliverAnswer, GATEWAY_QUESTION, InteractionRecord,
-    StoreError, Unanswerable, answer_event_id, sha256_hex,
+    AnswerDelivery, AnsweredBy, ApprovalRecord, AuditEntry, CoveredCalls, DeliverAnswer,
+    GATEWAY_QUESTION, InteractionRecord, StoreError, Unanswerable, answer_event_id, sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::artifacts::BodyFiles;
 use crate::deps::RunDeps;
 use crate::intake::{AcceptedEvent, Intake, IntakeError, IntakeRequest};
+use crate::own_limits::{KeyStart, StartingKey};
 
 /// A question with the sender of its answer.
 pub struct AnsweredQuestion {
@@ -31,7 +36,7 @@ pub struct AnsweredQuestion {
 /// Credential of an answer.
 #[derive(Clone, Debug)]
 pub enum AnswerSender {
-    Key(ApiKeyId),
+    Key(StartingKey),
     /// The link must still belong to the question when the answer is stored.
     Link {
         token_sha256: String,
@@ -41,7 +46,7 @@ pub enum AnswerSender {
 impl AnswerSender {
     fn actor(&self) -> ActorContext {
         let (kind, id) = match self {
-            Self::Key(id) => ("api_key", Some(id.to_string())),
+            Self::Key(key) => ("api_key", Some(key.id.to_string())),
             Self::Link { .. } => ("link", None),
         };
         ActorContext {
@@ -53,7 +58,7 @@ impl AnswerSender {
 
     fn key(&self) -> Option<ApiKeyId> {
         match self {
-            Self::Key(id) => Some(*id),
+            Self::Key(key) => Some(key.id),
             Self::Link { .. } => None,
         }
     }
@@ -68,10 +73,18 @@ impl AnswerSender {
     /// Rule of the answer's entry in the audit of the asking run.
     fn rule(&self) -> String {
         match self {
-            Self::Key(id) => format!("answered with API key {id}"),
+            Self::Key(key) => format!("answered with API key {}", key.id),
             Self::Link { .. } => "answered by its link".to_owned(),
         }
     }
+}
+
+/// Reads the call of a question.
+pub fn read_held_call(record: &InteractionRecord, held_call: &str) -> Result<HeldCall, StoreError> {
+    serde_json::from_str(held_call).map_err(|_| StoreError::Corrupt {
+        column: "interactions.held_call",
+        row: record.id.clone(),
+    })
 }
 
 /// Destination of an answer.
@@ -145,7 +158,15 @@ impl Interactions {
             let raise = raise_of(&questioned.measure, submission).ok()??;
             Some(questioned.limit.saturating_add(raise))
         });
+        let approval = match &record.held_call {
+            Some(call) => {
+                self.approval_of(workspace, record, sender, call, submission)
+                    .await?
+            }
+            None => None,
+        };
         let given = self.deps.store.write(DeliverAnswer {
+            approval,
             workspace: workspace.clone(),
             id: record.id.clone(),
             run_id: record.run_id,
@@ -181,6 +202,55 @@ impl Interactions {
             }
         }
         Ok(given)
+    }
+
+    /// The approval that an answer to a question about a tool call creates. `None`: the call is denied.
+    async fn approval_of(
+        &self,
+        workspace: &WorkspaceId,
+        record: &InteractionRecord,
+        sender: &AnswerSender,
+        held_call: &str,
+        submission: &InteractionSubmission,
+    ) -> Result<Option<ApprovalRecord>, StoreError> {
+        let call: HeldCall = read_held_call(record, held_call)?;
+        // The answer was checked, so it has no fault.
+        let (scope, covered, max_uses, seconds) = match read_answer(submission, &call) {
+            Ok(ApprovalAnswer::Once) => {
+                let request_sha256 = sha256_hex(held_call.as_bytes());
+                let covered = CoveredCalls::Exact { request_sha256 };
+                (ApprovalScope::Run, covered, Some(1), MAX_SECONDS)
+            }
+            Ok(ApprovalAnswer::Conversation(rules)) => {
+                let covered = CoveredCalls::Rules(rules);
+                (ApprovalScope::Conversation, covered, None, DEFAULT_SECONDS)
+            }
+            Ok(ApprovalAnswer::Deny) | Err(_) => return Ok(None),
+        };
+        let run = self.deps.store.runs().find_run(workspace, record.run_id);
+        let conversation_key = run.await?.and_then(|run| run.conversation_key);
+        let now = self.deps.clock.now_ms();
+        Ok(Some(ApprovalRecord {
+            id: ApprovalId(Uuid::now_v7()),
+            workspace: workspace.clone(),
+            scope,
+            agent_id: record.agent_id,
+            conversation_key: conversation_key.filter(|_| scope == ApprovalScope::Conversation),
+            run_id: Some(record.run_id),
+            tool: call.tool,
+            covered,
+            max_uses,
+            used: 0,
+            last_used_at: None,
+            interaction_id: Some(record.id.clone()),
+            created_at: now,
+            created_by: match sender {
+                AnswerSender::Key(key) => key.id.into(),
+                AnswerSender::Link { .. } => PrincipalKind::Link.into(),
+            },
+            expires_at: now.saturating_add(seconds.saturating_mul(1000)),
+            revoked: None,
+        }))
     }
 
     /// Stores an answer as an event of the same conversation, for the asking agent.
@@ -237,10 +307,22 @@ impl Interactions {
                 token_sha256: sender.token_sha256(),
             }),
             parent: None,
+            start: KeyStart::default(),
         };
         let files = BodyFiles::default();
-        let storing = self.intake.store_event(workspace, event, &files, incoming);
-        let accepted = storing.await?;
+        let accepted = match sender {
+            AnswerSender::Key(key) => {
+                self.deps.own_limits.admit_key(workspace, *key)?;
+                let storing = self
+                    .intake
+                    .store_of_key(workspace, *key, event, &files, incoming);
+                storing.await?
+            }
+            AnswerSender::Link { .. } => {
+                let storing = self.intake.store_event(workspace, event, &files, incoming);
+                storing.await?
+            }
+        };
         if !accepted.replayed {
             self.deps.notifier.notify_question(record.run_id);
         }

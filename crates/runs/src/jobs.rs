@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::cancel::Cancellation;
 use crate::deps::RunDeps;
 use crate::intake::{EventSender, Intake, IntakeError, RetryError};
+use crate::own_limits::StartingKey;
 
 /// Time between two looks for jobs of other replicas.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
@@ -198,9 +199,14 @@ impl Jobs {
     }
 
     async fn retry_run(&self, job: &JobRecord, run: RunId) -> Result<RunResult, StoreError> {
+        let access = self.deps.store.access();
+        let key = access.find_api_key_by_id(&job.workspace, job.key).await?;
         let sender = EventSender {
             workspace: &job.workspace,
-            key: job.key,
+            key: StartingKey {
+                id: job.key,
+                limits: key.and_then(|key| key.limits).unwrap_or_default(),
+            },
             // Only keys that reach all agents start jobs.
             scope: &AgentReach::All,
         };
@@ -210,6 +216,7 @@ impl Jobs {
                 IntakeError::WorkspaceFull { .. }
                 | IntakeError::EndpointFull { .. }
                 | IntakeError::TooFast { .. }
+                | IntakeError::Limit(_)
                 | IntakeError::Stopping,
             )) => Ok(RunResult::Busy),
             Err(RetryError::Refused(IntakeError::Store(error))) if error.is_transient() => {

@@ -21,6 +21,7 @@ pub mod intake;
 pub mod interactions;
 pub mod jobs;
 pub mod key_uses;
+pub mod own_limits;
 mod pause_board;
 pub mod pauses;
 pub mod platform_actions;
@@ -62,6 +63,7 @@ mod named_agents;
 mod notifier;
 mod parts;
 mod prepare;
+mod recent_calls;
 mod recovery;
 mod relay;
 mod retry_origin;
@@ -77,14 +79,18 @@ use std::sync::Arc;
 
 use domain::authorization::ResourceCatalog;
 use protocol::id::{RunId, WorkspaceId};
-use store::Store;
+use protocol::limiter::LimiterStatus;
+use protocol::principal::Principal;
+use store::{ChangeStamp, Store, StoreError};
 use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 
 use crate::breakers::Breakers;
 use crate::call_limits::CallLimits;
 use crate::deps::RunDeps;
+use crate::grant::Grant;
 use crate::ledger::LedgerWriter;
+use crate::own_limits::{HeldTokens, TokenLimitReached};
 use clock::Clock;
 use keys::cursor::Cursors;
 use keys::keyring::Keyring;
@@ -151,6 +157,24 @@ impl Runs {
         &self.deps.limits
     }
 
+    /// Limiters of a workspace: agents with limits, and API keys that have started runs on this replica.
+    pub async fn own_limiters(
+        &self,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<LimiterStatus>, StoreError> {
+        self.deps.own_limits.list(self.store(), workspace).await
+    }
+
+    /// Reserves tokens of a model call in the limits of the run's key and agent.
+    pub async fn reserve_tokens(
+        &self,
+        grant: &Grant,
+        tokens: u64,
+    ) -> Result<Result<HeldTokens, TokenLimitReached>, StoreError> {
+        let limiters = &self.deps.own_limits;
+        limiters.reserve_tokens(self.store(), grant, tokens).await
+    }
+
     /// Limits of the calls of each run.
     pub fn calls(&self) -> &CallLimits {
         &self.deps.calls
@@ -174,6 +198,16 @@ impl Runs {
     /// Signs and reads cursors.
     pub fn cursors(&self) -> &Cursors {
         &self.deps.keys.cursors
+    }
+
+    /// Author and time of an administrative change that begins now.
+    pub fn stamp(&self, by: impl Into<Principal>) -> ChangeStamp {
+        self.deps.stamp(by)
+    }
+
+    /// The mark of a secret in the record of changes.
+    pub fn secret_mark(&self, secret: &str) -> String {
+        store::secret_mark(&self.deps.master_key, secret)
     }
 
     /// Runs that this process ends from now on. A slow reader loses the oldest.

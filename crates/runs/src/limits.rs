@@ -29,6 +29,8 @@ pub struct RunLimits {
     pub retention: Option<Duration>,
     /// Retention of the audit of a call; `None`: for ever.
     pub audit_retention: Option<Duration>,
+    /// Retention of administrative changes; `None`: unlimited.
+    pub change_retention: Option<Duration>,
     pub artifacts: ArtifactLimits,
     /// Interval of polling for changes of other replicas, in case notifications are lost.
     pub poll: Duration,

@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use protocol::pause::PauseMode;
-use store::{CancelCause, PauseRecord, PauseScope, ReleaseHeld, ResumePause, SetPause, StoreError};
+use store::{
+    CancelCause, ChangeStamp, PauseRecord, PauseScope, ReleaseHeld, ResumePause, SetPause,
+    StoreError,
+};
 
 use crate::call_abort::{AbortReason, CallAborts, RowPoll};
 use crate::cancel::Cancellation;
@@ -72,8 +75,8 @@ impl Pauses {
 
     /// Sets a pause. Afterwards no dispatch begins in its scope; other replicas freeze and cancel within a second. False:
     /// there are too many pauses.
-    pub async fn pause(&self, pause: PauseRecord) -> Result<bool, StoreError> {
-        let is_set = self.deps.store.write(SetPause(pause)).await?;
+    pub async fn pause(&self, pause: PauseRecord, stamp: ChangeStamp) -> Result<bool, StoreError> {
+        let is_set = self.deps.store.change(stamp, SetPause(pause)).await?;
         self.apply_change().await;
         Ok(is_set)
     }
@@ -83,12 +86,13 @@ impl Pauses {
         &self,
         scope: PauseScope,
         runs_per_second: u32,
+        stamp: ChangeStamp,
     ) -> Result<Option<PauseRecord>, StoreError> {
         let resume = ResumePause {
             scope,
             runs_per_second,
         };
-        let resumed = self.deps.store.write(resume).await?;
+        let resumed = self.deps.store.change(stamp, resume).await?;
         self.apply_change().await;
         Ok(resumed)
     }

@@ -19,6 +19,7 @@ use uuid::Uuid;
 use crate::decide::{Decider, DecisionInput};
 use crate::deps::RunDeps;
 use crate::intake::IntakeError;
+use crate::own_limits::KeyAllowance;
 
 /// Preview of an event.
 pub struct Preview {
@@ -59,6 +60,8 @@ pub struct AgentPreview {
     pub workspace: Capacity,
     /// Live runs of the runner's endpoint, and their limit.
     pub at_endpoint: Capacity,
+    /// Live runs of the agent, and their limit.
+    pub of_agent: Capacity,
     /// `None`: its runner cannot be called.
     pub snapshot: Option<AuthorizationSnapshot>,
 }
@@ -100,6 +103,7 @@ impl EventPreviews {
             retry_of: None,
             retry_point: None,
             posted_by: None,
+            key: KeyAllowance::default(),
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),
             message: None,
@@ -171,6 +175,7 @@ impl EventPreviews {
                 Some(runner) => facts.capacities.of(runner.endpoint_id),
                 None => Capacity::default(),
             },
+            of_agent: facts.capacities.of_agent(candidate.agent.id),
             snapshot: draft.map(|draft| Arc::unwrap_or_clone(draft.snapshot)),
         })
     }

@@ -1,19 +1,12 @@
-//! Rate limits by key on this replica, checked before the database is used.
+//! Rate limit of events on this replica, checked before the database is used.
 
-use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
-use governor::clock::{Clock, DefaultClock};
-use governor::middleware::NoOpMiddleware;
-use governor::nanos::Nanos;
-use governor::state::keyed::{DashMapStateStore, ShrinkableKeyedStateStore};
-use governor::state::{InMemoryState, NotKeyed, StateStore};
-use governor::{Quota, RateLimiter};
+use egress::rate::KeyedRate;
+use governor::Quota;
+use governor::clock::DefaultClock;
 use protocol::id::WorkspaceId;
-
-/// Maximum number of counted keys. Further keys pass uncounted.
-const MAX_KEYS: usize = 50_000;
 
 /// Rate limit of one workspace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,77 +14,6 @@ pub struct EventRate {
     pub per_second: NonZeroU32,
     /// Maximum number of events at once, after a pause.
     pub burst: NonZeroU32,
-}
-
-/// Rate limiter with a bucket for each key, at most [`MAX_KEYS`].
-pub(super) struct KeyedRate<K: Clone + Eq + Hash, C: Clock = DefaultClock> {
-    limiter: RateLimiter<K, BoundedBuckets<K>, C, NoOpMiddleware<C::Instant>>,
-    /// Limits passes over a full map.
-    evictions: RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<C::Instant>>,
-}
-
-impl<K: Clone + Eq + Hash, C: Clock + Clone> KeyedRate<K, C> {
-    pub(super) fn new(quota: Quota, clock: C) -> Self {
-        Self {
-            limiter: RateLimiter::new(
-                quota,
-                BoundedBuckets(DashMapStateStore::default()),
-                clock.clone(),
-            ),
-            evictions: RateLimiter::direct_with_clock(Quota::per_second(NonZeroU32::MIN), clock),
-        }
-    }
-
-    /// Admits one call, or returns the time to wait.
-    pub(super) fn admit(&self, key: &K) -> Result<(), Duration> {
-        // At most one pass a second: a flood of new keys must not scan the map for each call.
-        if self.limiter.len() >= MAX_KEYS && self.evictions.check().is_ok() {
-            self.limiter.retain_recent();
-        }
-        let checked = self.limiter.check_key(key);
-        checked.map_err(|early| early.wait_time_from(self.limiter.clock().now()))
-    }
-
-    /// Removes buckets without recent calls.
-    pub(super) fn forget_idle(&self) {
-        self.limiter.retain_recent();
-        self.limiter.shrink_to_fit();
-    }
-}
-
-/// Buckets by key. A key beyond [`MAX_KEYS`] has no bucket: an uncounted key is better than a refused one.
-struct BoundedBuckets<K: Clone + Eq + Hash>(DashMapStateStore<K>);
-
-impl<K: Clone + Eq + Hash> StateStore for BoundedBuckets<K> {
-    type Key = K;
-
-    fn measure_and_replace<T, F, E>(&self, key: &K, measure: F) -> Result<T, E>
-    where
-        F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
-    {
-        if self.0.len() >= MAX_KEYS && !self.0.contains_key(key) {
-            return measure(None).map(|(passed, _)| passed);
-        }
-        self.0.measure_and_replace(key, measure)
-    }
-}
-
-impl<K: Clone + Eq + Hash> ShrinkableKeyedStateStore<K> for BoundedBuckets<K> {
-    fn retain_recent(&self, drop_below: Nanos) {
-        self.0.retain_recent(drop_below);
-    }
-
-    fn shrink_to_fit(&self) {
-        self.0.shrink_to_fit();
-    }
-
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// Rate limiter of events by workspace.
@@ -115,8 +37,6 @@ impl EventRates {
 
 #[cfg(test)]
 mod tests {
-    use governor::clock::FakeRelativeClock;
-
     use super::*;
 
     #[test]
@@ -137,19 +57,5 @@ mod tests {
         assert!(rates.admit(&one).is_err(), "what is not idle is remembered");
         let unbounded = EventRates::new(None);
         assert!((0..1000).all(|_| unbounded.admit(&one).is_ok()));
-    }
-
-    #[test]
-    fn bounds_counted_keys_and_evicts_idle_ones() {
-        let clock = FakeRelativeClock::default();
-        let rate = KeyedRate::new(Quota::per_second(NonZeroU32::MIN), clock.clone());
-        for key in 0..MAX_KEYS + 10 {
-            assert_eq!(rate.admit(&key), Ok(()));
-        }
-        assert_eq!(rate.limiter.len(), MAX_KEYS);
-        assert!(rate.admit(&0).is_err(), "a counted key stays limited");
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(rate.admit(&MAX_KEYS), Ok(()));
-        assert_eq!(rate.limiter.len(), 1, "idle keys were removed");
     }
 }

@@ -10,7 +10,7 @@ use domain::normalize::ResultCounts;
 use domain::run::Run;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use store::{Append, Appended, ResumePoint, StoreError};
+use store::{Append, Appended, ResumePoint, RunWaits, StoreError};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -119,7 +119,10 @@ impl Relayer {
             prepared,
             run,
             signals: RunSignals::new(),
-            deadline_at: run.deadline_at,
+            waits: RunWaits {
+                deadline_at: run.deadline_at,
+                is_waiting: false,
+            },
             in_flight: None,
             _trailing_body: trailing_body,
         };
@@ -142,8 +145,8 @@ struct RelayShell<'a> {
     prepared: &'a PreparedDispatch,
     run: &'a Run,
     signals: RunSignals<'a>,
-    /// Deadline of the run with its waits for budgets at the last look, in epoch milliseconds.
-    deadline_at: i64,
+    /// Waits for budgets at the last look.
+    waits: RunWaits,
     in_flight: Option<BoxFuture<'a, Result<Appended, StoreError>>>,
     /// Reads the rest of a `202` answer until the run ends.
     _trailing_body: Option<AbortOnDropHandle<()>>,
@@ -260,9 +263,9 @@ impl RelayShell<'_> {
         let Some(waits) = Box::pin(self.parts.deps.waits_of(self.run.id)).await else {
             return false;
         };
-        // Waits extend the deadline. After one, the runner has the full time again.
-        let has_waited = waits.deadline_at > self.deadline_at;
-        self.deadline_at = waits.deadline_at;
+        // After a wait, the runner has the full time again.
+        let has_waited = waits.has_waited_since(&self.waits);
+        self.waits = waits;
         waits.is_waiting || has_waited
     }
 

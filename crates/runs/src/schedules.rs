@@ -10,7 +10,9 @@ use protocol::admin::Fault;
 use protocol::id::{AgentId, ScheduleId, WorkspaceId};
 use protocol::principal::{Principal, PrincipalKind};
 use protocol::schedule::ScheduleSpec;
-use store::{RunSchedule, SaveSchedule, SavedSchedule, ScheduleRan, ScheduleRecord, StoreError};
+use store::{
+    ChangeStamp, RunSchedule, SaveSchedule, SavedSchedule, ScheduleRan, ScheduleRecord, StoreError,
+};
 use tokio::sync::Notify;
 use uuid::Uuid;
 
@@ -52,11 +54,13 @@ impl Schedules {
         &self,
         workspace: &WorkspaceId,
         spec: ScheduleSpec,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSchedule, ScheduleError> {
         let agent = self.check(workspace, &spec).await?;
+        let by = stamp.by.clone();
         let record = self.record(workspace, spec, agent, "api", by).await?;
-        self.save(SaveSchedule::Create(Box::new(record))).await
+        let create = SaveSchedule::Create(Box::new(record));
+        self.save(stamp, create).await
     }
 
     /// Replaces the settings of a schedule of the API.
@@ -66,13 +70,15 @@ impl Schedules {
         id: ScheduleId,
         spec: ScheduleSpec,
         if_match: Option<i64>,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSchedule, ScheduleError> {
         let agent = self.check(workspace, &spec).await?;
+        let by = stamp.by.clone();
         let mut record = self.record(workspace, spec, agent, "api", by).await?;
         record.id = id;
         let record = Box::new(record);
-        self.save(SaveSchedule::Update { record, if_match }).await
+        let update = SaveSchedule::Update { record, if_match };
+        self.save(stamp, update).await
     }
 
     /// Deletes a schedule of the API with its occurrences. Their runs stay.
@@ -81,47 +87,48 @@ impl Schedules {
         workspace: &WorkspaceId,
         id: ScheduleId,
         if_match: Option<i64>,
+        stamp: ChangeStamp,
     ) -> Result<SavedSchedule, ScheduleError> {
         let delete = SaveSchedule::Delete {
             id,
             workspace: workspace.clone(),
             if_match,
         };
-        self.save(delete).await
+        self.save(stamp, delete).await
     }
 
     /// Begins a pause. Due times of the pause are neither run nor misfires.
     pub async fn pause(
         &self,
         record: &ScheduleRecord,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSchedule, ScheduleError> {
         let at = self.now_ms().await?;
-        self.save(SaveSchedule::Pause {
+        let pause = SaveSchedule::Pause {
             id: record.id,
             workspace: record.workspace.clone(),
             paused_at: Some(at),
-            by,
+            by: stamp.by.clone(),
             at,
-        })
-        .await
+        };
+        self.save(stamp, pause).await
     }
 
     /// Ends a pause.
     pub async fn resume(
         &self,
         record: &ScheduleRecord,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSchedule, ScheduleError> {
         let at = self.now_ms().await?;
-        self.save(SaveSchedule::Pause {
+        let resume = SaveSchedule::Pause {
             id: record.id,
             workspace: record.workspace.clone(),
             paused_at: None,
-            by,
+            by: stamp.by.clone(),
             at,
-        })
-        .await
+        };
+        self.save(stamp, resume).await
     }
 
     /// Queues an occurrence of now.
@@ -152,7 +159,8 @@ impl Schedules {
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
             at: self.deps.clock.now_ms(),
         };
-        self.save(disable).await?;
+        let stamp = || self.deps.stamp(PrincipalKind::Config);
+        self.save(stamp(), disable).await?;
         for spec in specs {
             let agent = self.find_agent(workspace, &spec).await?;
             if let (Some(named), None) = (&spec.agent, agent) {
@@ -166,8 +174,8 @@ impl Schedules {
             let record = self.record(workspace, spec, agent, "config", by).await?;
             // Another replica may start at the same time and be first: then the rows are equal.
             let configure = SaveSchedule::Configure(Box::new(record));
-            match self.save(configure.clone()).await {
-                Err(ScheduleError::NameTaken) => self.save(configure).await?,
+            match self.save(stamp(), configure.clone()).await {
+                Err(ScheduleError::NameTaken) => self.save(stamp(), configure).await?,
                 saved => saved?,
             };
         }
@@ -232,8 +240,12 @@ impl Schedules {
         Ok(record)
     }
 
-    async fn save(&self, save: SaveSchedule) -> Result<SavedSchedule, ScheduleError> {
-        let saved = self.deps.store.write(save).await;
+    async fn save(
+        &self,
+        stamp: ChangeStamp,
+        save: SaveSchedule,
+    ) -> Result<SavedSchedule, ScheduleError> {
+        let saved = self.deps.store.change(stamp, save).await;
         saved.map_err(|error| match error {
             // The unique index decides: two schedules of one name may be created at the same time.
             StoreError::Taken => ScheduleError::NameTaken,
@@ -243,7 +255,7 @@ impl Schedules {
 
     /// Time by the clock that decides about due times, which all replicas share.
     async fn now_ms(&self) -> Result<i64, StoreError> {
-        let shared = self.deps.store.read_clock().await?;
+        let shared = self.deps.store.leases().read_clock().await?;
         Ok(shared.unwrap_or_else(|| self.deps.clock.now_ms()))
     }
 }

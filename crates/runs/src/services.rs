@@ -23,7 +23,7 @@ use crate::feed::Feed;
 use crate::finish::Finisher;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
-use crate::intake::Intake;
+use crate::intake::{ClientActivity, Intake};
 use crate::interactions::Interactions;
 use crate::interrupts::Interrupts;
 use crate::jobs::Jobs;
@@ -101,6 +101,7 @@ impl Services {
             decider: Arc::clone(&decider),
             executor: Arc::clone(&executor),
             unconfirmed: Arc::clone(&unconfirmed),
+            activity: ClientActivity::default(),
         });
         let cancellation = Arc::new(Cancellation {
             deps: shared(),

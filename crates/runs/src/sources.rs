@@ -19,7 +19,7 @@ use protocol::principal::{Principal, PrincipalKind};
 use protocol::source::{SourceScheme, SourceSpec};
 use secrets::inbound::WecomSecret;
 use secrets::signature::SigningSecret;
-use store::{SaveSource, SavedSource, SourceRecord, StoreError};
+use store::{ChangeStamp, SaveSource, SavedSource, SourceRecord, StoreError};
 use uuid::Uuid;
 
 use crate::deps::RunDeps;
@@ -111,7 +111,7 @@ impl Sources {
         &self,
         workspace: &WorkspaceId,
         spec: SourceSpec,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSourceSecret, SourceError> {
         // Each of an endless list of agents would be a query.
         let faults = source_faults(&spec);
@@ -126,12 +126,17 @@ impl Sources {
             None => None,
         };
         let secret = chosen_secret(spec.scheme, spec.secret.clone())?;
-        let record = self.record(workspace, &spec, agents, Origin { name: "api", by });
+        let origin = Origin {
+            name: "api",
+            by: stamp.by.clone(),
+        };
+        let record = self.record(workspace, &spec, agents, origin);
         let record = SourceRecord {
             secret: self.seal(&secret),
             ..record
         };
-        let saved = self.save(SaveSource::Create(Box::new(record))).await?;
+        let create = SaveSource::Create(Box::new(record));
+        let saved = self.save(stamp, create).await?;
         Ok(SavedSourceSecret {
             saved,
             secret: Some(secret),
@@ -143,7 +148,7 @@ impl Sources {
         &self,
         record: &SourceRecord,
         secret: Option<String>,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSourceSecret, SourceError> {
         let secret = chosen_secret(record.settings.scheme, secret)?;
         let at = self.deps.clock.now_ms();
@@ -152,11 +157,11 @@ impl Sources {
             workspace: record.workspace.clone(),
             secret: self.seal(&secret),
             until: at + ROTATION_MS,
-            by,
+            by: stamp.by.clone(),
             at,
         };
         Ok(SavedSourceSecret {
-            saved: self.save(rotate).await?,
+            saved: self.save(stamp, rotate).await?,
             secret: Some(secret),
         })
     }
@@ -166,13 +171,14 @@ impl Sources {
         &self,
         workspace: &WorkspaceId,
         id: SourceId,
+        stamp: ChangeStamp,
     ) -> Result<SavedSource, SourceError> {
         let delete = SaveSource::Delete {
             id,
             workspace: workspace.clone(),
             at: self.deps.clock.now_ms(),
         };
-        self.save(delete).await
+        self.save(stamp, delete).await
     }
 
     /// Applies the sources of the configuration; others of an earlier one are disabled. A changed secret is a
@@ -192,7 +198,8 @@ impl Sources {
             names: specs.iter().map(|spec| spec.name.clone()).collect(),
             at: self.deps.clock.now_ms(),
         };
-        self.save(disable).await?;
+        let stamp = || self.deps.stamp(PrincipalKind::Config);
+        self.save(stamp(), disable).await?;
         for spec in specs {
             let agents = self.configured_agents(workspace, &spec).await?;
             let origin = Origin {
@@ -213,8 +220,8 @@ impl Sources {
             }
             // Another replica may start at the same time and be first: then the rows are equal.
             let configure = SaveSource::Configure(Box::new(record));
-            match self.save(configure.clone()).await {
-                Err(SourceError::NameTaken) => self.save(configure).await?,
+            match self.save(stamp(), configure.clone()).await {
+                Err(SourceError::NameTaken) => self.save(stamp(), configure).await?,
                 saved => saved?,
             };
         }
@@ -279,8 +286,8 @@ impl Sources {
         }
     }
 
-    async fn save(&self, save: SaveSource) -> Result<SavedSource, SourceError> {
-        let saved = self.deps.store.write(save).await;
+    async fn save(&self, stamp: ChangeStamp, save: SaveSource) -> Result<SavedSource, SourceError> {
+        let saved = self.deps.store.change(stamp, save).await;
         saved.map_err(|error| match error {
             // The unique index decides: two sources of one name may be created at the same time.
             StoreError::Taken => SourceError::NameTaken,

@@ -20,6 +20,7 @@ impl Upkeep {
             loop {
                 tokio::time::sleep(PAUSE).await;
                 self.deps.rates.forget_idle();
+                self.deps.own_limits.forget_idle();
                 self.deps.calls.forget_idle();
                 self.deps.breakers.forget_old();
                 self.deps.budgets.forget_idle();

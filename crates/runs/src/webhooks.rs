@@ -19,7 +19,8 @@ use protocol::webhook::{
 };
 use secrecy::SecretString;
 use store::{
-    FeedBounds, MessagesFound, Redeliver, SaveWebhook, SavedWebhook, StoreError, WebhookRecord,
+    ChangeStamp, FeedBounds, MessagesFound, Redeliver, SaveWebhook, SavedWebhook, StoreError,
+    WebhookRecord,
 };
 use tokio::sync::Semaphore;
 use uuid::Uuid;
@@ -80,13 +81,15 @@ impl Webhooks {
         &self,
         workspace: &WorkspaceId,
         spec: WebhookSpec,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSecret, WebhookError> {
         let agents = self.check(workspace, &spec).await?;
         let secret = chosen_secret(spec.secret.clone())?;
+        let by = stamp.by.clone();
         let mut record = self.record(workspace, &spec, agents, "api", by);
         record.secret = self.seal(&secret);
-        let saved = self.save(SaveWebhook::Create(Box::new(record))).await?;
+        let create = SaveWebhook::Create(Box::new(record));
+        let saved = self.save(stamp, create).await?;
         Ok(SavedSecret {
             saved,
             secret: Some(secret),
@@ -100,17 +103,19 @@ impl Webhooks {
         id: WebhookId,
         spec: WebhookSpec,
         if_match: Option<i64>,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedWebhook, WebhookError> {
         if spec.secret.is_some() {
             let message = "is set by POST /v1/webhooks/{webhook_id}/rotate-secret; leave it out";
             return Err(fault("/secret", message));
         }
         let agents = self.check(workspace, &spec).await?;
+        let by = stamp.by.clone();
         let mut record = self.record(workspace, &spec, agents, "api", by);
         record.id = id;
         let record = Box::new(record);
-        self.save(SaveWebhook::Update { record, if_match }).await
+        let update = SaveWebhook::Update { record, if_match };
+        self.save(stamp, update).await
     }
 
     /// Replaces the secret of a webhook of the API. The previous one signs for another day.
@@ -119,7 +124,7 @@ impl Webhooks {
         workspace: &WorkspaceId,
         id: WebhookId,
         secret: Option<String>,
-        by: Principal,
+        stamp: ChangeStamp,
     ) -> Result<SavedSecret, WebhookError> {
         let secret = chosen_secret(secret)?;
         let at = self.deps.clock.now_ms();
@@ -128,11 +133,11 @@ impl Webhooks {
             workspace: workspace.clone(),
             secret: self.seal(&secret),
             until: at + ROTATION_MS,
-            by,
+            by: stamp.by.clone(),
             at,
         };
         Ok(SavedSecret {
-            saved: self.save(rotate).await?,
+            saved: self.save(stamp, rotate).await?,
             secret: Some(secret),
         })
     }
@@ -143,6 +148,7 @@ impl Webhooks {
         workspace: &WorkspaceId,
         id: WebhookId,
         if_match: Option<i64>,
+        stamp: ChangeStamp,
     ) -> Result<SavedWebhook, WebhookError> {
         let delete = SaveWebhook::Delete {
             id,
@@ -150,7 +156,7 @@ impl Webhooks {
             if_match,
             at: self.deps.clock.now_ms(),
         };
-        self.save(delete).await
+        self.save(stamp, delete).await
     }
 
     /// Applies the webhooks of the configuration; others of an earlier one are disabled. A changed secret is a
@@ -172,7 +178,8 @@ impl Webhooks {
             names,
             at: self.deps.clock.now_ms(),
         };
-        self.save(disable).await?;
+        let stamp = || self.deps.stamp(PrincipalKind::Config);
+        self.save(stamp(), disable).await?;
         for spec in specs {
             let mut agents = spec.agents.is_some().then(Vec::new);
             for name in spec.agents.iter().flatten() {
@@ -202,8 +209,8 @@ impl Webhooks {
             }
             // Another replica may start at the same time and be first: then the rows are equal.
             let configure = SaveWebhook::Configure(Box::new(record));
-            match self.save(configure.clone()).await {
-                Err(WebhookError::NameTaken) => self.save(configure).await?,
+            match self.save(stamp(), configure.clone()).await {
+                Err(WebhookError::NameTaken) => self.save(stamp(), configure).await?,
                 saved => saved?,
             };
         }
@@ -409,8 +416,12 @@ impl Webhooks {
         }
     }
 
-    async fn save(&self, save: SaveWebhook) -> Result<SavedWebhook, WebhookError> {
-        let saved = self.deps.store.write(save).await;
+    async fn save(
+        &self,
+        stamp: ChangeStamp,
+        save: SaveWebhook,
+    ) -> Result<SavedWebhook, WebhookError> {
+        let saved = self.deps.store.change(stamp, save).await;
         saved.map_err(|error| match error {
             // The unique index decides: two webhooks of one name may be created at the same time.
             StoreError::Taken => WebhookError::NameTaken,

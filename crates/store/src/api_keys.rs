@@ -6,17 +6,19 @@ use std::sync::LazyLock;
 use domain::canonical::canonical_json;
 use protocol::api_key::KeyRole;
 use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
+use protocol::limiter::OwnLimits;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
     ActiveValue::Set, ColumnTrait, Condition, DatabaseTransaction, EntityTrait, PaginatorTrait,
     QueryFilter, QueryOrder, QuerySelect,
 };
 
+use crate::capacity::live_runs_by;
 use crate::entity::{api_keys, workspaces};
-use crate::error::{StoreError, parsed};
+use crate::error::{StoreError, parsed, unsigned};
 use crate::mutation::Mutation;
 use crate::page::{ListPage, PageBound, PageOf};
-use crate::repositories::AccessRepository;
+use crate::repositories::{AccessRepository, RetentionRepository};
 use crate::sql::{Sql, SqlRow, columns, padded};
 
 /// An API key, without its secret. Times are epoch milliseconds.
@@ -39,6 +41,10 @@ pub struct ApiKeyRecord {
     pub last_used_at: Option<i64>,
     /// The only agents that the key reaches; `None`: all agents of the workspace.
     pub agents: Option<Vec<AgentId>>,
+    /// Limits of the runs that it starts; `None`: no limits of its own.
+    pub limits: Option<OwnLimits>,
+    /// Made by the sign-in of a person.
+    pub is_session: bool,
 }
 
 impl ApiKeyRecord {
@@ -71,6 +77,8 @@ impl Mutation for ApiKeyRecord {
             expires_at: Set(self.expires_at),
             last_used_at: Set(self.last_used_at),
             agents: Set(self.agents.as_ref().map(canonical_json)),
+            limits: Set(self.limits.as_ref().map(canonical_json)),
+            is_session: Set(self.is_session),
         };
         api_keys::Entity::insert(row)
             .exec_without_returning(tx)
@@ -210,6 +218,34 @@ impl Mutation for RecordKeyUses {
     }
 }
 
+/// Maximum sessions per transaction.
+const SWEPT_SESSIONS: u64 = 500;
+
+struct SweepSessions {
+    expired_before: i64,
+}
+
+impl Mutation for SweepSessions {
+    type Output = u64;
+    const CHANGES_AGENTS: bool = false;
+
+    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
+        let sql = format!(
+            "DELETE FROM api_keys WHERE id IN (SELECT id FROM api_keys WHERE is_session AND \
+             expires_at < $1 ORDER BY expires_at LIMIT {SWEPT_SESSIONS}) RETURNING id"
+        );
+        let deleted = tx.query_sql(sql, vec![self.expired_before.into()]);
+        Ok(deleted.await?.len() as u64)
+    }
+}
+
+impl RetentionRepository<'_> {
+    /// Deletes a batch of sessions that expired before this time, in epoch milliseconds; returns their number.
+    pub async fn sweep_sessions(self, expired_before: i64) -> Result<u64, StoreError> {
+        self.db.write(SweepSessions { expired_before }).await
+    }
+}
+
 static WITH_PREFIX: LazyLock<String> = LazyLock::new(|| {
     let key = columns::<api_keys::Entity>("k");
     format!("SELECT {key} FROM api_keys k WHERE k.prefix = $1 AND k.revoked_at IS NULL")
@@ -258,6 +294,28 @@ impl AccessRepository<'_> {
             .all(&self.db.readers)
             .await?;
         Ok(names.into_iter().collect())
+    }
+
+    /// Live runs that a key has started, queued ones included.
+    pub async fn count_live_runs_of_key(
+        self,
+        workspace: &WorkspaceId,
+        key: ApiKeyId,
+    ) -> Result<u64, StoreError> {
+        let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS live FROM runs \
+                   WHERE workspace_id = $1 AND finished_at IS NULL AND posted_by = $2";
+        let values = vec![workspace.as_str().into(), key.to_string().into()];
+        let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
+        let live = rows.first().map(|row| row.number("live")).transpose()?;
+        unsigned("runs.posted_by", workspace.as_str(), live.unwrap_or(0))
+    }
+
+    /// Live runs of a workspace by the keys that have started them, as ids.
+    pub async fn count_live_runs_by_key(
+        self,
+        workspace: &WorkspaceId,
+    ) -> Result<HashMap<String, u64>, StoreError> {
+        live_runs_by(&self.db.readers, workspace, "posted_by").await
     }
 
     /// An API key of a workspace, live or revoked, by its public part.
@@ -312,6 +370,8 @@ fn read(row: &SqlRow) -> Result<ApiKeyRecord, StoreError> {
         expires_at: row.number_if_any("expires_at")?,
         last_used_at: row.number_if_any("last_used_at")?,
         agents: row.text_if_any("agents")?,
+        limits: row.text_if_any("limits")?,
+        is_session: row.flag("is_session")?,
     })
 }
 
@@ -323,6 +383,8 @@ fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
     let role = KeyRole::parse(&row.role).ok_or_else(|| corrupt("api_keys.role"))?;
     let agents = row.agents.as_deref().map(serde_json::from_str).transpose();
     let agents = agents.map_err(|_| corrupt("api_keys.agents"))?;
+    let limits = row.limits.as_deref().map(serde_json::from_str).transpose();
+    let limits = limits.map_err(|_| corrupt("api_keys.limits"))?;
     Ok(ApiKeyRecord {
         id: parsed("api_keys.id", &row.id, &row.id)?,
         workspace: WorkspaceId(row.workspace_id),
@@ -335,5 +397,7 @@ fn record(row: api_keys::Model) -> Result<ApiKeyRecord, StoreError> {
         expires_at: row.expires_at,
         last_used_at: row.last_used_at,
         agents,
+        limits,
+        is_session: row.is_session,
     })
 }

@@ -1,6 +1,7 @@
 //! Audit log: one row for each host API call, allowed or denied.
 
 mod batched;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +24,7 @@ use crate::repositories::AuditRepository;
 use crate::sql::{Sql, executed, inserted};
 
 pub(crate) use batched::end_all;
+pub use sums::AgentCalls;
 
 /// A stored call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct AuditRecord {
     pub ticket: Option<String>,
     /// Effect of a tool call with a ticket, see [`domain::tool_call::CallEffect`].
     pub effect: Option<String>,
+    /// Approval that a tool call used.
+    pub approval_id: Option<String>,
 }
 
 /// Inserts audit entries.
@@ -233,6 +237,7 @@ impl AuditRepository<'_> {
                 duration_ms: row.duration_ms,
                 ticket: row.ticket,
                 effect: row.effect,
+                approval_id: row.approval_id,
             })
         };
         found.try_map(record)

@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 
 use domain::admission::Capacity;
-use protocol::id::{EndpointId, WorkspaceId};
+use protocol::id::{AgentId, EndpointId, WorkspaceId};
 use sea_orm::DbBackend;
 
 use crate::error::{StoreError, parsed, unsigned};
+use crate::model::new_run::NewRun;
+use crate::model::registry::Candidate;
 use crate::sql::Sql;
 
 /// With more free slots than this, no lock is needed: concurrent commits of eight replicas, each with a full
@@ -20,6 +22,8 @@ pub struct Capacities {
     pub workspace: Capacity,
     /// Of the endpoints with a limit.
     pub endpoints: HashMap<EndpointId, Capacity>,
+    /// Of the agents with a limit.
+    pub agents: HashMap<AgentId, Capacity>,
 }
 
 impl Capacities {
@@ -28,16 +32,33 @@ impl Capacities {
         self.endpoints.get(&endpoint).copied().unwrap_or_default()
     }
 
-    /// Adds a run at this endpoint.
-    pub(crate) fn add(&mut self, endpoint: EndpointId) {
+    /// Capacity of an agent; unlimited without a limit.
+    pub fn of_agent(&self, agent: AgentId) -> Capacity {
+        self.agents.get(&agent).copied().unwrap_or_default()
+    }
+
+    /// Adds a run.
+    pub(crate) fn add(&mut self, run: &NewRun) {
         self.workspace.live += 1;
-        if let Some(capacity) = self.endpoints.get_mut(&endpoint) {
+        if let Some(capacity) = self.endpoints.get_mut(&run.endpoint_id) {
+            capacity.live += 1;
+        }
+        if let Some(capacity) = self.agents.get_mut(&run.agent_id) {
             capacity.live += 1;
         }
     }
 
-    fn is_bounded(&self) -> bool {
-        self.workspace.limit.is_some() || !self.endpoints.is_empty()
+    /// The same limits, with those of the agents.
+    pub(crate) fn with_agents(self, candidates: &[Candidate]) -> Self {
+        let limited = candidates.iter().filter_map(|candidate| {
+            let agent = &candidate.agent;
+            let limit = agent.spec.limits?.concurrency?;
+            Some((agent.id, of_limit(limit.into())))
+        });
+        Self {
+            agents: limited.collect(),
+            ..self
+        }
     }
 
     fn is_tight(&self) -> bool {
@@ -45,7 +66,15 @@ impl Capacities {
             let max_runs = capacity.limit.unwrap_or(u64::MAX);
             max_runs.saturating_sub(capacity.live) <= MARGIN
         };
-        tight(&self.workspace) || self.endpoints.values().any(tight)
+        let mut parts = self.endpoints.values().chain(self.agents.values());
+        tight(&self.workspace) || parts.any(tight)
+    }
+}
+
+fn of_limit(limit: u64) -> Capacity {
+    Capacity {
+        live: 0,
+        limit: Some(limit),
     }
 }
 
@@ -64,44 +93,67 @@ pub(crate) async fn lock_capacity(
     let name = format!("live runs of {workspace}");
     tx.execute_sql(lock.to_owned(), vec![name.into()]).await?;
     // Another replica may have committed while this one waited for the lock.
-    count_live(tx, workspace, counted.workspace.limit).await
+    count_live(tx, workspace, counted).await
 }
 
-/// Counts live runs without a lock.
-pub(crate) async fn count_live(
+/// Reads the limits of live runs, except those of agents. Nothing is counted.
+pub(crate) async fn limits_of(
     conn: &impl Sql,
     workspace: &WorkspaceId,
     max_runs: Option<u64>,
 ) -> Result<Capacities, StoreError> {
-    let mut capacities = Capacities::default();
-    capacities.workspace.limit = max_runs;
+    let mut limits = Capacities::default();
+    limits.workspace.limit = max_runs;
     let bounded =
         "SELECT id, max_runs FROM runner_endpoints WHERE workspace_id = $1 AND max_runs > 0";
-    let own = || vec![workspace.as_str().into()];
-    for row in conn.query_sql(bounded.to_owned(), own()).await? {
+    let own = vec![workspace.as_str().into()];
+    for row in conn.query_sql(bounded.to_owned(), own).await? {
         let id = row.text("id")?;
         let max_runs = unsigned("runner_endpoints.max_runs", &id, row.number("max_runs")?)?;
-        let capacity = Capacity {
-            live: 0,
-            limit: Some(max_runs),
-        };
         let id = parsed("runner_endpoints.id", &id, &id)?;
-        capacities.endpoints.insert(id, capacity);
+        limits.endpoints.insert(id, of_limit(max_runs));
     }
-    // Without any limit the count of live runs has no reader.
-    if !capacities.is_bounded() {
-        return Ok(capacities);
+    Ok(limits)
+}
+
+/// Counts live runs for these limits, without a lock.
+pub(crate) async fn count_live(
+    conn: &impl Sql,
+    workspace: &WorkspaceId,
+    mut capacities: Capacities,
+) -> Result<Capacities, StoreError> {
+    // Without a limit the count of live runs has no reader.
+    if capacities.workspace.limit.is_some() || !capacities.endpoints.is_empty() {
+        let live = live_runs_by(conn, workspace, "endpoint_id").await?;
+        capacities.workspace.live = live.values().sum();
+        for (id, endpoint) in &mut capacities.endpoints {
+            endpoint.live = live.get(&id.to_string()).copied().unwrap_or(0);
+        }
     }
-    let live = "SELECT endpoint_id, CAST(COUNT(*) AS BIGINT) AS live FROM runs \
-                WHERE workspace_id = $1 AND finished_at IS NULL GROUP BY endpoint_id";
-    for row in conn.query_sql(live.to_owned(), own()).await? {
-        let id = row.text("endpoint_id")?;
-        let live = unsigned("runs.endpoint_id", &id, row.number("live")?)?;
-        capacities.workspace.live += live;
-        let id = parsed("runs.endpoint_id", &id, &id)?;
-        if let Some(endpoint) = capacities.endpoints.get_mut(&id) {
-            endpoint.live = live;
+    if !capacities.agents.is_empty() {
+        let live = live_runs_by(conn, workspace, "agent_id").await?;
+        for (id, agent) in &mut capacities.agents {
+            agent.live = live.get(&id.to_string()).copied().unwrap_or(0);
         }
     }
     Ok(capacities)
+}
+
+/// Live runs of a workspace by the values of this column; without those where it is null.
+pub(crate) async fn live_runs_by(
+    conn: &impl Sql,
+    workspace: &WorkspaceId,
+    column: &'static str,
+) -> Result<HashMap<String, u64>, StoreError> {
+    let sql = format!(
+        "SELECT {column} AS id, CAST(COUNT(*) AS BIGINT) AS live FROM runs WHERE workspace_id = $1 \
+         AND finished_at IS NULL AND {column} IS NOT NULL GROUP BY {column}"
+    );
+    let rows = conn.query_sql(sql, vec![workspace.as_str().into()]).await?;
+    let counts = rows.iter().map(|row| {
+        let id = row.text("id")?;
+        let live = unsigned("runs.live", &id, row.number("live")?)?;
+        Ok((id, live))
+    });
+    counts.collect()
 }

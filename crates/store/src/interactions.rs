@@ -4,6 +4,7 @@
 mod approval;
 mod awaited;
 mod budget;
+mod call_question;
 mod gateway_question;
 mod list;
 mod locked_run;
@@ -25,6 +26,7 @@ pub use approval::{AnswerSummary, ApprovalReference};
 pub use awaited::{AnswerDelivery, AwaitedRecord, CloseAwaited, DeliverAnswer};
 pub(crate) use budget::raised_to;
 pub use budget::{AskBudget, BudgetQuestion, CloseBudgetQuestion, QuestionedBudget, RunWaits};
+pub use call_question::{AskAboutCall, AskedAboutCall};
 pub use gateway_question::{AskAboutRun, GATEWAY_QUESTION};
 pub use list::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionStatus, InteractionsFound,
@@ -61,6 +63,8 @@ pub struct InteractionRecord {
     pub is_closed: bool,
     /// The budget of a question of the gateway. `None`: a runner asks.
     pub budget: Option<QuestionedBudget>,
+    /// Tool and parameters of the call that the gateway asks about, as canonical JSON. `None`: another question.
+    pub held_call: Option<String>,
     pub answered: Option<AnsweredInteraction>,
 }
 
@@ -100,6 +104,7 @@ const COLUMNS: Columns = Columns {
         "i.given_answer",
         "i.budget",
         "i.budget_measure",
+        "i.held_call",
     ],
     fixed: &[
         "i.sequence",
@@ -163,6 +168,7 @@ fn record(row: &SqlRow) -> Result<InteractionRecord, StoreError> {
         is_awaited: row.flag("is_awaited")?,
         is_closed: row.number_if_any("closed_at")?.is_some(),
         budget: QuestionedBudget::of(row, &id)?,
+        held_call: row.text_if_any("held_call")?,
         answered: answered(row)?,
         id,
     })

@@ -99,7 +99,7 @@ use sea_orm::{
 };
 use uuid::Uuid;
 
-use crate::database_clock::{database_now, lease_end};
+use crate::database_clock::{database_now, lease_end, read_clock};
 use crate::entity::runs;
 use crate::error::{StoreError, parsed};
 use crate::mutation::Mutation;
@@ -147,6 +147,11 @@ impl LeaseFilter {
 }
 
 impl LeaseRepository<'_> {
+    /// Time of the database in epoch milliseconds. `None` on `SQLite`, which uses the process clock.
+    pub async fn read_clock(self) -> Result<Option<i64>, StoreError> {
+        read_clock(self.db).await
+    }
+
     /// Running runs with eligible leases, the longest expired first.
     pub async fn expired_runs(
         self,

@@ -17,6 +17,7 @@ mod batch;
 mod batch_op;
 mod cancel;
 mod capacity;
+mod changes;
 mod children;
 mod connect;
 mod conversation;
@@ -53,6 +54,7 @@ pub mod writer;
 mod agent_skills;
 mod agents;
 mod api_keys;
+mod approvals;
 mod artifacts;
 mod async_runs;
 mod attempts;
@@ -101,6 +103,9 @@ pub use agents::{SaveAgent, SavedAgent};
 pub use api_keys::{
     ApiKeyRecord, KEY_USE_RESOLUTION_MS, LastAdmin, RecordKeyUses, RevokeApiKey, Revoked,
 };
+pub use approvals::{
+    ApprovalRecord, CallToApprove, CoveredCalls, CreateApproval, RevokeApproval, RevokedBy,
+};
 pub use artifacts::{
     ArtifactFacts, ArtifactFinished, ArtifactOrigin, ArtifactRecord, ArtifactShares, BeginArtifact,
     Begun, BindArtifact, Bound, DropArtifact, ExpiredArtifact, FinishArtifact, ShareOf, Sharers,
@@ -111,10 +116,14 @@ pub use async_runs::{
     ResultsAppended, StartAsyncRun, result_digest,
 };
 pub use attempts::STARTED;
-pub use audit::AuditRecord;
+pub use audit::{AgentCalls, AuditRecord};
 pub use backup::copy_sqlite;
 pub use cancel::{CancelCause, CancelOutcome};
 pub use capacity::Capacities;
+pub use changes::{
+    Administered, ChangeFilter, ChangeRecord, ChangeStamp, ChangedObjects, ExportedChange,
+    secret_mark,
+};
 pub use checkpoints::{CheckpointRecord, CheckpointWritten, PutCheckpoint};
 pub use connect::{Migrations, check_database_url, probe_database, probe_signing_keys};
 pub use conversation::{ConversationsOf, occupancy, promotable};
@@ -132,12 +141,12 @@ pub use history_search::HistoryMatch;
 pub use ingest::EventKey;
 pub use interactions::{
     ActionClaim, ActionFilter, ActionOpened, ActionPosition, ActionResultStored, ActionsFound,
-    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutRun, AskBudget,
-    AwaitedRecord, BudgetQuestion, ClaimPlatformAction, ClaimPurpose, CloseAwaited,
-    CloseBudgetQuestion, CloseExpiredAction, DeliverAnswer, ExpiryPosition, FinishPlatformAction,
-    GATEWAY_QUESTION, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
-    InteractionsFound, LinkInteraction, PlatformActionRecord, QuestionedBudget,
-    RequestPlatformAction, RunWaits, TakenAs, answer_event_id,
+    AnswerDelivery, AnswerSummary, AnsweredInteraction, ApprovalReference, AskAboutCall,
+    AskAboutRun, AskBudget, AskedAboutCall, AwaitedRecord, BudgetQuestion, ClaimPlatformAction,
+    ClaimPurpose, CloseAwaited, CloseBudgetQuestion, CloseExpiredAction, DeliverAnswer,
+    ExpiryPosition, FinishPlatformAction, GATEWAY_QUESTION, InteractionFilter, InteractionOrder,
+    InteractionRecord, InteractionStatus, InteractionsFound, LinkInteraction, PlatformActionRecord,
+    QuestionedBudget, RequestPlatformAction, RunWaits, TakenAs, answer_event_id,
 };
 pub use jobs::{
     CancelJob, ClaimJob, ClaimedJob, CreateJob, JobProgress, JobRecord, MAX_OPEN_JOBS, RecordJob,
@@ -211,7 +220,7 @@ pub use tool_calls::{
 };
 pub use transcript::terms_of;
 pub use usage::{
-    BudgetLine, BudgetOverride, BudgetRefusal, BudgetSet, MAX_OVERRIDES, ReserveBudget,
+    BudgetLine, BudgetOverride, BudgetRefusal, BudgetSet, MAX_OVERRIDES, ModelCall, ReserveBudget,
     ResetBudget, SetBudget, SettleUsage, UsageDays, UsageGrouping, UsageOfDay, UsageOfRun,
     UsedBudget, UsedCall,
 };

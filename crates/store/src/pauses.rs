@@ -46,7 +46,7 @@ pub enum PauseScope {
 
 impl PauseScope {
     /// Key of its row. `held` builds the same keys from a run.
-    fn key(&self) -> String {
+    pub(crate) fn key(&self) -> String {
         match self {
             Self::All => "all".to_owned(),
             Self::Workspace(workspace) => format!("workspace:{workspace}"),

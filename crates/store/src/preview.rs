@@ -1,12 +1,14 @@
 //! Decision inputs of a dry run, read without locks; nothing is written.
 
+use std::sync::Arc;
+
 use domain::event::ConversationIdentity;
 use protocol::id::WorkspaceId;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder};
 
 use crate::agent_skills::skills_of_workspace;
 use crate::agents::agent_record;
-use crate::capacity::count_live;
+use crate::capacity::{count_live, limits_of};
 use crate::conversation::live_runs;
 use crate::entity::{agents, conversations};
 use crate::error::StoreError;
@@ -38,14 +40,17 @@ impl ConversationRepository<'_> {
         };
         let skills = skills_of_workspace(&self.db.readers, workspace).await?;
         let runners = bound_runners(&self.db.readers, workspace).await?;
+        let candidates: Arc<[_]> = with_runners(all, skills, &runners).into();
+        let limits = limits_of(&self.db.readers, workspace, max_live_runs).await?;
+        let limits = limits.with_agents(&candidates);
         Ok(DecisionFacts {
             unanswerable: None,
             child_refused: None,
-            candidates: with_runners(all, skills, &runners).into(),
+            candidates,
             position: None,
             generations: ConversationGenerations::default(),
             live: live_runs(&self.db.readers, key.as_deref()).await?,
-            capacities: count_live(&self.db.readers, workspace, max_live_runs).await?,
+            capacities: count_live(&self.db.readers, workspace, limits).await?,
         })
     }
 

@@ -43,6 +43,7 @@ struct Prune {
 
 impl Mutation for Prune {
     type Output = u64;
+    const CHANGES_AGENTS: bool = false;
 
     async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
         let backend = tx.get_database_backend();
@@ -81,11 +82,12 @@ impl Mutation for Prune {
             .filter(run_attempts::Column::RunId.is_in(old.clone()))
             .exec(tx)
             .await?;
-        for run in &old {
-            for table in ["part_uses", "recorded_calls"] {
-                let sql = format!("DELETE FROM {table} WHERE run_id = $1");
-                tx.execute_sql(sql, vec![run.as_str().into()]).await?;
-            }
+        let numbers: Vec<_> = (1..=old.len()).map(|n| format!("${n}")).collect();
+        for table in ["part_uses", "recorded_calls"] {
+            let ids = numbers.join(", ");
+            let sql = format!("DELETE FROM {table} WHERE run_id IN ({ids})");
+            let values = old.iter().map(|run| run.as_str().into());
+            tx.execute_sql(sql, values.collect()).await?;
         }
         tool_calls::Entity::delete_many()
             .filter(tool_calls::Column::RunId.is_in(old.clone()))

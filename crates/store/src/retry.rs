@@ -3,7 +3,7 @@
 use protocol::id::{RunId, WorkspaceId};
 use sea_orm::DatabaseTransaction;
 
-use crate::capacity::{count_live, lock_capacity};
+use crate::capacity::{count_live, limits_of, lock_capacity};
 use crate::conversation::{InterruptedRun, cancel_all, live_runs, lock_all, lock_runs};
 use crate::error::StoreError;
 use crate::generations::generations_of;
@@ -72,7 +72,10 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
         tx: &DatabaseTransaction,
         tx_cache: &mut TxCache,
     ) -> Result<Self::Output, StoreError> {
-        let counted = count_live(tx, &self.workspace, self.max_live_runs).await?;
+        let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
+        let limits = limits_of(tx, &self.workspace, self.max_live_runs).await?;
+        let limits = limits.with_agents(&candidates);
+        let counted = count_live(tx, &self.workspace, limits).await?;
         let capacities = lock_capacity(tx, &self.workspace, counted).await?;
         let conversation = self.conversation_key.as_deref();
         lock_all(tx, conversation.into_iter()).await?;
@@ -84,7 +87,6 @@ impl<D: DecideEvent> Mutation for RetryRun<D> {
                 effects: None,
             });
         }
-        let candidates = cached_candidates(tx, &self.workspace, tx_cache).await?;
         let decision = self.decide.decide(&DecisionFacts {
             generations: generations_of(tx, &candidates, conversation, 0).await?,
             candidates,

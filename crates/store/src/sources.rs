@@ -70,6 +70,8 @@ impl SourceRecord {
             expires_at: None,
             last_used_at: None,
             agents: self.agents.clone(),
+            limits: None,
+            is_session: false,
         }
     }
 }

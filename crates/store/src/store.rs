@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use crate::changes::{Administered, ChangeStamp, Recorded};
 use crate::connect::{self, MAX_SILENCE, Migrations};
-use crate::database_clock;
 use crate::engine::{Backend, StoreEngine};
 use crate::error::StoreError;
 use crate::mutation::Mutation;
@@ -74,6 +74,16 @@ impl Store {
         self.db.write(work).await
     }
 
+    /// [`Store::write`] for administrative work. The same transaction stores what has changed, see
+    /// `GET /v1/changes`.
+    pub async fn change<W: Administered>(
+        &self,
+        stamp: ChangeStamp,
+        work: W,
+    ) -> Result<W::Output, StoreError> {
+        self.db.write(Recorded { work, stamp }).await
+    }
+
     /// Queues `work` and returns before its commit, for rows without a waiting caller. During a database outage
     /// the writer keeps 1,024 such items for retry. Further items are lost, and all of them when the process
     /// ends. `is_committed` must detect an earlier commit.
@@ -84,11 +94,6 @@ impl Store {
     /// Queued items of the writer.
     pub fn queued_writes(&self) -> usize {
         self.db.writer.queued()
-    }
-
-    /// Time of the database in epoch milliseconds. `None` on `SQLite`, which uses the process clock.
-    pub async fn read_clock(&self) -> Result<Option<i64>, StoreError> {
-        database_clock::read_clock(&self.db).await
     }
 
     /// Agents and their skills.

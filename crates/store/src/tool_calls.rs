@@ -6,23 +6,25 @@ use std::time::Duration;
 use domain::tool_call::{
     EarlierCall, RepeatedCallDecision, SameCall, SameCallTicket, decide, next_ticket,
 };
-use protocol::id::{AgentId, RunId};
+use protocol::id::{AgentId, ApprovalId, RunId};
 use protocol::resources::ToolEffect;
 use sea_orm::sea_query::Expr;
 use sea_orm::{
-    ActiveValue::Set, ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, PaginatorTrait,
-    QueryFilter, QuerySelect,
+    ActiveValue::{NotSet, Set},
+    ColumnTrait, DatabaseTransaction, EntityTrait, ExprTrait, PaginatorTrait, QueryFilter,
 };
 use secrets::digest::sha256_hex;
 use uuid::Uuid;
 
-use crate::database_clock::{millis, read_now};
+use crate::approvals::use_approval;
+use crate::database_clock::millis;
 use crate::entity::tool_calls;
 use crate::error::{StoreError, parsed, unsigned};
 use crate::mutation::Mutation;
-use crate::repositories::RetentionRepository;
 use crate::sql::{Sql as _, text};
 use crate::state::lock_live_run_at;
+
+mod sweep;
 
 /// Maximum recorded calls of one run: each stores a result. A call without a key replaces the oldest one of its kind.
 pub const TOOL_CALLS: u64 = 1000;
@@ -115,15 +117,20 @@ pub struct BeginToolCall {
     pub expires_at: i64,
     /// Id of an earlier call with an unknown outcome that the tool did not execute: this call replaces it.
     pub replaces: Option<Uuid>,
+    /// Approvals that cover the call, one of which it uses. `None`: the call needs none.
+    pub approvals: Option<Vec<ApprovalId>>,
 }
 
 /// Result of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToolCallBegun {
-    /// Make the call under this key, and finish it with its id.
+    /// Make the call under this key, and finish it with its id. `approval`: the one that the call used.
     Call {
         key: String,
+        approval: Option<ApprovalId>,
     },
+    /// No approval covers the call any more.
+    NeedsApproval,
     /// The result of an earlier call, as JSON text.
     Stored {
         key: String,
@@ -154,7 +161,13 @@ impl Mutation for BeginToolCall {
     const CHANGES_AGENTS: bool = false;
 
     fn lock(&self) -> Option<String> {
-        self.key_of.lock(self.run_id)
+        // Runs of other conversations may use the same approval.
+        let approval = self
+            .approvals
+            .as_ref()
+            .and_then(|covering| covering.first());
+        let of_approval = approval.map(|id| format!("approval {id}"));
+        self.key_of.lock(self.run_id).or(of_approval)
     }
 
     fn order(&self) -> Uuid {
@@ -177,18 +190,32 @@ impl Mutation for BeginToolCall {
             if !self.has_space(tx, &sharers).await? {
                 return Ok(ToolCallBegun::TooMany);
             }
-            tool_calls::Entity::insert(self.row(&key, after_sequence))
+            // With the ticket: a call that is repeated under its ticket uses no second approval.
+            let approval = match &self.approvals {
+                Some(covering) => match use_approval(tx, covering, self.at).await? {
+                    Some(approval) => Some(approval),
+                    None => return Ok(ToolCallBegun::NeedsApproval),
+                },
+                None => None,
+            };
+            let mut row = self.row(&key, after_sequence);
+            row.approval_id = Set(approval.map(|approval| approval.to_string()));
+            tool_calls::Entity::insert(row)
                 .exec_without_returning(tx)
                 .await?;
-            return Ok(ToolCallBegun::Call { key });
+            return Ok(ToolCallBegun::Call { key, approval });
         };
         let standing = self.standing(&row);
         match (decide(standing, self.effect), row.result) {
             (RepeatedCallDecision::Call, _) => {
+                // The approval of the earlier call stays: this one replaces it.
+                let approval = row.approval_id.as_deref();
+                let approval = approval.map(|id| parsed("tool_calls.approval_id", &key, id));
+                let approval = approval.transpose()?;
                 tool_calls::Entity::update(self.row(&key, after_sequence))
                     .exec(tx)
                     .await?;
-                Ok(ToolCallBegun::Call { key })
+                Ok(ToolCallBegun::Call { key, approval })
             }
             (RepeatedCallDecision::Answer, Some(result)) => {
                 self.note_attempt(tx, &key).await?;
@@ -211,7 +238,7 @@ impl Mutation for BeginToolCall {
         tx: &DatabaseTransaction,
         output: &Self::Output,
     ) -> Result<bool, StoreError> {
-        let (ToolCallBegun::Call { key }
+        let (ToolCallBegun::Call { key, .. }
         | ToolCallBegun::Stored { key, .. }
         | ToolCallBegun::Unknown { key, .. }) = output
         else {
@@ -358,6 +385,7 @@ impl BeginToolCall {
             at: Set(self.at),
             attempt: Set(self.attempt()),
             after_sequence: Set(Some(after_sequence)),
+            approval_id: NotSet,
         }
     }
 
@@ -448,40 +476,5 @@ impl Mutation for FinishToolCall {
             }
         }
         Ok(())
-    }
-}
-
-struct SweepToolCalls;
-
-/// Maximum rows per transaction.
-const BATCH: u64 = 200;
-
-impl Mutation for SweepToolCalls {
-    type Output = u64;
-    const CHANGES_AGENTS: bool = false;
-
-    async fn apply(&self, tx: &DatabaseTransaction) -> Result<u64, StoreError> {
-        let now = read_now(tx).await?;
-        let old: Vec<(String, String)> = tool_calls::Entity::find()
-            .select_only()
-            .column(tool_calls::Column::RunId)
-            .column(tool_calls::Column::Key)
-            .filter(tool_calls::Column::KeptUntil.lt(now))
-            .limit(BATCH)
-            .into_tuple()
-            .all(tx)
-            .await?;
-        let count = old.len() as u64;
-        for row in old {
-            tool_calls::Entity::delete_by_id(row).exec(tx).await?;
-        }
-        Ok(count)
-    }
-}
-
-impl RetentionRepository<'_> {
-    /// Deletes a batch of expired results of conversations; returns their number.
-    pub async fn sweep_tool_calls(self) -> Result<u64, StoreError> {
-        self.db.write(SweepToolCalls).await
     }
 }

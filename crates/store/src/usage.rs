@@ -242,9 +242,18 @@ impl TokenSums {
     }
 }
 
+/// A model call of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelCall {
+    /// Id of the model that was called.
+    pub model: String,
+    pub tokens: TokenParts,
+}
+
 #[derive(FromQueryResult)]
-struct CallTokens {
+struct ModelCallRow {
     id: String,
+    resource: String,
     #[sea_orm(nested)]
     tokens: TokenSums,
 }
@@ -303,21 +312,27 @@ impl UsageRepository<'_> {
         rows.into_iter().map(read).collect()
     }
 
-    /// Tokens of these model calls of a run, by their id.
-    pub async fn tokens_of_calls(
+    /// These model calls of a run, by their id.
+    pub async fn model_calls(
         self,
         run: RunId,
         ids: impl Iterator<Item = &str>,
-    ) -> Result<HashMap<String, TokenParts>, StoreError> {
+    ) -> Result<HashMap<String, ModelCall>, StoreError> {
         use usage_calls::Column;
         let rows = usage_calls::Entity::find()
             .filter(Column::RunId.eq(run.to_string()))
             .filter(Column::Kind.eq("model"))
             .filter(Column::Id.is_in(ids))
-            .into_model::<CallTokens>()
+            .into_model::<ModelCallRow>()
             .all(&self.db.readers)
             .await?;
-        let read = |row: CallTokens| Ok((row.id.clone(), row.tokens.parts(&row.id)?));
+        let read = |row: ModelCallRow| {
+            let call = ModelCall {
+                tokens: row.tokens.parts(&row.id)?,
+                model: row.resource,
+            };
+            Ok((row.id, call))
+        };
         rows.into_iter().map(read).collect()
     }
 

@@ -69,6 +69,7 @@ fn given(bench: &StoreFixture, run: &Run, id: &str, answer: &str, at: i64) -> De
         token_sha256: None,
         raised_to: None,
         verdict: ApprovalVerdict::Declined,
+        approval: None,
         answer: answer.to_owned(),
         answer_sha256: format!("hash of {answer}"),
         audit: audit(Uuid::now_v7()),

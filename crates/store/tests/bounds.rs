@@ -456,12 +456,16 @@ fn begin(run: &Run, key: &str, owner: &str, at: i64) -> BeginToolCall {
         at,
         expires_at: at + 1_000,
         replaces: None,
+        approvals: None,
     }
 }
 
 fn called(key: &str) -> ToolCallBegun {
     let key = key.to_owned();
-    ToolCallBegun::Call { key }
+    ToolCallBegun::Call {
+        key,
+        approval: None,
+    }
 }
 
 async fn makes_tool_call_once_per_key(bench: StoreFixture) {

@@ -55,6 +55,7 @@ async fn reserve(bench: &StoreFixture, run: &Run, tokens: u64) -> Result<(), Bud
             tokens,
             ..Amount::default()
         },
+        before: Amount::default(),
         lease: Duration::from_hours(1),
     };
     bench.write(reserve).await.unwrap()
@@ -105,6 +106,7 @@ async fn give(
         token_sha256: None,
         raised_to,
         verdict: ApprovalVerdict::Declined,
+        approval: None,
         answer: "{}".to_owned(),
         answer_sha256: "hash".to_owned(),
         audit: audit(Uuid::now_v7()),

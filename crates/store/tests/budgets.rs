@@ -73,6 +73,7 @@ impl BudgetCalls {
             run_id: self.run.id,
             lines: self.lines.clone(),
             amount: of_tokens(tokens),
+            before: Amount::default(),
             lease: HOUR,
         };
         self.bench.write(reserve).await.unwrap().is_ok()

@@ -17,6 +17,7 @@ on_both!(
     records_a_use_once_a_minute,
     replicas_create_one_due_key,
     rotates_deletes_and_replaces_keys,
+    sweep_deletes_old_sessions_only,
 );
 
 async fn api_key(
@@ -37,6 +38,8 @@ async fn api_key(
         expires_at: None,
         last_used_at: None,
         agents: None,
+        limits: None,
+        is_session: false,
     };
     bench.write(record).await.map(|()| id)
 }
@@ -211,4 +214,36 @@ async fn rotates_deletes_and_replaces_keys(bench: StoreFixture) {
     let mut left: Vec<_> = left.iter().map(|key| key.times.kid.as_str()).collect();
     left.sort_unstable();
     assert_eq!(left, ["c", "e"], "another purpose is another matter");
+}
+
+async fn sweep_deletes_old_sessions_only(bench: StoreFixture) {
+    let one = api_key(&bench, "key", KeyRole::Client).await.unwrap();
+    let found = bench.access().find_api_key_by_id(&bench.workspace, one);
+    let key = found.await.unwrap().unwrap();
+    for (prefix, expires_at, is_session) in [
+        ("old", 1_999, true),
+        ("recent", 2_000, true),
+        ("expired", 1_999, false),
+    ] {
+        let record = ApiKeyRecord {
+            id: ApiKeyId(Uuid::now_v7()),
+            prefix: prefix.to_owned(),
+            expires_at: Some(expires_at),
+            is_session,
+            ..key.clone()
+        };
+        bench.write(record).await.unwrap();
+    }
+    let sweep = || bench.retention().sweep_sessions(2_000);
+    assert_eq!(sweep().await.unwrap(), 1);
+    assert_eq!(sweep().await.unwrap(), 0);
+    for (prefix, is_left) in [
+        ("key", true),
+        ("old", false),
+        ("recent", true),
+        ("expired", true),
+    ] {
+        let found = bench.access().find_api_key(prefix).await.unwrap();
+        assert_eq!(found.is_some(), is_left, "{prefix}");
+    }
 }

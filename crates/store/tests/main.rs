@@ -8,6 +8,7 @@ mod beginning;
 mod bounds;
 mod budget_questions;
 mod budgets;
+mod changes;
 mod crossing;
 mod discovery;
 mod foreign;

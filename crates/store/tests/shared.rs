@@ -111,6 +111,7 @@ impl TestAgent {
             registered_skills: &[],
             peers: &[],
             parent: None,
+            token_limits: &[],
             owner: StateOwner {
                 workspace: &bench.workspace,
                 runner: &self.runner,

@@ -1,6 +1,7 @@
-//! Logging to stderr, because stdout holds command output. Counters: [`metrics`]; traces: [`spans`]; accepted
-//! deviations of peers: [`tolerance`].
+//! Logging to stderr, because stdout holds command output. Counters: [`metrics`]; traces: [`spans`], and
+//! metrics of them: [`gen_ai`]; accepted deviations of peers: [`tolerance`].
 
+pub mod gen_ai;
 pub mod metrics;
 pub mod otlp;
 pub mod process;

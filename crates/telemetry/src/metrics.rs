@@ -43,6 +43,7 @@ const DISCOVERIES: &str = "runnel_discoveries_total";
 const BREAKER_STATE: &str = "runnel_breaker_state";
 const HOST_CALLS: &str = "runnel_host_calls_total";
 const BUDGET_WAITS: &str = "runnel_budget_waits_total";
+const CHANGES_EXPORTED: &str = "runnel_changes_exported_total";
 const SOURCE_REQUESTS: &str = "runnel_source_requests_total";
 const WEBHOOK_TRIES: &str = "runnel_webhook_tries_total";
 const SCHEDULE_TRIES: &str = "runnel_schedule_tries_total";
@@ -246,6 +247,11 @@ pub fn lease_lost() {
 /// A call that waited for raises of budgets.
 pub fn budget_waited(end: BudgetWaitEnd) {
     counter!(BUDGET_WAITS, "outcome" => end.as_str()).increment(1);
+}
+
+/// Administrative changes that were sent to the receiver of `audit.export`. `outcome`: `exported` or `failed`.
+pub fn changes_exported(outcome: &'static str, count: usize) {
+    counter!(CHANGES_EXPORTED, "outcome" => outcome).increment(count as u64);
 }
 
 /// A request to a source of events.

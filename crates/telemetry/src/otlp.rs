@@ -1,40 +1,38 @@
-//! OTLP/HTTP export of spans in batches. A slow, failing or hostile collector can only cause lost spans.
+//! OTLP/HTTP export of spans in batches, and of metrics at intervals. A slow, failing or hostile collector can only cause
+//! lost spans and late metrics.
 
+mod connection;
+mod metric_exporter;
 mod wire;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use http::header::{CONTENT_TYPE, RETRY_AFTER};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode};
 use prost::Message as _;
-use secrecy::{ExposeSecret as _, SecretString};
+use secrecy::SecretString;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
+use self::connection::{CollectorConnection, ExportFailure};
+use self::metric_exporter::MetricExporter;
+use crate::gen_ai::GenAiMetrics;
 use crate::metrics::spans_exported;
-use crate::spans::{Exported, Span};
-use egress::read_up_to;
-use egress::upstream::retry_after;
-use egress::{Egress, EgressError};
+use crate::spans::{Exported, Span, Spans};
+use clock::Clock;
+use egress::Egress;
 
 /// Maximum number of spans per request.
 const BATCH: usize = 512;
 /// Maximum time that the first span of a batch waits for others.
 const GATHER: Duration = Duration::from_secs(1);
-/// Timeout of a request, including its response.
-const DEADLINE: Duration = Duration::from_secs(10);
-/// Maximum number of bytes read of a response.
-const ANSWER_BYTES: usize = 64 * 1024;
-/// Retries: attempts per request, and the pause between them.
+/// Attempts per request.
 const TRIES: u32 = 3;
-const PAUSE: Duration = Duration::from_secs(1);
-const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// Time for the remaining spans at shutdown.
+/// Time for the rest at shutdown.
 const LAST: Duration = Duration::from_millis(500);
 
-/// A trace collector and the export settings.
+/// A collector and the export settings.
 #[derive(Clone)]
 pub struct Collector {
     /// Without `/v1/traces`.
@@ -43,70 +41,71 @@ pub struct Collector {
     pub headers: BTreeMap<String, SecretString>,
     pub sample_ratio: f64,
     pub service_name: String,
+    /// Time between two exports of metrics. `None`: none are exported.
+    pub metrics_interval: Option<Duration>,
 }
 
-/// Exports spans to a collector.
+/// Exports spans and metrics to a collector.
 pub struct Exporter {
-    egress: Egress,
-    url: Url,
-    headers: HeaderMap,
+    spans: SpanExporter,
+    metrics: Option<MetricExporter>,
+}
+
+impl Exporter {
+    /// A recorder, and the exporter of what it records; `instance` is the id of this process.
+    pub fn start(
+        egress: &Egress,
+        collector: &Collector,
+        instance: &str,
+        clock: Clock,
+    ) -> (Spans, Self) {
+        let resource = wire::resource(&collector.service_name, instance);
+        let interval = collector.metrics_interval;
+        let metrics = interval.map(|_| Arc::new(GenAiMetrics::begin(clock)));
+        let (spans, queue) = Spans::exporting(collector.sample_ratio, metrics.clone());
+        let of_metrics = CollectorConnection::new(egress.clone(), collector, "metrics");
+        let exporter = Self {
+            metrics: metrics.zip(interval).map(|(metrics, interval)| {
+                MetricExporter::new(of_metrics, resource.clone(), metrics, interval)
+            }),
+            spans: SpanExporter {
+                connection: CollectorConnection::new(egress.clone(), collector, "traces"),
+                resource,
+                spans: queue,
+                batch: Vec::new(),
+                is_away: false,
+            },
+        };
+        (spans, exporter)
+    }
+
+    /// Exports until `closing`, and the rest then.
+    pub async fn run(self, closing: CancellationToken) {
+        let metrics = async {
+            if let Some(metrics) = self.metrics {
+                metrics.run(closing.clone()).await;
+            }
+        };
+        // Side by side: a collector that hangs with one signal does not delay the other one.
+        tokio::join!(self.spans.run(closing.clone()), metrics);
+    }
+}
+
+struct SpanExporter {
+    connection: CollectorConnection,
     resource: wire::Resource,
     spans: mpsc::Receiver<Span>,
     batch: Vec<Span>,
     is_away: bool,
 }
 
-/// A failed export. Shows nothing of the response body.
-#[derive(Debug, thiserror::Error)]
-enum ExportFailure {
-    #[error("it cannot be reached")]
-    Egress(#[from] EgressError),
-    #[error("it answered HTTP {status}")]
-    Status {
-        status: StatusCode,
-        wait: Option<Duration>,
-    },
-}
-
-impl Exporter {
-    /// Exports `spans`; `instance` is the id of this process.
-    pub fn new(
-        egress: Egress,
-        collector: &Collector,
-        instance: &str,
-        spans: mpsc::Receiver<Span>,
-    ) -> Self {
-        let mut url = collector.endpoint.clone();
-        // A URL without a path cannot be a base; the request then fails and is logged.
-        if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(["v1", "traces"]);
-        }
-        let mut headers = HeaderMap::new();
-        for (name, value) in &collector.headers {
-            let value = HeaderValue::from_str(value.expose_secret());
-            if let (Ok(name), Ok(mut value)) = (name.parse::<HeaderName>(), value) {
-                // Keeps secrets out of debug output.
-                value.set_sensitive(true);
-                headers.insert(name, value);
-            }
-        }
-        Self {
-            egress,
-            url,
-            headers,
-            resource: wire::resource(&collector.service_name, instance),
-            spans,
-            batch: Vec::new(),
-            is_away: false,
-        }
-    }
-
+impl SpanExporter {
     /// Exports until `closing`, then flushes the remaining spans.
-    pub async fn run(mut self, closing: CancellationToken) {
+    async fn run(mut self, closing: CancellationToken) {
         loop {
             let exporting = async {
                 self.gather().await;
-                self.tell().await;
+                self.export().await;
             };
             if closing.run_until_cancelled(exporting).await.is_none() {
                 break;
@@ -155,7 +154,7 @@ impl Exporter {
     }
 
     /// Exports the batch and retries failures that may be temporary.
-    async fn tell(&mut self) {
+    async fn export(&mut self) {
         for tried in 1.. {
             let outcome = self.post().await;
             let wait = outcome.as_ref().err().and_then(ExportFailure::wait);
@@ -166,30 +165,9 @@ impl Exporter {
         }
     }
 
-    /// Sends one request. Returns the number of rejected spans.
     async fn post(&self) -> Result<u64, ExportFailure> {
-        let body = wire::request(&self.resource, &self.batch).encode_to_vec();
-        let request = self
-            .egress
-            .request(Method::POST, &self.url)?
-            .headers(self.headers.clone())
-            .header(CONTENT_TYPE, "application/x-protobuf")
-            .timeout(DEADLINE)
-            .body(body);
-        let response = self.egress.send(request).await?;
-        let status = response.status();
-        if !status.is_success() {
-            let headers = response.headers();
-            // Without the header only the status decides on the retry.
-            let wait = headers.get(RETRY_AFTER).and_then(|_| retry_after(headers));
-            return Err(ExportFailure::Status { status, wait });
-        }
-        // Bounded: a hostile collector could send an endless response.
-        let answer = read_up_to(response, ANSWER_BYTES).await?;
-        let answer = wire::ExportResponse::decode(answer.as_slice()).unwrap_or_default();
-        // A successful response may still reject spans.
-        let refused = answer.partial_success.unwrap_or_default().rejected_spans;
-        Ok(u64::try_from(refused).unwrap_or(0))
+        let request = wire::request(&self.resource, &self.batch);
+        self.connection.post(request.encode_to_vec()).await
     }
 
     /// Clears the batch, counts its results, and logs a change of state once.
@@ -212,23 +190,5 @@ impl Exporter {
             _ => {}
         }
         self.is_away = refused == count;
-    }
-}
-
-impl ExportFailure {
-    /// Pause before a retry. `None`: the failure is permanent.
-    fn wait(&self) -> Option<Duration> {
-        match self {
-            // The egress policy does not change between tries.
-            Self::Egress(EgressError::Blocked { .. }) => None,
-            Self::Egress(_) => Some(PAUSE),
-            Self::Status { status, wait } => match *status {
-                StatusCode::TOO_MANY_REQUESTS
-                | StatusCode::BAD_GATEWAY
-                | StatusCode::SERVICE_UNAVAILABLE
-                | StatusCode::GATEWAY_TIMEOUT => Some(wait.unwrap_or(PAUSE).min(MAX_PAUSE)),
-                _ => None,
-            },
-        }
     }
 }

@@ -3,6 +3,7 @@
 //! Spans are recorded at their end without blocking: they are queued, or dropped if the queue is full.
 //! Attributes hold configured names, ids, counts and codes, but never text of persons, models or tools.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use domain::run::Run;
@@ -11,6 +12,7 @@ use domain::usage::TokenParts;
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
+use crate::gen_ai::GenAiMetrics;
 use crate::metrics;
 use clock::Clock;
 
@@ -18,6 +20,11 @@ use clock::Clock;
 const QUEUED: usize = 2048;
 /// Maximum length of names and text attributes, in characters.
 const TEXT_CHARS: usize = 256;
+
+pub(crate) const INPUT_TOKENS: &str = "gen_ai.usage.input_tokens";
+pub(crate) const OUTPUT_TOKENS: &str = "gen_ai.usage.output_tokens";
+pub(crate) const IS_ESTIMATE: &str = "runnel.usage.is_estimate";
+pub(crate) const FIRST_CHUNK: &str = "gen_ai.response.time_to_first_chunk";
 
 /// Span recorder. Cheap to clone; the default records nothing.
 #[derive(Clone, Default)]
@@ -27,6 +34,8 @@ pub struct Spans(Option<SpanQueue>);
 struct SpanQueue {
     queue: mpsc::Sender<Span>,
     sample_ratio: f64,
+    /// `None`: metrics are not exported.
+    metrics: Option<Arc<GenAiMetrics>>,
 }
 
 /// A span of a trace.
@@ -83,6 +92,7 @@ impl Exported {
 pub enum SpanAttribute {
     Text(String),
     Number(u64),
+    Seconds(f64),
     Flag(bool),
 }
 
@@ -109,12 +119,16 @@ impl SpanStart {
 }
 
 impl Spans {
-    /// A recorder that samples this fraction of traces, and the queue of its spans.
-    pub fn exporting(sample_ratio: f64) -> (Self, mpsc::Receiver<Span>) {
+    /// A recorder that samples this fraction of traces, and the queue of its spans. `metrics` measure all spans.
+    pub fn exporting(
+        sample_ratio: f64,
+        metrics: Option<Arc<GenAiMetrics>>,
+    ) -> (Self, mpsc::Receiver<Span>) {
         let (queue, spans) = mpsc::channel(QUEUED);
         let exporting = SpanQueue {
             queue,
             sample_ratio,
+            metrics,
         };
         (Self(Some(exporting)), spans)
     }
@@ -132,10 +146,12 @@ impl Spans {
         trace.header(exporting.map(|exporting| exporting.sample_ratio))
     }
 
-    /// True when the run is sampled.
+    /// True when spans of the run are exported or measured.
     pub fn exports(&self, run: &Run) -> bool {
         let exporting = self.0.as_ref();
-        exporting.is_some_and(|exporting| trace_of(run).is_sampled(exporting.sample_ratio))
+        exporting.is_some_and(|exporting| {
+            exporting.metrics.is_some() || trace_of(run).is_sampled(exporting.sample_ratio)
+        })
     }
 
     /// Records a run that ends now. `error`: the error code, unless it succeeded.
@@ -153,7 +169,7 @@ impl Spans {
             // The database key, since the platform's conversation id may be a phone number.
             attributes.push(("gen_ai.conversation.id", text(key)));
         }
-        self.tell(Span {
+        let span = Span {
             trace_id: trace.trace_id,
             span_id: trace.span_id,
             parent: trace.parent.map(|parent| parent.span_id),
@@ -163,7 +179,8 @@ impl Spans {
             end: since_1970(end_ms),
             attributes,
             error: error.map(cut),
-        });
+        };
+        self.tell(&trace, span);
     }
 
     /// Records a call of the run's runner that ends now. `runner_parent`: the parent span from the runner's header.
@@ -172,11 +189,15 @@ impl Spans {
         run: &Run,
         runner_parent: Option<TraceParent>,
         begun: SpanStart,
-        call: CallSpan,
+        mut call: CallSpan,
         error: Option<&str>,
     ) {
         let trace = trace_of(run);
-        self.tell(Span {
+        if let Some(after) = call.first_chunk {
+            let seconds = SpanAttribute::Seconds(after.as_secs_f64());
+            call.attributes.push((FIRST_CHUNK, seconds));
+        }
+        let span = Span {
             trace_id: trace.trace_id,
             span_id: SpanId::of(Uuid::new_v4()),
             parent: Some(trace.parent_of_call(runner_parent)),
@@ -187,11 +208,19 @@ impl Spans {
             end: begun.wall + begun.elapsed(),
             attributes: call.attributes,
             error: error.map(cut),
-        });
+        };
+        self.tell(&trace, span);
     }
 
-    fn tell(&self, span: Span) {
+    fn tell(&self, trace: &RunTrace, span: Span) {
         let Some(exporting) = &self.0 else { return };
+        // Before the sampling, which would make counts of calls wrong.
+        if let Some(metrics) = &exporting.metrics {
+            metrics.record(&span);
+        }
+        if !trace.is_sampled(exporting.sample_ratio) {
+            return;
+        }
         // Never waits: a slow collector must not delay runs.
         if exporting.queue.try_send(span).is_err() {
             metrics::spans_exported(Exported::Dropped, 1);
@@ -205,6 +234,8 @@ pub struct CallSpan {
     kind: SpanKind,
     name: String,
     attributes: Vec<(&'static str, SpanAttribute)>,
+    /// Time from the start to the first chunk of a stream.
+    first_chunk: Option<Duration>,
 }
 
 impl CallSpan {
@@ -220,6 +251,7 @@ impl CallSpan {
                 ("gen_ai.request.model", text(upstream)),
                 ("runnel.model.id", text(id)),
             ],
+            first_chunk: None,
         }
     }
 
@@ -236,6 +268,7 @@ impl CallSpan {
             kind: SpanKind::Internal,
             name: format!("execute_tool {name}"),
             attributes,
+            first_chunk: None,
         }
     }
 
@@ -252,6 +285,7 @@ impl CallSpan {
             kind: SpanKind::Client,
             name: format!("retrieval {kb_id}"),
             attributes,
+            first_chunk: None,
         }
     }
 
@@ -261,12 +295,17 @@ impl CallSpan {
         self.attributes.push(found);
     }
 
+    /// Sets the time from the start to a chunk of a stream. The first one counts.
+    pub fn count_chunk(&mut self, after: Duration) {
+        self.first_chunk.get_or_insert(after);
+    }
+
     /// Sets the token usage. By convention cached and reasoning tokens
     /// are part of the input and output counts.
     pub fn count(&mut self, tokens: TokenParts) {
         let counts = [
-            ("gen_ai.usage.input_tokens", tokens.prompt()),
-            ("gen_ai.usage.output_tokens", tokens.completion()),
+            (INPUT_TOKENS, tokens.prompt()),
+            (OUTPUT_TOKENS, tokens.completion()),
         ];
         let details = [
             ("gen_ai.usage.cache_read.input_tokens", tokens.cache_read),
@@ -284,7 +323,7 @@ impl CallSpan {
 
     /// Marks the token usage as estimated here.
     pub fn mark_estimate(&mut self) {
-        let flag = ("runnel.usage.is_estimate", SpanAttribute::Flag(true));
+        let flag = (IS_ESTIMATE, SpanAttribute::Flag(true));
         self.attributes.push(flag);
     }
 }
@@ -315,7 +354,7 @@ mod tests {
 
     #[test]
     fn drops_spans_when_the_queue_is_full() {
-        let (spans, mut queue) = Spans::exporting(1.0);
+        let (spans, mut queue) = Spans::exporting(1.0, None);
         let trace = RunTrace::of(RunId(Uuid::now_v7()), None);
         let one = || Span {
             trace_id: trace.trace_id,
@@ -329,11 +368,11 @@ mod tests {
             error: None,
         };
         for _ in 0..QUEUED + 100 {
-            spans.tell(one());
+            spans.tell(&trace, one());
         }
         let taken = std::iter::from_fn(|| queue.try_recv().ok()).count();
         assert_eq!(taken, QUEUED);
-        spans.tell(one());
+        spans.tell(&trace, one());
         assert!(queue.try_recv().is_ok(), "the queue accepts spans again");
     }
 
@@ -341,7 +380,7 @@ mod tests {
     fn exports_nothing_and_ignores_headers_by_default() {
         let header = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
         assert!(Spans::default().parent_of(Some(header)).is_none());
-        let (spans, _queue) = Spans::exporting(0.0);
+        let (spans, _queue) = Spans::exporting(0.0, None);
         assert!(spans.parent_of(Some(header)).is_some());
         assert!(spans.parent_of(Some("00-canary")).is_none());
     }

@@ -79,6 +79,7 @@ impl CallSlots {
         let slot = slot.map_err(|LimitSpec { refusal, .. }| UpstreamError::Busy {
             reason: refusal.reason,
             message: refusal.message,
+            wait: None,
         })?;
         // Dropped on a timeout of the call as well: an aborted call must not hold its slot.
         let called = timeout_at(end, calling).await;

@@ -41,6 +41,7 @@ impl GatewayTool {
             effect: Some(ToolEffect::Read),
             idempotent: Some(true),
             effect_source: Some(EffectSource::Operator),
+            approval: None,
         }
     }
 

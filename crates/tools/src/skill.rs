@@ -136,6 +136,7 @@ impl SkillTool {
             }),
             idempotent: Some(true),
             effect_source: Some(EffectSource::Operator),
+            approval: None,
         }
     }
 

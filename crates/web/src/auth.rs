@@ -15,15 +15,18 @@ use http::HeaderMap;
 use http::header::AUTHORIZATION;
 use http::request::Parts;
 use protocol::api_key::KeyRole;
+use protocol::change::REQUEST_ID_CHARS;
 use protocol::id::{ApiKeyId, WorkspaceId};
+use protocol::principal::Principal;
 use serde_json::json;
-use store::{ApiKeyRecord, AuditEntry, sha256_hex};
+use store::{ApiKeyRecord, AuditEntry, ChangeStamp, sha256_hex};
 use uuid::Uuid;
 
 use crate::auth_rate_limit::ClientNetwork;
 use crate::error::routing::no_such;
 use crate::error::{ApiError, ApiResult};
 use crate::memory_budget::Sender;
+use crate::query::single_header;
 use crate::recheck::{AcceptedCredential, CallerCredential, RunAccess};
 use crate::response_memory::ResponseMemory;
 use crate::state::ApiState;
@@ -52,16 +55,60 @@ pub struct AdminCaller {
     pub key: ApiKeyId,
     pub role: KeyRole,
     pub answer: ResponseMemory,
+    pub request: RequestId,
 }
 
 /// The holder of an API key of any role, also of a restricted one.
-pub struct KeyCaller(pub ApiKeyRecord);
+pub struct KeyCaller {
+    pub record: ApiKeyRecord,
+    pub request: RequestId,
+}
+
+/// Header `X-Request-Id` of a request, for the record of its changes: 1 to 128 visible ASCII characters. Another value
+/// is ignored, because a proxy may have set it.
+#[derive(Clone, Debug, Default)]
+pub struct RequestId(Option<String>);
+
+impl RequestId {
+    /// The header of a request.
+    pub fn of(headers: &HeaderMap) -> Self {
+        let is_visible = |id: &&str| {
+            (1..=REQUEST_ID_CHARS).contains(&id.len())
+                && id.bytes().all(|byte| byte.is_ascii_graphic())
+        };
+        let id = single_header(headers, "x-request-id").ok().flatten();
+        Self(id.filter(is_visible).map(str::to_owned))
+    }
+
+    /// Author and time of a change by this request.
+    pub fn stamp(self, state: &ApiState, by: impl Into<Principal>) -> ChangeStamp {
+        ChangeStamp {
+            request_id: self.0,
+            ..state.runs.stamp(by)
+        }
+    }
+}
 
 /// An operator of the installation, by an API key of role `owner`. It creates workspaces and has access to none.
 pub struct OwnerCaller {
     /// The API key of the request.
     pub key: ApiKeyId,
     pub answer: ResponseMemory,
+    pub request: RequestId,
+}
+
+impl AdminCaller {
+    /// Author and time of a change by this request.
+    pub fn stamp(&self, state: &ApiState) -> ChangeStamp {
+        self.request.clone().stamp(state, self.key)
+    }
+}
+
+impl OwnerCaller {
+    /// Author and time of a change by this request.
+    pub fn stamp(&self, state: &ApiState) -> ChangeStamp {
+        self.request.clone().stamp(state, self.key)
+    }
 }
 
 /// A runner, by the token of a live run. The run may be ending after a cancel.
@@ -97,7 +144,7 @@ impl FromRequestParts<ApiState> for ClientCaller {
                 answer: ResponseMemory::of(&parts.extensions)?,
             }),
             // An owner creates workspaces and must not read their content.
-            KeyRole::Owner => Err(needs("client or admin")),
+            KeyRole::Owner | KeyRole::Approver => Err(needs("client or admin")),
         }
     }
 }
@@ -106,7 +153,10 @@ impl FromRequestParts<ApiState> for KeyCaller {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
-        authenticate_key(parts, state).await.map(Self)
+        Ok(Self {
+            record: authenticate_key(parts, state).await?,
+            request: RequestId::of(&parts.headers),
+        })
     }
 }
 
@@ -119,10 +169,13 @@ impl FromRequestParts<ApiState> for OwnerCaller {
             KeyRole::Owner => Ok(Self {
                 key: record.id,
                 answer: ResponseMemory::of(&parts.extensions)?,
+                request: RequestId::of(&parts.headers),
             }),
-            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => {
-                Err(needs("owner"))
-            }
+            KeyRole::Admin
+            | KeyRole::Operator
+            | KeyRole::Viewer
+            | KeyRole::Approver
+            | KeyRole::Client => Err(needs("owner")),
         }
     }
 }
@@ -138,8 +191,9 @@ impl FromRequestParts<ApiState> for AdminCaller {
                 key: record.id,
                 role: record.role,
                 answer: ResponseMemory::of(&parts.extensions)?,
+                request: RequestId::of(&parts.headers),
             }),
-            KeyRole::Owner | KeyRole::Client => Err(needs("admin")),
+            KeyRole::Owner | KeyRole::Approver | KeyRole::Client => Err(needs("admin")),
         }
     }
 }

@@ -5,7 +5,7 @@ use egress::upstream::UpstreamError;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::skill::NewSkill;
 use serde_json::{Value, json};
-use store::{AgentSkillRecord, RegisterSkill, SkillRegistered, Store};
+use store::{AgentSkillRecord, ChangeStamp, RegisterSkill, SkillRegistered, Store};
 use tools::{RegisteredPackage, Registrar};
 
 /// Stores skills of one run for its agent.
@@ -22,13 +22,15 @@ pub struct StoreRegistrar<'a> {
 impl Registrar for StoreRegistrar<'_> {
     async fn register(&self, skill: NewSkill) -> Result<Value, UpstreamError> {
         let skill_name = skill.skill_name.clone();
-        let registered = self.store.write(RegisterSkill {
+        let register = RegisterSkill {
             run_id: self.run,
             workspace: self.workspace.clone(),
             agent_id: self.agent,
             skill,
             at: self.at,
-        });
+        };
+        let stamp = ChangeStamp::of(self.run, self.at);
+        let registered = self.store.change(stamp, register);
         let refused = |why: &str| Err(UpstreamError::Unsupported(why.to_owned()));
         match registered.await {
             Ok(SkillRegistered::Registered(registered)) => {

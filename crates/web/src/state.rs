@@ -10,6 +10,7 @@ use crate::key_revocation::RevocationCache;
 use crate::memory_budget::MemoryBudget;
 use crate::model_memory::model_memory_budget;
 use crate::response_store::ResponseStore;
+use crate::sign_in::SignIn;
 use crate::stream_limit::KeyConcurrencyLimit;
 use ::knowledge::Knowledge;
 use models::Models;
@@ -48,6 +49,8 @@ pub struct ApiOptions {
     pub cors_origins: Vec<String>,
     /// True: `/console` is served.
     pub has_console: bool,
+    /// Sign-in of people; `None`: API keys only.
+    pub sign_in: Option<SignIn>,
     /// True: `/host/v1/mcp/shared` is served.
     pub shared_mcp: bool,
 }

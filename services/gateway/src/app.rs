@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 use uuid::Uuid;
 
 use crate::api::{self, Router};
+use crate::change_export::ChangeExport;
 use crate::config::{Config, ServerConfig};
 use crate::shutdown::Signals;
 use clock::Clock;
@@ -33,11 +34,11 @@ use runs::bus::{self, BusSettings};
 use runs::{RunParts, Runs};
 use secrets::seal::MasterKey;
 use telemetry::metrics::{PanickedTask, panicked};
-use telemetry::otlp::{Collector, Exporter};
-use telemetry::spans::Spans;
+use telemetry::otlp::Exporter;
 use tools::Tools;
 use web::host_allowlist::HostAllowlist;
 use web::http_server::{ServerOptions, affordable_connections, serve};
+use web::sign_in::SignIn;
 use web::state::{ApiOptions, ApiState};
 use web::view::agent_run;
 
@@ -55,6 +56,7 @@ pub(crate) struct App {
     tools: Tools,
     knowledge: Knowledge,
     exporter: Option<Exporter>,
+    change_export: Option<Arc<ChangeExport>>,
     router: Router,
     tasks: TaskTracker,
     server: ServerOptions,
@@ -111,9 +113,15 @@ impl App {
         let owner = owner_lock
             .as_ref()
             .map_or_else(|| id.to_string(), |lock| lock.owner().to_string());
-        let (spans, exporter) =
-            span_exporter(declared.collector.as_ref(), &egress, &id.to_string());
+        let collector = declared.collector.as_ref();
+        let (spans, exporter) = collector
+            .map(|collector| Exporter::start(&egress, collector, &id.to_string(), clock))
+            .unzip();
+        let receiver = declared.change_receiver.take();
+        let change_export = ChangeExport::to(receiver, &store, &egress);
         let specs = std::mem::take(&mut declared.tools);
+        let sign_in = config.auth.oidc.clone();
+        let sign_in = sign_in.map(|rules| SignIn::new(rules, egress.clone()));
         let tools = Tools::new(specs, egress.clone(), clock, Arc::clone(&catalog))?;
         let models = declared.models.open(&egress, clock);
         let runs = Runs::new(RunParts {
@@ -127,7 +135,7 @@ impl App {
             limits: settings::run_limits(config),
             owner,
             owner_lock,
-            spans,
+            spans: spans.unwrap_or_default(),
             egress,
             store,
             clock,
@@ -163,6 +171,7 @@ impl App {
             }),
             cors_origins: config.server.cors_origins.clone(),
             has_console: config.server.has_console,
+            sign_in,
             shared_mcp: config.host_api.shared_mcp,
         });
         Ok(Self {
@@ -171,6 +180,7 @@ impl App {
             tools,
             knowledge,
             exporter,
+            change_export,
             tasks,
             server,
             names,
@@ -218,6 +228,15 @@ impl App {
         let exporter_stop = CancellationToken::new();
         if let Some(exporter) = self.exporter {
             self.tasks.spawn(exporter.run(exporter_stop.clone()));
+        }
+        if let Some(export) = self.change_export {
+            let stopped = closing.clone();
+            keep(&self.tasks, &self.runs, move |_| {
+                let (export, stopped) = (Arc::clone(&export), stopped.clone());
+                async move {
+                    stopped.run_until_cancelled(export.keep_exporting()).await;
+                }
+            });
         }
         let (tools, stopped) = (self.tools.clone(), closing.clone());
         keep(&self.tasks, &self.runs, move |_| {
@@ -311,20 +330,6 @@ fn guarded(
         Some(metrics) => egress.refusing_own(metrics.address()?),
         None => egress,
     })
-}
-
-/// The span recorder and its OTLP exporter, if a collector is configured.
-fn span_exporter(
-    collector: Option<&Collector>,
-    egress: &Egress,
-    instance: &str,
-) -> (Spans, Option<Exporter>) {
-    let Some(collector) = collector else {
-        return (Spans::default(), None);
-    };
-    let (spans, queue) = Spans::exporting(collector.sample_ratio);
-    let exporter = Exporter::new(egress.clone(), collector, instance, queue);
-    (spans, Some(exporter))
 }
 
 /// Runs background work until shutdown and restarts it after a panic. Without it, expired leases and orphans are

@@ -2,6 +2,7 @@
 
 mod agent;
 mod artifacts;
+mod audit;
 mod budgets;
 mod builtin_runners;
 mod bus;
@@ -16,10 +17,13 @@ mod limits;
 mod locations;
 mod mcp_server;
 mod models;
+mod oidc;
 mod paths;
 mod prices;
+mod provider_limits;
 mod reachable;
 mod reconcile;
+mod routes;
 mod schedule;
 mod secret_ref;
 mod sections;
@@ -41,9 +45,12 @@ use protocol::admin::AgentSpec;
 use protocol::schedule::ScheduleSpec;
 use serde_json::{Value, json};
 
+pub use self::audit::ChangeExportEntry;
 pub use self::knowledge::{KnowledgeBaseEntry, KnowledgeLocation};
 pub use self::models::{ModelEntry, ProviderEntry};
 pub use self::prices::{ModelPrices, PriceEntry, PriceTierEntry};
+pub use self::provider_limits::ProviderLimitsEntry;
+pub use self::routes::RouteEntry;
 pub use self::telemetry::TelemetryConfig;
 pub use artifacts::{ArtifactUrl, ArtifactsConfig, FileEntry};
 pub use builtin_runners::BuiltinRunner;
@@ -96,6 +103,8 @@ pub struct Config {
     pub bus: BusConfig,
     pub metrics: MetricsConfig,
     pub telemetry: TelemetryConfig,
+    /// `[audit.export]`. `None`: administrative changes are not exported.
+    pub audit_export: Option<ChangeExportEntry>,
     pub egress: EgressConfig,
     pub host_api: HostApiConfig,
     pub limits: LimitsConfig,
@@ -193,6 +202,7 @@ impl Config {
         let bus = table.section("bus", BusConfig::read);
         let metrics = table.section("metrics", MetricsConfig::read);
         let telemetry = table.section("telemetry", TelemetryConfig::read);
+        let audit_export = table.section_if_any("audit", audit::read);
         let egress = table.section("egress", EgressConfig::read);
         let host_api = table.section("host_api", HostApiConfig::read);
         let limits = table.section("limits", LimitsConfig::read);
@@ -216,6 +226,7 @@ impl Config {
         let webhooks = table.tables("webhooks", "name", WebhookEntry::read);
         let schedules = table.tables("schedules", "name", schedule::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
+        let routes = routes::check_routes(&models, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
         let reconcile = reconcile::check_reconcile(&tools, &mcp_servers, &mut table);
         let builtin = check_builtin_runners(
@@ -226,7 +237,11 @@ impl Config {
             &mut table,
         );
         table.close()?;
-        listeners.and(embedding).and(reconcile).and(builtin)?;
+        listeners
+            .and(routes)
+            .and(embedding)
+            .and(reconcile)
+            .and(builtin)?;
         Ok(Self {
             server: server?,
             auth: auth?,
@@ -234,6 +249,7 @@ impl Config {
             bus: bus?,
             metrics: metrics?,
             telemetry: telemetry?,
+            audit_export: audit_export?.flatten(),
             egress: egress?,
             host_api: host_api?,
             limits: limits?,
@@ -313,10 +329,16 @@ fn check_embedding_models(
             embedding_model: Some(model),
             ..
         } = &base.location
-            && models.iter().all(|entry| entry.model_id != *model)
         {
             let key = format!("knowledge_bases[{index}].embedding_model");
-            result = Err(table.fault(&key, "names no model_id of [[models]]"));
+            match models.iter().find(|entry| entry.model_id == *model) {
+                None => result = Err(table.fault(&key, "names no model_id of [[models]]")),
+                // Vectors of different models do not compare.
+                Some(entry) if entry.provider.is_none() => {
+                    result = Err(table.fault(&key, "names a route; name one of its models"));
+                }
+                Some(_) => {}
+            }
         }
     }
     result
@@ -371,6 +393,7 @@ impl fmt::Debug for Config {
             .field("bus", &self.bus)
             .field("metrics", &self.metrics)
             .field("telemetry", &self.telemetry)
+            .field("audit_export", &self.audit_export)
             .field("egress", &self.egress)
             .field("host_api", &self.host_api)
             .field("limits", &self.limits)
@@ -462,7 +485,7 @@ mod tests {
         let uncommented = default_toml()
             .lines()
             .map(|line| match line.strip_prefix("# ") {
-                Some(code) if code.starts_with("[[") || code.contains(" = ") => code,
+                Some(code) if code.starts_with('[') || code.contains(" = ") => code,
                 _ => line,
             });
         uncommented
@@ -870,14 +893,15 @@ mod tests {
     #[test]
     fn refuses_export_keys_without_a_collector() {
         let endpoint = "[telemetry]\notlp_endpoint = 'https://otlp.example/base'\n";
-        let how =
-            "headers = { authorization = 'env:OTLP' }\nsample_ratio = 0.5\nservice_name = 's'";
+        let how = "headers = { authorization = 'env:OTLP' }\nsample_ratio = 0.5\nservice_name = 's'\n\
+             metrics_interval_seconds = 30.0";
         let config = load(&format!("{endpoint}{how}"), &[]).unwrap().telemetry;
         assert_eq!(
             (config.sample_ratio, config.service_name.as_str()),
             (0.5, "s")
         );
         assert_eq!(config.headers["authorization"].to_string(), "env:OTLP");
+        assert_eq!(config.metrics_interval.unwrap().as_secs(), 30);
         let config = load(endpoint, &[]).unwrap().telemetry;
         assert_eq!(
             (config.sample_ratio, config.service_name.as_str()),
@@ -888,6 +912,7 @@ mod tests {
             "telemetry.headers",
             "telemetry.sample_ratio",
             "telemetry.service_name",
+            "telemetry.metrics_interval_seconds",
         ];
         assert_eq!(pointers(&load(&format!("[telemetry]\n{how}"), &[])), all);
         for (bad, pointer) in [
@@ -917,6 +942,33 @@ mod tests {
             assert_eq!(
                 pointers(&refused),
                 [format!("telemetry.{pointer}")],
+                "{bad}"
+            );
+        }
+    }
+
+    #[test]
+    fn exports_changes_to_one_receiver() {
+        let config = load("[audit]\nexport = { file = '/var/changes' }", &[]).unwrap();
+        let ChangeExportEntry::File(file) = config.audit_export.unwrap() else {
+            panic!("a file");
+        };
+        assert_eq!(file, Path::new("/var/changes"));
+        assert!(load("[audit]", &[]).unwrap().audit_export.is_none());
+        for (bad, pointer) in [
+            ("", "file"),
+            ("file = '/f', url = 'https://siem.example'", "file"),
+            ("file = '/f', headers = { a = 'env:A' }", "headers"),
+            ("url = 'siem.example'", "url"),
+            (
+                "url = 'https://siem.example', headers = { a = 'hunter2' }",
+                "headers.a",
+            ),
+        ] {
+            let refused = load(&format!("[audit]\nexport = {{ {bad} }}"), &[]);
+            assert_eq!(
+                pointers(&refused),
+                [format!("audit.export.{pointer}")],
                 "{bad}"
             );
         }

@@ -25,7 +25,9 @@ use std::time::Duration;
 use anyhow::Context as _;
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
+use protocol::principal::PrincipalKind;
 use secrecy::ExposeSecret;
+use store::ChangeStamp;
 use tokio::net::TcpListener;
 use tokio::sync::broadcast::error::RecvError;
 use tokio_util::sync::CancellationToken;
@@ -374,8 +376,10 @@ async fn api_key(app: &App, file: &Path, url: &str) -> anyhow::Result<String> {
             role: KeyRole::Admin,
             expires_at: None,
             agents: None,
+            limits: None,
         };
-        let (_, key) = issue(app.store(), &Clock::system(), &workspace, &spec).await?;
+        let stamp = ChangeStamp::of(PrincipalKind::Cli, Clock::system().now_ms());
+        let (_, key) = issue(app.store(), &stamp, &workspace, &spec).await?;
         key.expose_secret().to_owned()
     };
     let dev_file = DevFile {

@@ -6,6 +6,7 @@ pub mod cli;
 
 pub mod api;
 pub mod app;
+mod change_export;
 pub mod config;
 pub mod dev;
 pub mod shutdown;

@@ -172,6 +172,11 @@ impl PermissionDecider {
         }
     }
 
+    /// True if the mode refuses the permission without a question.
+    pub(crate) fn refuses(&self, permission: &Permission) -> bool {
+        policy::rule(self.0.mode, permission, &self.0.workspace) == Ruling::Refuse
+    }
+
     fn remember(&self, key: &str, title: &str) -> Value {
         let mut allowed = self.allowed();
         allowed.push(json!({"key": key, "title": crate::shorten::cut(title, 200)}));

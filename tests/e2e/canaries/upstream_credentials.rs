@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::{Canary, Haystack, call_all_operations, canary, dump};
 use crate::support::client::{Client, message};
-use crate::support::collector::Collector;
+use crate::support::collector::{Collector, telemetry_section};
 use crate::support::gateway::Config;
 use crate::support::held::HeldRun;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
@@ -103,9 +103,8 @@ impl Upstreams {
     }
 
     fn catalog(&self) -> String {
-        let collector = self
-            .collector
-            .section("headers = { authorization = \"env:CANARY_COLLECTOR\" }");
+        let headers = "headers = { authorization = \"env:CANARY_COLLECTOR\" }";
+        let collector = telemetry_section(&self.collector.url, headers);
         let tool = |name: &str| {
             format!(
                 "[[tools]]\ntool_name = \"{name}\"\nurl = \"{}/{name}\"\n\

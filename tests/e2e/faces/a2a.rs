@@ -66,8 +66,11 @@ async fn frames(request: RequestBuilder) -> Vec<(String, Value)> {
     frames.collect()
 }
 
+#[rstest]
 #[tokio::test]
-async fn official_client_talks_cuts_answers_and_cancels() {
+async fn official_client_talks_cuts_answers_and_cancels(
+    #[values("JSONRPC", "HTTP+JSON")] binding: &str,
+) {
     let python = or_skip!(python_with_a2a().await);
     let stage = stage(Sqlite).await.unwrap();
     let (first, second, never) = (Gate::new(), Gate::new(), Gate::new());
@@ -92,10 +95,10 @@ async fn official_client_talks_cuts_answers_and_cancels() {
         });
     let mut program = Command::new(python);
     program.arg(repository_file("tests/peer/a2a_client.py"));
-    let given = json!({"url": stage.client.url, "key": stage.client.key});
+    let given = json!({"url": stage.client.url, "key": stage.client.key, "binding": binding});
     let got = ask(&mut program, &given).await;
     let (working, completed) = ("TASK_STATE_WORKING", "TASK_STATE_COMPLETED");
-    assert_eq!(got["card"], json!(["main", "JSONRPC", true]));
+    assert_eq!(got["card"], json!(["main", ["JSONRPC", "HTTP+JSON"], true]));
     let kinds = ["task", "status_update", "artifact_update", "status_update"];
     let states = ["TASK_STATE_SUBMITTED", working, completed];
     assert_eq!(got["talk"], json!([TALK, kinds, states]));
@@ -106,10 +109,15 @@ async fn official_client_talks_cuts_answers_and_cancels() {
     assert_eq!(got["paused"], json!(paused));
     assert_eq!(got["answered"], json!(["Booked.", completed, true]));
     assert_eq!(got["canceled"], "TASK_STATE_CANCELED");
+    // Over HTTP, their paths do not exist.
+    let push = match binding {
+        "JSONRPC" => "PushNotificationNotSupportedError",
+        _ => "MethodNotFoundError",
+    };
     let refused = json!([
         "TaskNotFoundError",
         "TaskNotCancelableError",
-        "PushNotificationNotSupportedError",
+        push,
         "UnsupportedOperationError"
     ]);
     assert_eq!(got["refused"], refused);
@@ -176,6 +184,79 @@ async fn stream_continues_after_each_frame() {
     let request = rpc(&stage.client, PATH, "SubscribeToTask", &task);
     let refused = send(request.header("last-event-id", "999")).await.unwrap();
     assert_eq!(refused.body["error"]["code"], -32602);
+}
+
+fn http(client: &Client, method: Method, path: &str) -> RequestBuilder {
+    let request = client.request(method, &format!("{PATH}{path}"));
+    request.header("a2a-version", "1.0")
+}
+
+/// The same answers as of JSON-RPC, without its envelope.
+#[rstest]
+#[tokio::test]
+async fn http_binding_has_the_same_tasks(#[values(Sqlite, Postgres)] engine: Engine) {
+    let stage = or_skip!(stage(engine).await);
+    let client = &stage.client;
+    let body = text("a table");
+    let sent = http(client, Method::POST, "/message:send").json(&body);
+    let sent = send(sent).await.unwrap().expect(200).body;
+    assert_eq!(sent, result(client, "SendMessage", &body).await);
+    let id = sent["task"]["id"].as_str().unwrap();
+    let read = http(client, Method::GET, &format!("/tasks/{id}"));
+    assert_eq!(send(read).await.unwrap().expect(200).body, sent["task"]);
+    let cancel = http(client, Method::POST, &format!("/tasks/{id}:cancel"));
+    let refused = send(cancel).await.unwrap().expect(400).body;
+    assert_members!(refused["error"], {"code": 400, "status": "FAILED_PRECONDITION"});
+    assert_eq!(
+        refused["error"]["details"][0]["reason"],
+        "TASK_NOT_CANCELABLE"
+    );
+    let mut wrong = text("hi");
+    wrong["message"]["role"] = json!("ROLE_AGENT");
+    let wrong = http(client, Method::POST, "/message:send").json(&wrong);
+    let refused = send(wrong).await.unwrap().expect(400).body;
+    let violation = &refused["error"]["details"][1]["fieldViolations"][0];
+    assert_eq!(violation["field"], "/message/role");
+    for (method, path) in [(Method::POST, "/tasks/7"), (Method::GET, "/tasks/7:cancel")] {
+        send(http(client, method, path)).await.unwrap().expect(404);
+    }
+    let unversioned = client.request(Method::GET, &format!("{PATH}/tasks/{id}"));
+    send(unversioned).await.unwrap().expect(400);
+    let elsewhere = client.request(Method::GET, &format!("/faces/a2a/unallowed/tasks/{id}"));
+    let elsewhere = elsewhere.header("a2a-version", "1.0");
+    send(elsewhere).await.unwrap().expect(404);
+}
+
+/// Ids and updates of a stream of the HTTP binding.
+async fn updates(request: RequestBuilder) -> Vec<(String, Value)> {
+    let response = within("the head of a stream", request.send())
+        .await
+        .unwrap();
+    let text = within("the end of a stream", response.text())
+        .await
+        .unwrap();
+    let frames = text.split("\n\n").filter_map(|frame| {
+        let (id, data) = frame.strip_prefix("id: ")?.split_once("\ndata: ")?;
+        Some((id.to_owned(), serde_json::from_str(data).unwrap()))
+    });
+    frames.collect()
+}
+
+#[tokio::test]
+async fn http_stream_continues_after_each_frame() {
+    let stage = stage(Sqlite).await.unwrap();
+    let sent = http(&stage.client, Method::POST, "/message:stream").json(&text("hi"));
+    let full = updates(sent).await;
+    let path = format!(
+        "/tasks/{}:subscribe",
+        full[0].1["task"]["id"].as_str().unwrap()
+    );
+    for method in [Method::GET, Method::POST] {
+        for (at, (id, _)) in full.iter().enumerate() {
+            let rest = http(&stage.client, method.clone(), &path).header("last-event-id", id);
+            assert_eq!(updates(rest).await, full[at + 1..], "after {id}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -20,7 +20,7 @@ fn input(text: &str) -> Value {
     json!({"model": "main", "input": text})
 }
 
-async fn respond(client: &Client, body: &Value) -> ApiResponse {
+pub(super) async fn respond(client: &Client, body: &Value) -> ApiResponse {
     client.create(PATH, body).await
 }
 
@@ -29,7 +29,7 @@ fn path_of(id: &Value, rest: &str) -> String {
 }
 
 /// The events of a stream, at most `count`.
-async fn events(request: reqwest::RequestBuilder, count: usize) -> Vec<Value> {
+pub(super) async fn events(request: reqwest::RequestBuilder, count: usize) -> Vec<Value> {
     let mut stream = stream(request).await.unwrap();
     assert_eq!(stream.response.status(), 200);
     let mut events = Vec::new();
@@ -43,7 +43,7 @@ async fn events(request: reqwest::RequestBuilder, count: usize) -> Vec<Value> {
     events
 }
 
-fn streamed(client: &Client, body: &Value) -> reqwest::RequestBuilder {
+pub(super) fn streamed(client: &Client, body: &Value) -> reqwest::RequestBuilder {
     let mut body = body.clone();
     body["stream"] = json!(true);
     client.request(Method::POST, PATH).json(&body)
@@ -55,7 +55,7 @@ fn resumed(client: &Client, id: &Value, seen: Option<usize>) -> reqwest::Request
 }
 
 /// Text of the messages of a response.
-fn texts(response: &Value) -> Vec<&str> {
+pub(super) fn texts(response: &Value) -> Vec<&str> {
     let items = response["output"].as_array().unwrap().iter();
     let messages = items.filter(|item| item["type"] == "message");
     messages

@@ -81,6 +81,8 @@ export interface ToolResource {
   effect?: "read" | "write" | "irreversible" | null;
   idempotent?: boolean | null;
   effect_source?: "operator" | "server" | null;
+  /** `ask`: a call waits for an approval. */
+  approval?: "ask" | null;
 }
 
 /** Knowledge base of the grant. */

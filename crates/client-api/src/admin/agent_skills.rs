@@ -87,12 +87,13 @@ pub(crate) async fn delete_agent_skill(
     State(state): State<ApiState>,
     PathOf((id, name)): PathOf<(AgentId, String)>,
 ) -> ApiResult<StatusCode> {
+    let stamp = caller.stamp(&state);
     let withdraw = WithdrawSkill {
         workspace: caller.workspace,
         agent_id: id,
         skill_name: name.clone(),
     };
-    if state.runs.store().write(withdraw).await? {
+    if state.runs.store().change(stamp, withdraw).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::not_found("skill", name))

@@ -56,7 +56,11 @@ async fn name_updaters(
     name_keys(state, &caller.workspace, caller.role, principals.collect()).await
 }
 
-async fn check(state: &ApiState, workspace: &WorkspaceId, spec: &AgentSpec) -> ApiResult<()> {
+pub(super) async fn check(
+    state: &ApiState,
+    workspace: &WorkspaceId,
+    spec: &AgentSpec,
+) -> ApiResult<()> {
     let mut faults = check_agent(spec);
     // A disabled agent needs no runner, so it can be saved even if its runner is gone.
     let runner_faults = if spec.enabled {
@@ -105,7 +109,7 @@ async fn runner_faults(
     })
 }
 
-async fn save(
+pub(super) async fn save(
     state: &ApiState,
     caller: &AdminCaller,
     id: AgentId,
@@ -114,7 +118,7 @@ async fn save(
     let saved = state
         .runs
         .store()
-        .write(change)
+        .change(caller.stamp(state), change)
         .await
         .map_err(|error| match error {
             // The unique index decides: two agents of one name may be created at the same time.

@@ -49,7 +49,8 @@ pub(crate) async fn create_api_key(
         let message = "only `runnel token create --role owner` makes a key of role owner";
         return Err(ApiError::unauthorized(message).with("pointer", json!("/role")));
     }
-    let issued = issue(runs.store(), runs.clock(), &caller.workspace, &spec).await;
+    let stamp = caller.stamp(&state);
+    let issued = issue(runs.store(), &stamp, &caller.workspace, &spec).await;
     let (record, key) = issued.map_err(|error| match error {
         IssueError::UnknownAgent(at) => {
             // The index is that of the request's list, for the pointer in the error.
@@ -133,13 +134,14 @@ pub(crate) async fn revoke_api_key(
     State(state): State<ApiState>,
     PathOf(id): PathOf<ApiKeyId>,
 ) -> ApiResult<StatusCode> {
+    let stamp = caller.stamp(&state);
     let revoke = RevokeApiKey {
         workspace: caller.workspace,
         id,
         last_admin: LastAdmin::Stays,
-        at: state.runs.clock().now_ms(),
+        at: stamp.at,
     };
-    match state.runs.store().write(revoke).await? {
+    match state.runs.store().change(stamp, revoke).await? {
         Revoked::Now { key, .. } => {
             tracing::info!(api_key.id = %key.id, api_key.name = key.name, role = key.role.as_str(),
                 by = %caller.key, "API key {} was revoked", key.id);

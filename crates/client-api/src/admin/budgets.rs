@@ -169,14 +169,15 @@ pub(crate) async fn put_budget(
     if !faults.is_empty() {
         return Err(ApiError::faults(&faults));
     }
+    let stamp = caller.stamp(&state);
     let set = SetBudget {
         workspace: caller.workspace.clone(),
         name: name.clone(),
         spec,
-        by: caller.key.into(),
-        at: state.runs.clock().now_ms(),
+        by: stamp.by.clone(),
+        at: stamp.at,
     };
-    match state.runs.usage.set_budget(set).await? {
+    match state.runs.usage.set_budget(set, stamp).await? {
         BudgetSet::Stored => view_of(&state, &caller, &name).await.map(Json),
         BudgetSet::Full => {
             let message = format!(
@@ -198,11 +199,12 @@ pub(crate) async fn delete_budget(
     State(state): State<ApiState>,
     PathOf(name): PathOf<String>,
 ) -> ApiResult<StatusCode> {
+    let stamp = caller.stamp(&state);
     let reset = ResetBudget {
         workspace: caller.workspace,
         name: name.clone(),
     };
-    if state.runs.usage.reset_budget(reset).await? {
+    if state.runs.usage.reset_budget(reset, stamp).await? {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(ApiError::not_found("budget of the API", name))

@@ -145,6 +145,8 @@ pub(crate) struct AdmissionView {
     workspace: CapacityView,
     /// Live runs of the endpoint and their limit.
     endpoint: CapacityView,
+    /// Live runs of the agent and their limit.
+    agent: CapacityView,
 }
 
 /// Number of live runs and their limit. Both are null without a limit.
@@ -386,5 +388,6 @@ fn admission_view(preview: &AgentPreview) -> AdmissionView {
         queued: preview.occupancy.queued,
         workspace: preview.workspace.into(),
         endpoint: preview.at_endpoint.into(),
+        agent: preview.of_agent.into(),
     }
 }

@@ -185,7 +185,7 @@ pub(crate) async fn register_runner_endpoint(
     let registered = state
         .runs
         .endpoints
-        .register_endpoint(&caller.workspace, spec)
+        .register_endpoint(&caller.workspace, spec, caller.stamp(&state))
         .await?;
     let shown = RunnerEndpoint {
         // The only response with a generated secret.
@@ -285,11 +285,12 @@ pub(crate) async fn delete_runner_endpoint(
     State(state): State<ApiState>,
     PathOf(id): PathOf<EndpointId>,
 ) -> ApiResult<StatusCode> {
+    let stamp = caller.stamp(&state);
     let delete = SaveEndpoint::Delete {
         id,
         workspace: caller.workspace,
     };
-    match state.runs.store().write(delete).await? {
+    match state.runs.store().change(stamp, delete).await? {
         None => Err(ApiError::not_found("runner endpoint", id)),
         Some(record) if record.origin == "config" => Err(read_only()),
         Some(_) => Ok(StatusCode::NO_CONTENT),

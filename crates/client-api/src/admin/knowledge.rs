@@ -194,6 +194,7 @@ pub(crate) async fn put_document(
         entries: entries(&metadata),
         // Shares the buffer of the body; its memory permit lives until the function returns.
         source: DocumentSource::Bytes(kind, bytes.bytes.clone()),
+        stamp: caller.stamp(&state),
     };
     match state.knowledge.index(document, indexing_slot).await? {
         Indexed::Changed(record) if is_new => Ok((StatusCode::CREATED, Json(shown(record)))),
@@ -241,7 +242,10 @@ pub(crate) async fn delete_document(
     PathOf((kb_id, document_id)): PathOf<(String, String)>,
 ) -> ApiResult<StatusCode> {
     let base = key(&state, &caller, kb_id)?;
-    state.knowledge.remove(base, document_id).await?;
+    state
+        .knowledge
+        .remove(base, document_id, caller.stamp(&state))
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -274,7 +278,10 @@ pub(crate) async fn reindex_knowledge_base(
             Some(String::from_utf8(position).map_err(|_| keys::cursor::InvalidCursor)?)
         }
     };
-    let done = state.knowledge.reindex(&base, after).await?;
+    let done = state
+        .knowledge
+        .reindex(&base, after, &caller.stamp(&state))
+        .await?;
     let next = done.more_after;
     Ok(Json(Reindexed {
         documents: done.documents.into_iter().map(shown).collect(),

@@ -6,11 +6,11 @@ use axum::Json;
 use axum::extract::State;
 use protocol::api_key::KeyRole;
 use protocol::error::ErrorBody;
-use protocol::id::{AgentId, ApiKeyId, WorkspaceId};
+use protocol::id::{AgentId, WorkspaceId};
 use protocol::pause::{
     DEFAULT_RUNS_PER_SECOND, Pause, PauseList, PauseRequest, PauseTarget, ResumePauseRequest,
 };
-use store::{ApiKeyRecord, MAX_PAUSES, PauseRecord, PauseScope};
+use store::{ApiKeyRecord, ChangeStamp, MAX_PAUSES, PauseRecord, PauseScope};
 
 use web::auth::{AdminCaller, KeyCaller, OwnerCaller};
 use web::error::{ApiError, ApiResult};
@@ -25,7 +25,7 @@ use web::state::ApiState;
     (status = 200, description = "All items", body = PauseList),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
 pub(crate) async fn list_pauses(
-    KeyCaller(caller): KeyCaller,
+    KeyCaller { record: caller, .. }: KeyCaller,
     State(state): State<ApiState>,
 ) -> ApiResult<Json<PauseList>> {
     let pauses = state.runs.store().agents();
@@ -71,13 +71,8 @@ pub(crate) async fn pause_agent(
     let found = agents.find_agent(&caller.workspace, agent).await?;
     let found = found.ok_or_else(|| ApiError::not_found("agent", agent))?;
     let workspace = found.workspace;
-    pause(
-        &state,
-        caller.key,
-        PauseScope::Agent { workspace, agent },
-        request,
-    )
-    .await
+    let scope = PauseScope::Agent { workspace, agent };
+    pause(&state, caller.stamp(&state), scope, request).await
 }
 
 /// Ends the pause of an agent. Held runs are dispatched at a rate.
@@ -100,7 +95,9 @@ pub(crate) async fn resume_agent(
     let pauses = state.runs.store().agents().all_pauses().await?;
     let found = pauses.into_iter().find(own);
     let found = found.ok_or_else(|| not_paused("agent", agent))?;
-    resume(&state, found.scope, request, || not_paused("agent", agent)).await
+    let stamp = caller.stamp(&state);
+    let absent = || not_paused("agent", agent);
+    resume(&state, stamp, found.scope, request, absent).await
 }
 
 /// Pauses a workspace: the caller's own, or with a key of role owner any.
@@ -115,14 +112,17 @@ pub(crate) async fn resume_agent(
     (status = 404, description = "No such workspace", body = ErrorBody),
     (status = 409, description = "`too_many_pauses`: end others first, or pause all", body = ErrorBody)))]
 pub(crate) async fn pause_workspace(
-    KeyCaller(caller): KeyCaller,
+    KeyCaller {
+        record: caller,
+        request: id,
+    }: KeyCaller,
     State(state): State<ApiState>,
     PathOf(workspace): PathOf<String>,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> ApiResult<Json<Pause>> {
-    let key = caller.id;
+    let stamp = id.stamp(&state, caller.id);
     let scope = workspace_scope(&state, caller, workspace).await?;
-    pause(&state, key, scope, request).await
+    pause(&state, stamp, scope, request).await
 }
 
 /// Ends the pause of a workspace. Held runs are dispatched at a rate.
@@ -135,16 +135,18 @@ pub(crate) async fn pause_workspace(
     (status = 403, description = "The caller's key is not of role admin or owner", body = ErrorBody),
     (status = 404, description = "No such workspace, or it is not paused", body = ErrorBody)))]
 pub(crate) async fn resume_workspace(
-    KeyCaller(caller): KeyCaller,
+    KeyCaller {
+        record: caller,
+        request: id,
+    }: KeyCaller,
     State(state): State<ApiState>,
     PathOf(workspace): PathOf<String>,
     JsonBody(request): JsonBody<ResumePauseRequest>,
 ) -> ApiResult<Json<Pause>> {
+    let stamp = id.stamp(&state, caller.id);
     let scope = workspace_scope(&state, caller, workspace.clone()).await?;
-    resume(&state, scope, request, || {
-        not_paused("workspace", &workspace)
-    })
-    .await
+    let absent = || not_paused("workspace", &workspace);
+    resume(&state, stamp, scope, request, absent).await
 }
 
 /// Pauses the runs of all workspaces.
@@ -162,7 +164,7 @@ pub(crate) async fn pause_all(
     State(state): State<ApiState>,
     JsonBody(request): JsonBody<PauseRequest>,
 ) -> ApiResult<Json<Pause>> {
-    pause(&state, caller.key, PauseScope::All, request).await
+    pause(&state, caller.stamp(&state), PauseScope::All, request).await
 }
 
 /// Ends the pause of all workspaces. Held runs are dispatched at a rate. Pauses of workspaces and agents stay.
@@ -174,19 +176,18 @@ pub(crate) async fn pause_all(
     (status = 403, description = "The caller's key is not of role owner", body = ErrorBody),
     (status = 404, description = "There is no pause of all", body = ErrorBody)))]
 pub(crate) async fn resume_all(
-    _caller: OwnerCaller,
+    caller: OwnerCaller,
     State(state): State<ApiState>,
     JsonBody(request): JsonBody<ResumePauseRequest>,
 ) -> ApiResult<Json<Pause>> {
-    resume(&state, PauseScope::All, request, || {
-        ApiError::not_found("pause of", "all")
-    })
-    .await
+    let stamp = caller.stamp(&state);
+    let absent = || ApiError::not_found("pause of", "all");
+    resume(&state, stamp, PauseScope::All, request, absent).await
 }
 
 async fn pause(
     state: &ApiState,
-    key: ApiKeyId,
+    stamp: ChangeStamp,
     scope: PauseScope,
     request: PauseRequest,
 ) -> ApiResult<Json<Pause>> {
@@ -197,22 +198,24 @@ async fn pause(
         scope,
         mode: request.mode,
         reason: request.reason,
-        paused_by: key.into(),
-        paused_at: state.runs.clock().now_ms(),
+        paused_by: stamp.by.clone(),
+        paused_at: stamp.at,
         runs_per_second: None,
         released_through: 0,
     };
-    if !state.runs.pauses.pause(record.clone()).await? {
+    let by = stamp.by.stored();
+    if !state.runs.pauses.pause(record.clone(), stamp).await? {
         let message = format!("there are {MAX_PAUSES} pauses; end others, or pause a wider scope");
         return Err(ApiError::conflict("too_many_pauses", message));
     }
     let mode = record.mode.as_str();
-    tracing::warn!(pause.mode = mode, pause.scope = ?record.scope, by = %key, "an operator has paused runs: {mode}");
+    tracing::warn!(pause.mode = mode, pause.scope = ?record.scope, by, "an operator has paused runs: {mode}");
     Ok(Json(view(&record, None)))
 }
 
 async fn resume(
     state: &ApiState,
+    stamp: ChangeStamp,
     scope: PauseScope,
     request: ResumePauseRequest,
     absent: impl Fn() -> ApiError,
@@ -221,7 +224,7 @@ async fn resume(
         return Err(ApiError::invalid(pointer, message));
     }
     let rate = request.runs_per_second.unwrap_or(DEFAULT_RUNS_PER_SECOND);
-    let resumed = state.runs.pauses.resume(scope, rate).await?;
+    let resumed = state.runs.pauses.resume(scope, rate, stamp).await?;
     let resumed = resumed.ok_or_else(absent)?;
     tracing::warn!(
         pause.scope = ?resumed.scope, runs_per_second = rate,
@@ -238,7 +241,7 @@ fn not_paused(kind: &str, id: impl std::fmt::Display) -> ApiError {
 fn workspace_of(caller: ApiKeyRecord) -> ApiResult<WorkspaceId> {
     match caller.role {
         KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer => Ok(caller.workspace),
-        KeyRole::Owner | KeyRole::Client => {
+        KeyRole::Owner | KeyRole::Approver | KeyRole::Client => {
             let message = "this route needs an API key of role admin or owner";
             Err(ApiError::unauthorized(message))
         }

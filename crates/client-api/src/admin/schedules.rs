@@ -105,7 +105,7 @@ pub(crate) async fn create_schedule(
     JsonBody(spec): JsonBody<ScheduleSpec>,
 ) -> ApiResult<(StatusCode, Json<Schedule>)> {
     let schedules = &state.runs.schedules;
-    let created = schedules.create(&caller.workspace, spec, caller.key.into());
+    let created = schedules.create(&caller.workspace, spec, caller.stamp(&state));
     let schedule = saved(&state, &caller, "", created.await?).await?;
     tracing::info!(schedule.id = %schedule.id, schedule.name = schedule.spec.name, by = %caller.key,
         "schedule {} was created", schedule.id);
@@ -187,8 +187,8 @@ pub(crate) async fn update_schedule(
     // A foreign schedule looks like a missing one before its agent is looked up.
     find(&state, &caller, id).await?;
     let schedules = &state.runs.schedules;
-    let by = caller.key.into();
-    let updated = schedules.update(&caller.workspace, id, spec, if_match, by);
+    let stamp = caller.stamp(&state);
+    let updated = schedules.update(&caller.workspace, id, spec, if_match, stamp);
     saved(&state, &caller, id, updated.await?).await.map(Json)
 }
 
@@ -208,7 +208,8 @@ pub(crate) async fn delete_schedule(
 ) -> ApiResult<StatusCode> {
     let if_match = if_match(&headers)?;
     let schedules = &state.runs.schedules;
-    match schedules.delete(&caller.workspace, id, if_match).await? {
+    let deleted = schedules.delete(&caller.workspace, id, if_match, caller.stamp(&state));
+    match deleted.await? {
         SavedSchedule::Done => Ok(StatusCode::NO_CONTENT),
         refused => Err(match saved(&state, &caller, id, refused).await {
             Err(error) => error,
@@ -231,7 +232,7 @@ pub(crate) async fn pause_schedule(
     PathOf(id): PathOf<ScheduleId>,
 ) -> ApiResult<Json<Schedule>> {
     let record = find(&state, &caller, id).await?;
-    let paused = state.runs.schedules.pause(&record, caller.key.into());
+    let paused = state.runs.schedules.pause(&record, caller.stamp(&state));
     saved(&state, &caller, id, paused.await?).await.map(Json)
 }
 
@@ -247,7 +248,7 @@ pub(crate) async fn resume_schedule(
     PathOf(id): PathOf<ScheduleId>,
 ) -> ApiResult<Json<Schedule>> {
     let record = find(&state, &caller, id).await?;
-    let resumed = state.runs.schedules.resume(&record, caller.key.into());
+    let resumed = state.runs.schedules.resume(&record, caller.stamp(&state));
     saved(&state, &caller, id, resumed.await?).await.map(Json)
 }
 

@@ -118,7 +118,7 @@ pub(crate) async fn create_source(
     JsonBody(spec): JsonBody<SourceSpec>,
 ) -> ApiResult<(StatusCode, Json<Source>)> {
     let sources = &state.runs.sources;
-    let created = sources.create(&caller.workspace, spec, caller.key.into());
+    let created = sources.create(&caller.workspace, spec, caller.stamp(&state));
     let created = created.await?;
     let source = saved(&state, &caller, "", created.saved, created.secret).await?;
     tracing::info!(source.id = %source.id, source.name = source.name, by = %caller.key,
@@ -170,7 +170,9 @@ pub(crate) async fn delete_source(
     State(state): State<ApiState>,
     PathOf(id): PathOf<SourceId>,
 ) -> ApiResult<StatusCode> {
-    match state.runs.sources.delete(&caller.workspace, id).await? {
+    let stamp = caller.stamp(&state);
+    let sources = &state.runs.sources;
+    match sources.delete(&caller.workspace, id, stamp).await? {
         SavedSource::Done => Ok(StatusCode::NO_CONTENT),
         refused => Err(match saved(&state, &caller, id, refused, None).await {
             Err(error) => error,
@@ -197,7 +199,7 @@ pub(crate) async fn rotate_source_secret(
 ) -> ApiResult<Json<Source>> {
     let record = find(&state, &caller, id).await?;
     let sources = &state.runs.sources;
-    let rotating = sources.rotate_secret(&record, request.secret, caller.key.into());
+    let rotating = sources.rotate_secret(&record, request.secret, caller.stamp(&state));
     let rotated = rotating.await?;
     let source = saved(&state, &caller, id, rotated.saved, rotated.secret).await?;
     tracing::info!(source.id = %id, by = %caller.key, "the secret of source {id} was rotated");

@@ -119,7 +119,7 @@ pub(crate) async fn create_webhook(
     JsonBody(spec): JsonBody<WebhookSpec>,
 ) -> ApiResult<(StatusCode, Json<Webhook>)> {
     let webhooks = &state.runs.webhooks;
-    let created = webhooks.create(&caller.workspace, spec, caller.key.into());
+    let created = webhooks.create(&caller.workspace, spec, caller.stamp(&state));
     let created = created.await?;
     let webhook = saved(&state, &caller, "", created.saved, created.secret).await?;
     tracing::info!(webhook.id = %webhook.id, webhook.name = webhook.name, by = %caller.key,
@@ -178,9 +178,10 @@ pub(crate) async fn update_webhook(
     JsonBody(spec): JsonBody<WebhookSpec>,
 ) -> ApiResult<Json<Webhook>> {
     let if_match = if_match(&headers)?;
-    let (workspace, by) = (&caller.workspace, caller.key.into());
+    let (workspace, stamp) = (&caller.workspace, caller.stamp(&state));
     let webhooks = &state.runs.webhooks;
-    let updated = webhooks.update(workspace, id, spec, if_match, by).await?;
+    let updated = webhooks.update(workspace, id, spec, if_match, stamp);
+    let updated = updated.await?;
     saved(&state, &caller, id, updated, None).await.map(Json)
 }
 
@@ -200,7 +201,8 @@ pub(crate) async fn delete_webhook(
 ) -> ApiResult<StatusCode> {
     let if_match = if_match(&headers)?;
     let webhooks = &state.runs.webhooks;
-    match webhooks.delete(&caller.workspace, id, if_match).await? {
+    let deleted = webhooks.delete(&caller.workspace, id, if_match, caller.stamp(&state));
+    match deleted.await? {
         SavedWebhook::Done => Ok(StatusCode::NO_CONTENT),
         refused => Err(match saved(&state, &caller, id, refused, None).await {
             Err(error) => error,
@@ -225,9 +227,9 @@ pub(crate) async fn rotate_webhook_secret(
     PathOf(id): PathOf<WebhookId>,
     JsonBody(request): JsonBody<RotateSecretRequest>,
 ) -> ApiResult<Json<Webhook>> {
-    let (workspace, by) = (&caller.workspace, caller.key.into());
+    let (workspace, stamp) = (&caller.workspace, caller.stamp(&state));
     let webhooks = &state.runs.webhooks;
-    let rotating = webhooks.rotate_secret(workspace, id, request.secret, by);
+    let rotating = webhooks.rotate_secret(workspace, id, request.secret, stamp);
     let rotated = rotating.await?;
     let webhook = saved(&state, &caller, id, rotated.saved, rotated.secret).await?;
     tracing::info!(webhook.id = %id, by = %caller.key, "the secret of webhook {id} was rotated");

@@ -35,7 +35,8 @@ pub(crate) async fn create_workspace(
         return Err(ApiError::invalid(pointer, message));
     }
     let runs = &state.runs;
-    let created = issue_workspace(runs.store(), runs.clock(), &spec).await?;
+    let stamp = caller.stamp(&state);
+    let created = issue_workspace(runs.store(), &stamp, &spec).await?;
     let created = created.ok_or_else(|| {
         let message = "another workspace has this id; take another, or make a key of that workspace \
             with `runnel token create --workspace`";

@@ -102,7 +102,7 @@ pub(crate) async fn submit_interaction_page(
     // With an answer, the intake compares: an equal one succeeds, thus a repeated form does no harm.
     if record.answered.is_none() {
         check_open(&state, record)?;
-        let faults = answer_faults(record, &interaction, &submission);
+        let faults = answer_faults(record, &interaction, &submission).map_err(ApiError::from)?;
         if !faults.is_empty() {
             return form(StatusCode::BAD_REQUEST, record, &submission.values, &faults);
         }

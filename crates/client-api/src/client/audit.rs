@@ -66,6 +66,12 @@ pub(crate) struct AuditEntryView {
     /// `not_done`, or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     effect: Option<String>,
+    /// Approval that a tool call used, see `GET /v1/approvals/{approval_id}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approval_id: Option<String>,
+    /// The model that a call of a route reached, from its end on. Absent if it is `resource`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
     /// Tokens of a model call, known after its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<TokensByPrice>,
@@ -177,13 +183,17 @@ pub(crate) async fn list_run_audit(
     let ids = found.items.iter().map(|record| record.id.as_str());
     let usage = state.runs.store().usage();
     // One query for the page instead of one for each row.
-    let tokens = usage.tokens_of_calls(run.id, ids).await?;
+    let calls = usage.model_calls(run.id, ids).await?;
     let approvals = approvals(&state, &run, caller.role, &found.items).await?;
     let items = found
         .items
         .into_iter()
         .map(|record| AuditEntryView {
-            tokens: tokens.get(&record.id).copied().map(Into::into),
+            tokens: calls.get(&record.id).map(|call| call.tokens.into()),
+            model: calls
+                .get(&record.id)
+                .filter(|call| call.model != record.resource)
+                .map(|call| call.model.clone()),
             approval: (record.interaction_id).and_then(|id| approvals.get(&id).cloned()),
             id: record.id,
             action: record.action,
@@ -196,6 +206,7 @@ pub(crate) async fn list_run_audit(
             duration_ms: record.duration_ms,
             ticket: record.ticket,
             effect: record.effect,
+            approval_id: record.approval_id,
             calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
             // Clocks of replicas differ by milliseconds.

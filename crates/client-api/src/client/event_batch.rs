@@ -17,6 +17,7 @@ use utoipa::{PartialSchema, ToSchema};
 use crate::client::event_body::{EventBatch, PostedEvent};
 use runs::artifacts::UploadError;
 use runs::intake::{AcceptedEvent, EventSender, IntakeError};
+use runs::own_limits::StartLimit;
 use web::auth::ScopedCaller;
 use web::error::{ApiError, ApiResult};
 use web::query::{IDEMPOTENCY_KEY, trace_header};
@@ -159,11 +160,14 @@ impl PendingRetries {
                     UploadError::BlobStore(_) | UploadError::Store(_) | UploadError::Expired,
                 )
                 | IntakeError::TooFast { .. }
+                | IntakeError::Limit(StartLimit::KeyRate { .. } | StartLimit::KeyRuns { .. })
                 | IntakeError::WorkspaceFull { .. }
                 | IntakeError::EndpointFull { .. },
             ) => self.all = true,
-            // Only the queue of this conversation is full.
-            Some(IntakeError::QueueFull) => self.conversations.extend(conversation),
+            // Events of other conversations may have other agents; those of this one keep their order.
+            Some(IntakeError::QueueFull | IntakeError::Limit(_)) => {
+                self.conversations.extend(conversation);
+            }
             _ => {}
         }
     }

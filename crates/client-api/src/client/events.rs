@@ -60,7 +60,7 @@ const RUN_ID: HeaderName = HeaderName::from_static("runnel-run-id");
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody,
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, key_rate, key_runs, agent_rate, agent_runs. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds"))),
     (status = 413, description = "The envelope exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files and `raw`; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),

@@ -7,6 +7,7 @@ mod view;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use domain::approval::read_answer;
 use domain::budget::raise_of;
 use domain::interaction::{check_answer, check_submission};
 use http::{HeaderValue, StatusCode};
@@ -21,14 +22,14 @@ use protocol::run::Page;
 use serde::{Deserialize, Serialize};
 use store::{
     ExpiryPosition, InteractionFilter, InteractionOrder, InteractionRecord, InteractionStatus,
-    LinkInteraction, Unanswerable, sha256_hex,
+    LinkInteraction, StoreError, Unanswerable, sha256_hex,
 };
 use uuid::Uuid;
 
 use crate::client::events::REPLAYED;
 use keys::api_key::link_token;
 use runs::intake::IntakeError;
-use runs::interactions::{AnswerSender, Answered, AnsweredQuestion};
+use runs::interactions::{AnswerSender, Answered, AnsweredQuestion, read_held_call};
 use web::auth::ScopedCaller;
 use web::error::interaction::{already_submitted, interaction_cancelled, interaction_expired};
 use web::error::{ApiError, ApiResult};
@@ -290,7 +291,7 @@ async fn question_for_key<'a>(
 ) -> ApiResult<(&'a WorkspaceId, AnsweredQuestion)> {
     let (workspace, record) = caller.find_interaction(state, id).await?;
     check_raiser(caller.role, &record)?;
-    let sender = AnswerSender::Key(caller.key);
+    let sender = AnswerSender::Key(caller.starting_key());
     Ok((workspace, AnsweredQuestion { record, sender }))
 }
 
@@ -374,13 +375,18 @@ pub(super) fn answer_faults(
     record: &InteractionRecord,
     request: &InteractionRequest,
     submission: &InteractionSubmission,
-) -> Vec<Fault> {
+) -> Result<Vec<Fault>, StoreError> {
     let mut faults = check_submission(submission);
     faults.extend(check_answer(request, submission));
     if let Some(questioned) = &record.budget {
         faults.extend(raise_of(&questioned.measure, submission).err());
     }
-    faults
+    if let Some(call) = &record.held_call
+        && faults.is_empty()
+    {
+        faults.extend(read_answer(submission, &read_held_call(record, call)?).err());
+    }
+    Ok(faults)
 }
 
 /// Fails if a key of this role must not decide about a budget: a program that posts events does not raise their limits.
@@ -404,7 +410,7 @@ pub(super) async fn accept_answer(
     // An answered interaction needs no check here: the submission compares the two answers.
     if record.answered.is_none() {
         check_open(state, record)?;
-        let faults = answer_faults(record, &read_request(record)?, &submission);
+        let faults = answer_faults(record, &read_request(record)?, &submission)?;
         if !faults.is_empty() {
             return Err(ApiError::faults(&faults));
         }

@@ -13,7 +13,7 @@ use keys::api_key::shown;
 #[utoipa::path(get, path = "/v1/whoami", tag = "client", security(("api_key" = [])), responses(
     (status = 200, description = "The API key without its secret", body = OwnKey),
     (status = 401, description = "No valid API key", body = ErrorBody)))]
-pub(crate) async fn get_own_key(KeyCaller(record): KeyCaller) -> Json<OwnKey> {
+pub(crate) async fn get_own_key(KeyCaller { record, .. }: KeyCaller) -> Json<OwnKey> {
     let has_workspace = record.role != KeyRole::Owner;
     Json(OwnKey {
         workspace_id: has_workspace.then(|| record.workspace.to_string()),

@@ -40,7 +40,7 @@ use web::state::ApiState;
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, key_rate, key_runs, agent_rate, agent_runs. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 413, description = "The Query exceeds `limits.event_body_bytes` (16 MiB), or 1 MiB without files; or the workspace has no storage for a file (`details.reason`: workspace_full)", body = ErrorBody),
     (status = 415, description = "The body has a `Content-Encoding`; or the type of a file is not accepted (`details.reason`: mime_type_refused)", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
@@ -71,7 +71,7 @@ pub(crate) async fn post_pipeline_query(
     (status = 401, description = "No valid API key", body = ErrorBody),
     (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: no_agent, idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events, key_rate, key_runs, agent_rate, agent_runs. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody)))]
 pub(crate) async fn stream_pipeline_query(
     caller: ScopedCaller,

@@ -18,6 +18,7 @@ use store::SourceRecord;
 
 use runs::artifacts::BodyFiles;
 use runs::intake::{EventSender, IntakeError};
+use runs::own_limits::StartingKey;
 use runs::sources::{
     ReceivedSource, SourceChallenge, SourceContent, SourceEvent, SourceOutcome, SourceRequest,
     count,
@@ -202,7 +203,7 @@ async fn accept(
     let scope = AgentReach::of(source.agents.clone());
     let sender = EventSender {
         workspace: &source.workspace,
-        key: source.key(),
+        key: StartingKey::unlimited(source.key()),
         scope: &scope,
     };
     let files = BodyFiles::default();

@@ -50,7 +50,7 @@ pub(crate) struct RetryRequest {
     (status = 403, description = "The API key is restricted to agents, and the event now goes to none of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 404, description = "No such run", body = ErrorBody),
     (status = 409, description = "`details.reason`: run_live, run_completed, child_run (retry `details.parent_run_id`), no_agent, agent_gone, runner_changed, already_retried (from another result, as `details.run_id`), binding_conflict, run_active", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody),
+    (status = 429, description = "A limit is reached. `details.reason`: queue_full, workspace_runs, endpoint_runs, workspace_events, key_rate, key_runs, agent_rate, agent_runs. Retry after `Retry-After` seconds", body = ErrorBody),
     (status = 503, description = "Temporarily unavailable; retry after `Retry-After` seconds", body = ErrorBody)))]
 pub(crate) async fn retry_run(
     caller: ScopedCaller,

@@ -49,7 +49,7 @@ use web::stream::stream_run;
     (status = 403, description = "The API key is restricted to agents, and the event does not go to one of them (`details.reason`: key_agents)", body = ErrorBody),
     (status = 409, description = "`details.reason`: no_agent (the event is stored, and has no run), idempotency_mismatch, event_exists, binding_conflict, run_active", body = ErrorBody),
     (status = 410, description = "A repeated request: retention has deleted the run's events; read the outcome at `details.snapshot_url`", body = ErrorBody),
-    (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events. Retry after `Retry-After` seconds", body = ErrorBody,
+    (status = 429, description = "A limit is reached. `details.reason`: key_streams, queue_full, workspace_runs, endpoint_runs, workspace_events, key_rate, key_runs, agent_rate, agent_runs. Retry after `Retry-After` seconds", body = ErrorBody,
         headers(("Retry-After" = i64, description = "Seconds")))))]
 pub(crate) async fn stream_event(
     caller: ScopedCaller,

@@ -206,6 +206,7 @@ impl CheckHarness {
             registered_skills: &[],
             peers: &[],
             parent: None,
+            token_limits: &[],
             endpoint_id: EndpointId(Uuid::nil()),
             event_id: plan.event.event_id.as_deref().unwrap_or_default(),
             owner,

@@ -32,8 +32,8 @@ use host_api::models::{chat_body, frame};
 use host_api::openai::{chunk_frame, complete, named_model, shown_model};
 use host_api::tools::schema_of;
 use models::{
-    BatchSize, Chunks, Model, MonitoredProvider, Provider, ProviderEmbeddings, ProviderRequest,
-    Script, Scripted, TokenCount, Vocabulary,
+    BatchSize, Chunks, Model, MonitoredProvider, Payment, Provider, ProviderEmbeddings,
+    ProviderRequest, Script, Scripted, TokenCount, Vocabulary,
 };
 use web::error::{ApiError, ApiResult};
 use web::json::JsonBody;
@@ -68,6 +68,7 @@ pub(crate) fn mock_tool(tool_name: &str) -> ToolResource {
         effect: Some(ToolEffect::Read),
         idempotent: Some(true),
         effect_source: None,
+        approval: None,
     }
 }
 
@@ -179,7 +180,8 @@ pub(super) async fn invoke_model(
     let caller = MockRunCaller(caller.not_cancelled()?);
     let model = caller.model(&id, ModelOperation::Invoke)?;
     let body = model.completion_body(chat_body(&request, model, &id)?);
-    let completion = model.provider.complete(body).await?;
+    let paid = Payment::by_operator();
+    let completion = model.provider.complete(body, &paid).await?;
     let reader = ChunkReader::new(ThinkBlocks::of(&request)).of_model(&id);
     let response = reader.complete(&completion);
     response.map(Json).ok_or_else(ApiError::internal)
@@ -195,7 +197,8 @@ pub(super) async fn stream_model(
     let body = model.completion_body(chat_body(&request, model, &id)?);
     let mut reader = ChunkReader::new(ThinkBlocks::of(&request)).of_model(&id);
     let mut frames = Vec::new();
-    let mut chunks = model.provider.stream(body).await?;
+    let paid = Payment::by_operator();
+    let mut chunks = model.provider.stream(body, &paid).await?;
     while let Some(chunk) = chunks.next().await {
         if let Some(chunk) = reader.read(&chunk?) {
             frames.extend_from_slice(&frame("chunk", &json!({"chunk": chunk})));
@@ -234,15 +237,18 @@ pub(super) async fn create_chat_completion(
     if !body.get("messages").is_some_and(Value::is_array) {
         return Err(ApiError::invalid("/messages", "must be a list"));
     }
+    let paid = Payment::by_operator();
     if body.get("stream").and_then(Value::as_bool) != Some(true) {
         let model = caller.model(&id, ModelOperation::Invoke)?;
-        let mut completion = model.provider.complete(model.completion_body(body)).await?;
+        let body = model.completion_body(body);
+        let mut completion = model.provider.complete(body, &paid).await?;
         complete(&mut completion, &id, "chat.completion");
         return Ok(Json(completion).into_response());
     }
     let model = caller.model(&id, ModelOperation::Stream)?;
     let mut frames = Vec::new();
-    let mut chunks = model.provider.stream(model.completion_body(body)).await?;
+    let body = model.completion_body(body);
+    let mut chunks = model.provider.stream(body, &paid).await?;
     while let Some(chunk) = chunks.next().await {
         let mut chunk = chunk?;
         complete(&mut chunk, &id, "chat.completion.chunk");

@@ -8,10 +8,10 @@ const OPEN: &str = "open to every run";
 const GRANTED: &str = "granted by the run's snapshot";
 
 /// The decision that an audited call needs.
-struct NeededDecision<'a> {
-    kind: &'static str,
-    id: &'a str,
-    operation: &'a str,
+pub(super) struct NeededDecision<'a> {
+    pub(super) kind: &'static str,
+    pub(super) id: &'a str,
+    pub(super) operation: &'a str,
 }
 
 impl AuthorizationSnapshot {
@@ -32,7 +32,12 @@ impl AuthorizationSnapshot {
     }
 }
 
-fn needed<'a>(action: &str, resource: &'a str, operation: &'a str) -> Option<NeededDecision<'a>> {
+/// The decision that allows or denies an audited call. `None`: it needs no grant.
+pub(super) fn needed<'a>(
+    action: &str,
+    resource: &'a str,
+    operation: &'a str,
+) -> Option<NeededDecision<'a>> {
     let (kind, id, operation) = match action {
         "call_tool" | "get_tool_detail" => ("tool", resource, operation),
         "retrieve_knowledge_base" => ("knowledge_base", resource, operation),

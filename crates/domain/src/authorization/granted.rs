@@ -204,6 +204,7 @@ impl SharedGrants {
             available_apis: self.available_apis,
             operations: Arc::clone(&self.operations),
             state,
+            token_limits: subject.token_limits(),
             decisions: Arc::clone(&self.decisions),
         }
     }
@@ -267,6 +268,10 @@ impl SharedGrants {
         member(&mut text, "run_id", &canonical(&snapshot.run_id));
         member(&mut text, "runner_id", &canonical(&snapshot.runner_id));
         member(&mut text, "state", &canonical_json(&snapshot.state));
+        if !snapshot.token_limits.is_empty() {
+            let limits = canonical_json(&snapshot.token_limits);
+            member(&mut text, "token_limits", &limits);
+        }
         member(&mut text, "v", &canonical(&snapshot.v));
         member(
             &mut text,

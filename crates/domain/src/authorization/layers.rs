@@ -3,15 +3,16 @@
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 
-use protocol::admin::{AgentSpec, Concurrency};
+use protocol::admin::{AgentSpec, Concurrency, ToolPolicy, ToolRule};
 use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::{
     EventOperation, KnowledgeBaseResource, ModelResource, StateScope, StorageArea, StorageResource,
-    ToolResource,
+    ToolApproval, ToolResource,
 };
 
 use super::{Decision, EventScope, Layer, ParentGrant};
 use crate::form::{SelectorValues, selected};
+use crate::tool_policy::rule_for;
 
 mod agents;
 mod artifacts;
@@ -140,6 +141,8 @@ impl<'a> LayerEvaluation<'a> {
     pub(super) fn tools(&mut self, tools: &[ToolResource]) -> Vec<ToolResource> {
         let mut granted = Vec::new();
         for tool in tools {
+            let rule = rule_for(&self.agent.resource_policy.tools, &tool.tool_name);
+            let is_denied = rule == ToolRule::Deny;
             let mut operations = Vec::new();
             for &operation in &tool.operations {
                 let picked = self
@@ -155,8 +158,8 @@ impl<'a> LayerEvaluation<'a> {
                     ),
                     (
                         Layer::AgentPolicy,
-                        self.agent.resource_policy.tools.names(&tool.tool_name),
-                        "resource_policy.tools does not name it",
+                        !is_denied,
+                        denying_rule(&self.agent.resource_policy.tools),
                     ),
                     (
                         Layer::ConfigSelector,
@@ -169,13 +172,39 @@ impl<'a> LayerEvaluation<'a> {
                 }
             }
             if !operations.is_empty() {
+                let approval = self.approval_of(tool, rule);
                 granted.push(ToolResource {
                     operations,
+                    approval,
                     ..tool.clone()
                 });
             }
         }
         granted
+    }
+
+    /// Approval that the calls of a granted tool need. A child run needs each approval that its parent needs.
+    fn approval_of(&mut self, tool: &ToolResource, rule: ToolRule) -> Option<ToolApproval> {
+        let of_parent = self
+            .parent
+            .and_then(|parent| parent.approval_of(&tool.tool_name));
+        let (layer, rule) = match (rule, of_parent) {
+            (ToolRule::Ask, _) => (
+                Layer::AgentPolicy,
+                "resource_policy.tools asks before each call",
+            ),
+            (_, Some(_)) => (Layer::Parent, "the parent run asks before each call"),
+            _ => return None,
+        };
+        self.decisions.push(Decision {
+            kind: "tool".into(),
+            id: tool.tool_name.clone(),
+            operation: "ask".into(),
+            granted: true,
+            layer,
+            rule: rule.into(),
+        });
+        Some(ToolApproval::Ask)
     }
 
     pub(super) fn knowledge_bases(
@@ -361,6 +390,14 @@ fn allowing_rule(checks: &[LayerVerdict]) -> Cow<'static, str> {
     match policy.and_then(|(_, _, denial)| denial.split_once(' ')) {
         Some((setting, _)) => format!("{setting} allows it").into(),
         None => "every layer allows it".into(),
+    }
+}
+
+/// Rule of a tool that the policy denies.
+fn denying_rule(policy: &ToolPolicy) -> &'static str {
+    match policy {
+        ToolPolicy::List(_) => "resource_policy.tools does not name it",
+        ToolPolicy::Rules(_) => "resource_policy.tools denies it",
     }
 }
 

@@ -172,6 +172,10 @@ impl Layers<'_> {
             registered_skills: &registered_skills(),
             peers: &peers,
             parent,
+            token_limits: &[TokenLimit {
+                of: LimitedId::Agent(AgentId(uuid::Uuid::nil())),
+                per_minute: NonZeroU32::MIN,
+            }],
             owner: StateOwner {
                 workspace: &workspace,
                 runner: &manifest.id,

@@ -2,6 +2,7 @@
 
 use protocol::child_run::{ChildGrants, MAX_CHILD_DEPTH};
 use protocol::id::{AgentId, EndpointId, RunId};
+use protocol::resources::ToolApproval;
 use serde::{Deserialize, Serialize};
 
 use super::AuthorizationSnapshot;
@@ -60,6 +61,12 @@ impl ParentGrant<'_> {
         // Requests list agents by id or by name.
         let is_named = names(id) || (kind == "agents" && self.name_of(id).is_some_and(names));
         (!is_named).then_some(rule)
+    }
+
+    /// Returns the approval that the parent's calls of a tool need.
+    pub(super) fn approval_of(&self, tool: &str) -> Option<ToolApproval> {
+        let mut tools = self.snapshot.resources.tools.iter();
+        tools.find(|one| one.tool_name == tool)?.approval
     }
 
     /// Levels below the run that an event started; 1 for its child run.

@@ -24,6 +24,12 @@ impl AuthorizationSnapshot {
     }
 }
 
+/// Returns true if calls of a granted tool need an approval.
+pub fn needs_approval(snapshot: &AuthorizationSnapshot, tool: &str) -> bool {
+    let mut tools = snapshot.resources.tools.iter();
+    tools.any(|one| one.tool_name == tool && one.approval.is_some())
+}
+
 /// Returns the approval of a granted platform action.
 pub fn granted_action(
     snapshot: &AuthorizationSnapshot,

@@ -2,15 +2,14 @@
 
 use axum::Json;
 use axum::extract::State;
-use http::StatusCode;
 use protocol::error::ErrorBody;
 use serde_json::{Value, json};
 use store::AgentRecord;
 
-use super::rpc::{AGENT_NOT_FOUND, PROTOCOL_VERSION};
-use crate::agents::find_agent;
+use super::rpc::PROTOCOL_VERSION;
+use crate::agents::{agent_of_path, public_url};
 use web::auth::ScopedCaller;
-use web::error::{ApiError, ApiResult};
+use web::error::ApiResult;
 use web::query::PathOf;
 use web::state::ApiState;
 
@@ -35,43 +34,21 @@ pub(crate) async fn get_agent_card(
     Ok(Json(card_of(&agent, public_url(&state))))
 }
 
-/// Finds the agent of a URL. Foreign agents look like absent ones.
-pub(super) async fn agent_of_path(
-    state: &ApiState,
-    caller: &ScopedCaller,
-    name: &str,
-) -> ApiResult<AgentRecord> {
-    let found = find_agent(state, caller, name).await;
-    found.map_err(|error| match error.status {
-        StatusCode::NOT_FOUND => ApiError::not_found("agent", name)
-            .with_advice("for this key that takes messages")
-            .with("reason", json!(AGENT_NOT_FOUND)),
-        _ => error,
-    })
-}
-
-/// The public URL of the gateway.
-pub(super) fn public_url(state: &ApiState) -> &str {
-    let host = state.runs.keys().tokens.audience();
-    // The audience is the public URL with the path of the host API.
-    host.strip_suffix("/host/v1").unwrap_or(host)
-}
-
 fn card_of(agent: &AgentRecord, root: &str) -> Value {
     let name = &agent.spec.name;
     let description = agent.spec.description.clone();
     // A2A requires a description.
     let description = description.unwrap_or_else(|| format!("The agent {name}"));
+    // The id needs no encoding, and a new name of the agent keeps the address valid.
+    let url = format!("{root}/faces/a2a/{}", agent.id);
+    let interfaces = ["JSONRPC", "HTTP+JSON"].map(|binding| {
+        json!({"url": url, "protocolBinding": binding, "protocolVersion": PROTOCOL_VERSION})
+    });
     json!({
         "name": name,
         "description": description,
         "version": agent.version.to_string(),
-        "supportedInterfaces": [{
-            // The id needs no encoding, and a new name of the agent keeps the address valid.
-            "url": format!("{root}/faces/a2a/{}", agent.id),
-            "protocolBinding": "JSONRPC",
-            "protocolVersion": PROTOCOL_VERSION,
-        }],
+        "supportedInterfaces": interfaces,
         "capabilities": {"streaming": true, "pushNotifications": false, "extendedAgentCard": false},
         "securitySchemes": {KEY_SCHEME: {"httpAuthSecurityScheme": {
             "scheme": "Bearer", "description": "An API key of this gateway that reaches the agent",

@@ -3,14 +3,12 @@
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::context::AgentInput;
-use protocol::message::{ContentElement, ImageUrl};
+use protocol::message::ContentElement;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::input::{MessageParts, RequestTurn, TurnReader};
+use crate::input::{FileOfMessage, FileOrigin, MessageParts, RequestTurn, TurnReader};
 
-/// Maximum characters of a media type.
-const MEDIA_TYPE_CHARS: usize = 128;
 const PARTS: &str = "/params/message/parts";
 
 /// Parameters of `SendMessage` and `SendStreamingMessage`. Unknown members are ignored, as A2A requires.
@@ -124,53 +122,19 @@ impl SentMessage {
 
 impl A2aPart {
     fn element(&self) -> Option<ContentElement> {
-        let media_type = self.media_type();
-        let is_image = media_type.is_some_and(|kind| kind.starts_with("image/"));
-        let name = filled(self.filename.as_deref()).map(str::to_owned);
-        let element = match (&self.text, &self.raw, &self.url, &self.data) {
-            (Some(text), None, None, None) => ContentElement::text(text),
-            (None, None, None, Some(data)) => ContentElement::text(data.to_string()),
-            // The same form as of other faces, so that large files become artifacts.
-            (None, Some(raw), None, None) => {
-                let base64 = media_type.map(|kind| format!("data:{kind};base64,{raw}"));
-                let base64 = base64.unwrap_or_else(|| raw.clone());
-                let (kind, image, file) = if is_image {
-                    ("image_base64", Some(base64), None)
-                } else {
-                    ("file_base64", None, Some(base64))
-                };
-                ContentElement {
-                    kind: kind.to_owned(),
-                    image_base64: image,
-                    file_base64: file,
-                    file_name: name,
-                    ..ContentElement::default()
-                }
-            }
-            (None, None, Some(url), None) if is_image => ContentElement {
-                kind: "image_url".to_owned(),
-                image_url: Some(ImageUrl { url: url.clone() }),
-                file_name: name,
-                ..ContentElement::default()
-            },
-            (None, None, Some(url), None) => ContentElement {
-                kind: "file_url".to_owned(),
-                file_url: Some(url.clone()),
-                file_name: name,
-                ..ContentElement::default()
-            },
+        let source = match (&self.text, &self.raw, &self.url, &self.data) {
+            (Some(text), None, None, None) => return Some(ContentElement::text(text)),
+            (None, None, None, Some(data)) => return Some(ContentElement::text(data.to_string())),
+            (None, Some(raw), None, None) => FileOrigin::Base64(raw),
+            (None, None, Some(url), None) => FileOrigin::Url(url),
             _ => return None,
         };
-        Some(element)
-    }
-
-    /// The media type without parameters; `None` if it does not fit into a `data:` URL.
-    fn media_type(&self) -> Option<&str> {
-        let kind = self.media_type.as_deref()?.split(';').next()?.trim();
-        let is_plain = kind
-            .bytes()
-            .all(|byte| byte.is_ascii_graphic() && byte != b',');
-        (is_plain && !kind.is_empty() && kind.len() <= MEDIA_TYPE_CHARS).then_some(kind)
+        let file = FileOfMessage {
+            source,
+            media_type: self.media_type.as_deref(),
+            name: filled(self.filename.as_deref()),
+        };
+        Some(file.into())
     }
 }
 

@@ -2,18 +2,13 @@
 
 use axum::response::Response;
 use domain::run::Run;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use protocol::event::EventConversation;
-use protocol::id::{AgentId, RunId};
-use protocol::interaction::InteractionRequest;
-use protocol::principal::Principal;
+use protocol::id::AgentId;
 use serde_json::{Value, json};
-use store::{
-    CancelOutcome, InteractionFilter, InteractionRecord, InteractionStatus, StoreError, sha256_hex,
-};
+use store::CancelOutcome;
 
-use super::answer::A2aAnswer;
-use super::card::public_url;
+use super::answer::{answer_of_data, answer_of_texts};
 use super::fold::TaskFold;
 use super::message::{SendParams, SentMessage, TaskParams};
 use super::rpc::{
@@ -21,23 +16,23 @@ use super::rpc::{
     UNSUPPORTED_OPERATION, error_of, task_not_found,
 };
 use super::task::TaskHead;
-use super::writer::{FramePosition, StreamPart, TaskWriter};
+use super::writer::{StreamPart, TaskWriter};
+use crate::agent_runs::{
+    cancel_run, conversation_of, find_run_of_agent, open_questions, request_of,
+};
+use crate::agents::public_url;
+use crate::answer::GivenAnswer;
 use crate::follow::{Follower, name_run};
-use crate::start::{FaceMessage, start_run};
+use crate::frame_position::FramePosition;
+use crate::start::{FaceMessage, RequestIdentity, start_run};
 use client_api::client::body_files::ExtractedFiles;
 use client_api::client::interactions::{ContinuedRun, answer_with_key};
 use web::auth::ScopedCaller;
 use web::error::{ApiError, ApiResult};
-use web::query::single_header;
 use web::state::ApiState;
 use web::stream_limit::ConcurrencySlot;
 
 const SURFACE: &str = "a2a";
-const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Characters of a context that the gateway makes.
-const CONTEXT_CHARS: usize = 32;
-/// Open questions of a run that are read, newest first.
-const OPEN_QUESTIONS: u64 = 100;
 
 /// One call of an agent.
 pub(super) struct A2aCall<'a> {
@@ -76,7 +71,10 @@ impl A2aCall<'_> {
             let part = StreamPart::TaskAt(started.after);
             self.completed(&run, part, slot).await?
         };
-        Ok(named(&run, self.request.response(&json!({"task": task}))))
+        Ok(named(
+            &run,
+            self.request.binding.response(&json!({"task": task})),
+        ))
     }
 
     async fn send_streaming_message(&self) -> ApiResult<Response> {
@@ -93,7 +91,7 @@ impl A2aCall<'_> {
         let slot = self.slot()?;
         let run = self.task_of_params().await?;
         let task = self.snapshot(&run, slot).await?;
-        Ok(named(&run, self.request.response(&task)))
+        Ok(named(&run, self.request.binding.response(&task)))
     }
 
     async fn cancel_task(&self) -> ApiResult<Response> {
@@ -103,40 +101,32 @@ impl A2aCall<'_> {
             let message = "the task has ended; read it by GetTask";
             return Err(error_of(TASK_NOT_CANCELABLE, message));
         }
-        let cause = Principal::from(self.caller.key).into();
-        let cancellation = &self.state.runs.cancellation;
-        match cancellation.cancel(&run.workspace, run.id, cause).await? {
+        match cancel_run(self.state, self.caller, run.id).await? {
             CancelOutcome::Requested(_) | CancelOutcome::Ended(_) => {}
             CancelOutcome::Unknown => return Err(task_not_found(&run.id.to_string())),
         }
         // The gateway ends a cancelled run within its grace time.
         let part = StreamPart::Snapshot(u64::MAX);
         let task = self.completed(&run, part, slot).await?;
-        Ok(named(&run, self.request.response(&task)))
+        Ok(named(&run, self.request.binding.response(&task)))
     }
 
     async fn subscribe_to_task(&self) -> ApiResult<Response> {
         let slot = self.slot()?;
         let run = self.task_of_params().await?;
-        let last = single_header(self.headers, "last-event-id")?;
-        let part = match last.filter(|id| !id.trim().is_empty()) {
+        let part = match FramePosition::of_header(self.headers)? {
             None if run.status.is_terminal() => {
                 let message = "the task has ended; read it by GetTask, or send the Last-Event-ID of a cut stream";
                 return Err(unsupported(message));
             }
             None => StreamPart::TaskAt(run.last_sequence),
-            Some(id) => {
-                let position = FramePosition::parse(id);
-                let position = position.filter(|at| at.sequence <= run.last_sequence);
-                let position = position.ok_or_else(|| {
-                    let message = "`Last-Event-ID` must be the id of a frame of this task";
-                    ApiError::invalid_argument(message)
-                })?;
+            Some(position) => {
+                position.check(&run, 0)?;
                 StreamPart::After(position)
             }
         };
         // Read after the run: a later question is in the stream.
-        let questions = self.open_questions(run.id).await?;
+        let questions = open_questions(self.state, self.caller, run.id).await?;
         let ids = questions.into_iter().map(|record| record.id).collect();
         let writer = self.writer(&run, part).await?.with_open_questions(ids);
         self.streamed(&run, writer, slot)
@@ -163,14 +153,14 @@ impl A2aCall<'_> {
             return self.answer_question(task, message).await;
         }
         // The same message of the same key is the same event.
-        let identity = format!("{} {} {}", self.caller.key, self.agent, message.message_id);
-        let digest = sha256_hex(identity.as_bytes());
-        let context = message.context().unwrap_or(&digest[..CONTEXT_CHARS]);
+        let identity = RequestIdentity::of(SURFACE, self.caller, self.agent, &message.message_id);
+        let context = message.context().unwrap_or(identity.conversation());
         let input = message
             .input()
             .map_err(|fault| ApiError::faults(&[fault]))?;
         let event = FaceMessage {
             surface: SURFACE,
+            event_id: Some(identity.event_id()),
             bot_id: None,
             conversation: Some(EventConversation {
                 conversation_id: Some(context.to_owned()),
@@ -181,14 +171,10 @@ impl A2aCall<'_> {
             takes_questions: true,
             data: params.data(),
         };
-        let mut headers = self.headers.clone();
-        if let Ok(key) = HeaderValue::from_str(&format!("a2a-{digest}")) {
-            headers.insert(IDEMPOTENCY_KEY, key);
-        }
         start_run(
             self.state,
             self.caller,
-            &headers,
+            self.headers,
             self.agent,
             event,
             self.files,
@@ -199,7 +185,7 @@ impl A2aCall<'_> {
 
     async fn answer_question(&self, task: &str, message: &SentMessage) -> ApiResult<ContinuedRun> {
         let run = self.find_task(task).await?;
-        let context = self.context_of(&run).await?;
+        let context = conversation_of(self.state, &run).await?;
         if message
             .context()
             .is_some_and(|named| context.as_deref() != Some(named))
@@ -207,9 +193,9 @@ impl A2aCall<'_> {
             let text = "must be the context of the task; leave one of them out";
             return Err(ApiError::invalid("/params/message/contextId", text));
         }
-        let questions = self.open_questions(run.id).await?;
+        let questions = open_questions(self.state, self.caller, run.id).await?;
         let fault = |fault| ApiError::faults(&[fault]);
-        let given = A2aAnswer::of_data(&message.parts).map_err(fault)?;
+        let given = answer_of_data(&message.parts).map_err(fault)?;
         let named = given.as_ref().and_then(|answer| answer.question.as_deref());
         // The newest question is the one that the task shows.
         let mut questions = questions.iter();
@@ -219,9 +205,9 @@ impl A2aCall<'_> {
         })?;
         let answer = match given {
             Some(answer) => answer,
-            None => A2aAnswer::of_text(&message.parts, &request_of(record)?).map_err(fault)?,
+            None => answer_of_texts(&message.parts, &request_of(record)?).map_err(fault)?,
         };
-        let A2aAnswer {
+        let GivenAnswer {
             action_id, values, ..
         } = answer;
         answer_with_key(self.state, self.caller, &record.id, action_id, values).await
@@ -234,55 +220,18 @@ impl A2aCall<'_> {
     }
 
     async fn find_task(&self, id: &str) -> ApiResult<Run> {
-        let absent = || task_not_found(id);
-        let run = RunId(id.parse().map_err(|_| absent())?);
-        let run = match self.caller.find_run(self.state, run).await {
-            Err(error) if error.status == http::StatusCode::NOT_FOUND => return Err(absent()),
-            run => run?,
-        };
-        // Tasks of other agents look like absent ones, also for keys that reach both.
-        if run.agent_id == self.agent {
-            Ok(run)
-        } else {
-            Err(absent())
-        }
-    }
-
-    /// The open questions of a run, newest first.
-    async fn open_questions(&self, run: RunId) -> ApiResult<Vec<InteractionRecord>> {
-        let (workspace, _) = self.caller.credential();
-        let filter = InteractionFilter {
-            run_id: Some(run),
-            status: Some(InteractionStatus::Open),
-            now: self.state.runs.clock().now_ms(),
-            ..InteractionFilter::default()
-        };
-        let page = self.caller.answer.page(OPEN_QUESTIONS);
-        let interactions = self.state.runs.store().interactions();
-        let found = interactions.list_interactions(workspace, &filter, page);
-        Ok(found.await?.records)
-    }
-
-    async fn context_of(&self, run: &Run) -> ApiResult<Option<String>> {
-        // Runs of events without a conversation are tasks, too.
-        let Some(key) = &run.conversation_key else {
-            return Ok(None);
-        };
-        let runs = self.state.runs.store().runs();
-        let one = std::slice::from_ref(run);
-        let mut labels = runs.find_run_labels(&run.workspace, one, 1).await?;
-        let conversation = labels.conversations.remove(key);
-        Ok(conversation.map(|conversation| conversation.conversation_id))
+        let found = find_run_of_agent(self.state, self.caller, self.agent, id).await?;
+        found.ok_or_else(|| task_not_found(id))
     }
 
     async fn writer(&self, run: &Run, part: StreamPart) -> ApiResult<TaskWriter> {
         let head = TaskHead {
             run: run.id,
-            context: self.context_of(run).await?,
+            context: conversation_of(self.state, run).await?,
             root: public_url(self.state).to_owned(),
         };
         let fold = TaskFold::new(head, run.created_at);
-        Ok(TaskWriter::new(fold, self.request.id.clone(), part))
+        Ok(TaskWriter::new(fold, self.request.binding.clone(), part))
     }
 
     fn slot(&self) -> ApiResult<ConcurrencySlot> {
@@ -324,7 +273,7 @@ impl A2aCall<'_> {
         let writer = self.writer(run, part).await?;
         let (writer, _) = self.follower(run, writer, slot).complete().await?;
         // The events do not have the answers.
-        let questions = self.open_questions(run.id).await?;
+        let questions = open_questions(self.state, self.caller, run.id).await?;
         let open: Vec<_> = questions.into_iter().map(|record| record.id).collect();
         Ok(writer.task(&open))
     }
@@ -347,13 +296,6 @@ impl A2aCall<'_> {
 fn named(run: &Run, mut response: Response) -> Response {
     name_run(response.headers_mut(), run.id);
     response
-}
-
-fn request_of(record: &InteractionRecord) -> Result<InteractionRequest, StoreError> {
-    serde_json::from_str(&record.request).map_err(|_| StoreError::Corrupt {
-        column: "interactions.request",
-        row: record.id.clone(),
-    })
 }
 
 fn unsupported(message: &str) -> ApiError {

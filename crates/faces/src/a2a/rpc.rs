@@ -1,7 +1,6 @@
 //! JSON-RPC requests, responses and errors with A2A's codes.
 
-use axum::Json;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 use http::HeaderMap;
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -9,6 +8,8 @@ use protocol::error::AgentApiError;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::binding::A2aBinding;
+use crate::agents::AGENT_NOT_FOUND;
 use crate::body::RequestMembers;
 use web::error::face::in_face_form;
 use web::error::{ApiError, ApiResult};
@@ -18,9 +19,10 @@ use web::query::single_header;
 /// The version of A2A that this face serves.
 pub(super) const PROTOCOL_VERSION: &str = "1.0";
 const VERSION_HEADER: &str = "a2a-version";
+/// The parameters of a request.
+pub(super) const PARAMS: &str = "/params";
 
 /// Reason of errors of this face, in `details.reason`.
-pub(super) const AGENT_NOT_FOUND: &str = "AGENT_NOT_FOUND";
 pub(super) const TASK_NOT_FOUND: &str = "TASK_NOT_FOUND";
 pub(super) const TASK_NOT_CANCELABLE: &str = "TASK_NOT_CANCELABLE";
 pub(super) const PUSH_NOTIFICATION_NOT_SUPPORTED: &str = "PUSH_NOTIFICATION_NOT_SUPPORTED";
@@ -82,9 +84,9 @@ impl RpcMethod {
 
 /// A valid request. Its parameters are checked by [`params`](Self::params).
 pub(super) struct RpcRequest<'a> {
-    pub(super) id: Value,
+    pub(super) binding: A2aBinding,
     pub(super) method: RpcMethod,
-    params: Option<&'a JsonObject>,
+    pub(super) params: Option<&'a JsonObject>,
 }
 
 impl<'a> RpcRequest<'a> {
@@ -97,11 +99,7 @@ impl<'a> RpcRequest<'a> {
     }
 
     pub(super) fn read(request: &'a RequestMembers, headers: &HeaderMap) -> ApiResult<Self> {
-        let version = single_header(headers, VERSION_HEADER)?;
-        if version.and_then(|version| version.split('.').next()) != Some("1") {
-            let message = "send the header `A2A-Version: 1.0`; no other version is served";
-            return Err(error_of(VERSION_NOT_SUPPORTED, message));
-        }
+        check_version(headers)?;
         let invalid = |fault: Fault| refused_as(INVALID_REQUEST, &fault);
         if request.required_text("jsonrpc").map_err(invalid)? != "2.0" {
             return Err(invalid(Fault::new("/jsonrpc", "must be 2.0")));
@@ -113,7 +111,7 @@ impl<'a> RpcRequest<'a> {
         let name = request.required_text("method").map_err(invalid)?;
         let method = RpcMethod::parse(name);
         Ok(Self {
-            id,
+            binding: A2aBinding::JsonRpc(id),
             method: method
                 .ok_or_else(|| error_of(METHOD_NOT_FOUND, "A2A 1.0 has no such method"))?,
             params: request
@@ -126,20 +124,20 @@ impl<'a> RpcRequest<'a> {
     pub(super) fn params<T: DeserializeOwned>(&self) -> ApiResult<T> {
         let params = self
             .params
-            .ok_or_else(|| ApiError::invalid("/params", "is required"))?;
+            .ok_or_else(|| ApiError::invalid(PARAMS, "is required"))?;
         let text = Value::Object(params.clone()).to_string();
-        parse_part(text.as_bytes()).map_err(|fault| refused_at("/params", fault))
-    }
-
-    /// The response with a result.
-    pub(super) fn response(&self, result: &Value) -> Response {
-        Json(result_of(&self.id, result)).into_response()
+        parse_part(text.as_bytes()).map_err(|fault| refused_at(PARAMS, fault))
     }
 }
 
-/// The body of a response with a result.
-pub(super) fn result_of(id: &Value, result: &Value) -> Value {
-    json!({"jsonrpc": "2.0", "id": id, "result": result})
+/// Fails without the header of a served version.
+pub(super) fn check_version(headers: &HeaderMap) -> ApiResult<()> {
+    let version = single_header(headers, VERSION_HEADER)?;
+    if version.and_then(|version| version.split('.').next()) == Some("1") {
+        return Ok(());
+    }
+    let message = "send the header `A2A-Version: 1.0`; no other version is served";
+    Err(error_of(VERSION_NOT_SUPPORTED, message))
 }
 
 /// A fault below the member at `pointer`.
@@ -173,12 +171,12 @@ pub(super) async fn in_rpc_form(response: Response) -> Response {
 }
 
 /// Converts the error of a request.
-pub(super) fn error_response(response: Response, id: &Value) -> Response {
+pub(super) fn rpc_error_response(response: Response, id: &Value) -> Response {
     in_face_form(response, |status, error| render(status, error, None, id))
 }
 
 /// The body of an error in a stream.
-pub(super) fn error_body(error: ApiError, id: &Value) -> Value {
+pub(super) fn rpc_error(error: ApiError, id: &Value) -> Value {
     let (status, error) = error.into_parts();
     render(status, &error, None, id).1
 }
@@ -192,14 +190,15 @@ fn render(
     let reason = reason.unwrap_or_else(|| reason_of(status, error));
     let code = CODES.iter().find(|(name, _)| *name == reason);
     let code = code.map_or(-32603, |(_, code)| *code);
-    let body = json!({"code": code, "message": error.message, "data": data_of(reason, error)});
+    let body = json!({"code": code, "message": error.message, "data": data_of(reason, error, "")});
     let is_protocol_error = matches!(status, 400 | 404 | 409 | 410) && reason != AGENT_NOT_FOUND;
     // Clients read the codes of A2A from successful responses only.
     let status = if is_protocol_error { 200 } else { status };
     (status, json!({"jsonrpc": "2.0", "id": id, "error": body}))
 }
 
-fn reason_of(status: u16, error: &AgentApiError) -> &'static str {
+/// The reason of an error in the words of A2A.
+pub(super) fn reason_of(status: u16, error: &AgentApiError) -> &'static str {
     let named = error.details.get("reason").and_then(Value::as_str);
     let own = CODES.iter().find(|(name, _)| Some(*name) == named);
     if let Some((name, _)) = own {
@@ -214,8 +213,8 @@ fn reason_of(status: u16, error: &AgentApiError) -> &'static str {
     }
 }
 
-/// The details of an error as `google.rpc` types.
-fn data_of(reason: &str, error: &AgentApiError) -> Value {
+/// The details of an error as `google.rpc` types. `root`: the part of pointers that the client does not send.
+pub(super) fn data_of(reason: &str, error: &AgentApiError, root: &str) -> Value {
     // Its values are texts.
     let mut metadata = json!({"retryable": error.retryable.to_string()});
     let named = error.details.get("reason").and_then(Value::as_str);
@@ -228,7 +227,11 @@ fn data_of(reason: &str, error: &AgentApiError) -> Value {
     let violations: Vec<_> = faults
         .into_iter()
         .flatten()
-        .map(|fault| json!({"field": fault["pointer"], "description": fault["message"]}))
+        .map(|fault| {
+            let field = fault["pointer"].as_str().unwrap_or_default();
+            let field = field.strip_prefix(root).unwrap_or(field);
+            json!({"field": field, "description": fault["message"]})
+        })
         .collect();
     if violations.is_empty() {
         return json!([info]);
@@ -244,6 +247,8 @@ pub(super) fn task_not_found(id: &str) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use axum::response::IntoResponse as _;
+
     use super::*;
 
     fn rendered(error: ApiError) -> (u16, Value) {

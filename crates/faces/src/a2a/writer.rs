@@ -5,41 +5,12 @@ use domain::usage::TokenParts;
 use protocol::run::AgentRunEvent;
 use serde_json::{Value, json};
 
+use super::binding::A2aBinding;
 use super::fold::TaskFold;
-use super::rpc::{error_body, result_of};
 use super::task::TaskState;
 use crate::follow::FaceWriter;
+use crate::frame_position::FramePosition;
 use web::error::ApiError;
-
-/// Position of a frame: the sequence of its event, and its number among the frames of this event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct FramePosition {
-    pub(super) sequence: u64,
-    number: u32,
-}
-
-impl FramePosition {
-    /// After all frames of an event.
-    pub(super) fn after(sequence: u64) -> Self {
-        Self {
-            sequence,
-            number: u32::MAX,
-        }
-    }
-
-    /// Reads the id of a frame, `SEQUENCE` or `SEQUENCE.NUMBER`.
-    pub(super) fn parse(id: &str) -> Option<Self> {
-        // `parse` would also accept a plus sign.
-        let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        match id.split_once('.') {
-            None => Some(Self::after(id.parse().ok().filter(|_| digits(id))?)),
-            Some((sequence, number)) => Some(Self {
-                sequence: sequence.parse().ok().filter(|_| digits(sequence))?,
-                number: number.parse().ok().filter(|_| digits(number))?,
-            }),
-        }
-    }
-}
 
 /// The first frames of a stream, and its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +27,7 @@ pub(super) enum StreamPart {
 /// ids of frames depend on the earlier ones.
 pub(super) struct TaskWriter {
     fold: TaskFold,
-    id: Value,
+    binding: A2aBinding,
     part: StreamPart,
     /// Ids of the questions that were open at the begin.
     open_questions: Vec<String>,
@@ -67,11 +38,10 @@ pub(super) struct TaskWriter {
 }
 
 impl TaskWriter {
-    /// `id`: of the request.
-    pub(super) fn new(fold: TaskFold, id: Value, part: StreamPart) -> Self {
+    pub(super) fn new(fold: TaskFold, binding: A2aBinding, part: StreamPart) -> Self {
         Self {
             fold,
-            id,
+            binding,
             part,
             open_questions: Vec::new(),
             read: 0,
@@ -99,7 +69,7 @@ impl TaskWriter {
     }
 
     fn frame(&self, id: &str, result: &Value) -> String {
-        format!("id: {id}\ndata: {}\n\n", result_of(&self.id, result))
+        format!("id: {id}\ndata: {}\n\n", self.binding.result(result))
     }
 
     fn is_shown(&self, at: FramePosition) -> bool {
@@ -132,12 +102,9 @@ impl FaceWriter for TaskWriter {
         self.read = event.sequence;
         let mut frames = String::new();
         for (number, update) in (1..).zip(&updates) {
-            let at = FramePosition {
-                sequence: event.sequence,
-                number,
-            };
+            let at = FramePosition::of(event.sequence, number);
             if self.is_shown(at) {
-                frames += &self.frame(&format!("{}.{number}", event.sequence), update);
+                frames += &self.frame(&at.to_string(), update);
                 self.waits = self.fold.status.state == TaskState::InputRequired;
             }
         }
@@ -155,8 +122,7 @@ impl FaceWriter for TaskWriter {
 
     fn cut(&mut self) -> String {
         let message = "the gateway stops, or the API key was revoked; subscribe to the task again";
-        let body = error_body(ApiError::unavailable(message), &self.id);
-        format!("data: {body}\n\n")
+        self.binding.error_frame(ApiError::unavailable(message))
     }
 
     fn bytes(&self) -> usize {
@@ -208,7 +174,7 @@ mod tests {
             context: Some("c".to_owned()),
             root: "https://gateway".to_owned(),
         };
-        TaskWriter::new(TaskFold::new(head, 0), json!(1), part)
+        TaskWriter::new(TaskFold::new(head, 0), A2aBinding::JsonRpc(json!(1)), part)
     }
 
     /// All frames up to the end of the stream, and their ids.
@@ -310,13 +276,5 @@ mod tests {
         }
         let task = writer.task(&["i-1".to_owned()]);
         assert_eq!(task["status"]["state"], "TASK_STATE_INPUT_REQUIRED");
-    }
-
-    #[test]
-    fn reads_only_ids_of_frames() {
-        assert_eq!(FramePosition::parse("7"), Some(FramePosition::after(7)));
-        for id in ["", "+7", "7.", "a", "7.1.1", "-1"] {
-            assert_eq!(FramePosition::parse(id), None, "{id}");
-        }
     }
 }

@@ -102,6 +102,7 @@ pub(crate) async fn complete_agent_chat(
         RequestTurn::Message(message) => {
             let message = FaceMessage {
                 surface: SURFACE,
+                event_id: None,
                 bot_id: None,
                 input: input_of(message, chat.conversation.is_some()),
                 conversation: chat.conversation.map(|id| EventConversation {

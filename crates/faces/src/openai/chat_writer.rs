@@ -2,19 +2,15 @@
 
 use domain::usage::TokenParts;
 use protocol::id::RunId;
-use protocol::result::{ResultType, RunCompletedPayload, RunFailedPayload};
 use protocol::run::AgentRunEvent;
 use serde_json::{Value, json};
 
 use super::run_error;
-use crate::follow::{ANSWER_BYTES, FaceWriter, reported_tokens};
-use crate::message_text::{OpenMessage, TextChange};
+use crate::answer_text::{AnswerText, AnswerTextEnd};
+use crate::follow::FaceWriter;
 use crate::questions::{ASK_USER, OpenQuestion};
 use web::error::openai::openai_error;
 use web::error::{ApiError, ApiResult};
-
-/// Separator of the messages of a run in one completion.
-const BETWEEN_MESSAGES: &str = "\n\n";
 
 /// Members of all chunks.
 pub(super) struct ChatHead {
@@ -27,60 +23,34 @@ pub(super) struct ChatHead {
     pub(super) wants_usage: bool,
 }
 
-/// End of a completion.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum ChatEnd {
-    Finished(&'static str),
-    Failed { code: String, message: String },
-}
-
 /// Writer of one completion.
 pub(super) struct ChatWriter {
     head: ChatHead,
-    open: OpenMessage,
-    content: String,
-    /// Begin of the open message in the content.
-    message_from: usize,
-    /// The next text begins a message.
-    is_between: bool,
-    questions: Vec<OpenQuestion>,
-    reported: Option<TokenParts>,
-    end: Option<ChatEnd>,
+    answer: AnswerText,
 }
 
 impl ChatWriter {
     pub(super) fn new(head: ChatHead) -> Self {
         Self {
             head,
-            open: OpenMessage::default(),
-            content: String::new(),
-            message_from: 0,
-            is_between: false,
-            questions: Vec::new(),
-            reported: None,
-            end: None,
+            answer: AnswerText::default(),
         }
     }
 
     /// The complete answer, or the error of a failed run.
     pub(super) fn completion(self, tokens: Option<TokenParts>) -> ApiResult<Value> {
         // The text so far is lost in this form; the run has it.
-        let reason = match &self.end {
-            Some(ChatEnd::Failed { code, message }) => {
-                return Err(run_error(self.head.run, code, message));
-            }
-            Some(ChatEnd::Finished(reason)) => *reason,
-            None => "stop",
-        };
-        let mut message = json!({"role": "assistant", "content": self.content, "refusal": null});
-        if !self.questions.is_empty() {
-            let calls = self.questions.iter().map(call_of);
+        let reason = self.finish_reason()?;
+        let mut message =
+            json!({"role": "assistant", "content": self.answer.text, "refusal": null});
+        if !self.answer.questions.is_empty() {
+            let calls = self.answer.questions.iter().map(call_of);
             message["tool_calls"] = calls.collect();
         }
         let mut completion = self.object("chat.completion");
         completion["choices"] =
             json!([{"index": 0, "message": message, "logprobs": null, "finish_reason": reason}]);
-        if let Some(tokens) = self.reported.or(tokens) {
+        if let Some(tokens) = self.answer.reported.or(tokens) {
             completion["usage"] = usage_of(tokens);
         }
         Ok(completion)
@@ -98,66 +68,23 @@ impl ChatWriter {
         frame(&chunk)
     }
 
-    fn apply(&mut self, change: TextChange) -> Option<String> {
-        match change {
-            TextChange::Append(text) => {
-                let is_first = self.content.is_empty();
-                let text = if std::mem::take(&mut self.is_between) && !is_first {
-                    self.message_from = self.content.len();
-                    format!("{BETWEEN_MESSAGES}{text}")
-                } else {
-                    text
-                };
-                self.content.push_str(&text);
-                Some(self.chunk(&json!({"content": text}), None))
+    /// The finish reason, or the error of a failed run.
+    fn finish_reason(&self) -> ApiResult<&'static str> {
+        let reason = match &self.answer.end {
+            Some(AnswerTextEnd::Failed { code, message }) => {
+                return Err(run_error(self.head.run, code, message));
             }
-            TextChange::Close => {
-                // The separator waits for text, so that no answer ends with it.
-                self.is_between = true;
-                self.message_from = self.content.len();
-                None
-            }
-            TextChange::Withdraw => {
-                // A stream has shown it, a complete answer leaves it out.
-                self.content.truncate(self.message_from);
-                self.is_between = true;
-                None
-            }
-        }
-    }
-
-    fn finish_reason(&self, reason: &str) -> &'static str {
-        match reason {
-            _ if !self.questions.is_empty() => "tool_calls",
-            "length" | "max_tokens" => "length",
-            "content_filter" => "content_filter",
-            _ => "stop",
-        }
-    }
-
-    fn end_of(&self, event: &AgentRunEvent) -> Option<ChatEnd> {
-        let data = || Value::Object(event.data.clone());
-        match ResultType::parse(&event.kind)? {
-            ResultType::RunCompleted => {
-                let payload = serde_json::from_value::<RunCompletedPayload>(data()).ok();
-                let reason = payload.map(|payload| payload.finish_reason);
-                let reason = self.finish_reason(reason.as_deref().unwrap_or_default());
-                Some(ChatEnd::Finished(reason))
-            }
-            ResultType::RunFailed => Some(failure_of(data())),
-            _ => None,
-        }
-    }
-}
-
-fn failure_of(data: Value) -> ChatEnd {
-    let payload = serde_json::from_value::<RunFailedPayload>(data).ok();
-    let (code, message) = payload.map_or_else(Default::default, |payload| {
-        (payload.code, payload.message.or(payload.error))
-    });
-    ChatEnd::Failed {
-        code,
-        message: message.unwrap_or_default(),
+            Some(AnswerTextEnd::Waiting) => "tool_calls",
+            Some(AnswerTextEnd::Cut) => "length",
+            Some(AnswerTextEnd::Completed(_)) if !self.answer.questions.is_empty() => "tool_calls",
+            Some(AnswerTextEnd::Completed(reason)) => match reason.as_str() {
+                "length" | "max_tokens" => "length",
+                "content_filter" => "content_filter",
+                _ => "stop",
+            },
+            None => "stop",
+        };
+        Ok(reason)
     }
 }
 
@@ -167,48 +94,36 @@ impl FaceWriter for ChatWriter {
     }
 
     fn write(&mut self, event: &AgentRunEvent) -> String {
-        self.reported = reported_tokens(event).or(self.reported);
+        let change = self.answer.add(event);
         let mut frames = String::new();
-        for change in self.open.changes(event) {
-            frames.extend(self.apply(change));
+        if let Some(text) = change.text {
+            frames += &self.chunk(&json!({"content": text}), None);
         }
-        if let Some(question) = OpenQuestion::of(event) {
-            let mut call = call_of(&question);
+        if change.has_question
+            && let Some((question, earlier)) = self.answer.questions.split_last()
+        {
+            let mut call = call_of(question);
             // Clients join pieces of calls by this number.
-            call["index"] = json!(self.questions.len());
+            call["index"] = json!(earlier.len());
             frames += &self.chunk(&json!({"tool_calls": [call]}), None);
-            // The client must answer before the run continues, so the completion ends here.
-            if question.is_awaited {
-                self.end = Some(ChatEnd::Finished("tool_calls"));
-            }
-            self.questions.push(question);
-        }
-        // An end that is set already wins: nothing follows a question that waits.
-        let end = self.end_of(event);
-        self.end = self.end.take().or(end);
-        if self.end.is_none() && self.bytes() > ANSWER_BYTES {
-            self.end = Some(ChatEnd::Finished("length"));
         }
         frames
     }
 
     fn has_ended(&self) -> bool {
-        self.end.is_some()
+        self.answer.has_ended()
     }
 
     fn finish(&mut self, tokens: Option<TokenParts>) -> String {
-        let reason = match &self.end {
-            Some(ChatEnd::Failed { code, message }) => {
-                return error_frame(run_error(self.head.run, code, message));
-            }
-            Some(ChatEnd::Finished(reason)) => *reason,
-            None => "stop",
+        let reason = match self.finish_reason() {
+            Ok(reason) => reason,
+            Err(error) => return error_frame(error),
         };
         let mut frames = self.chunk(&json!({}), Some(reason));
         if self.head.wants_usage {
             let mut chunk = self.object("chat.completion.chunk");
             chunk["choices"] = json!([]);
-            chunk["usage"] = self.reported.or(tokens).map_or(Value::Null, usage_of);
+            chunk["usage"] = (self.answer.reported.or(tokens)).map_or(Value::Null, usage_of);
             frames += &frame(&chunk);
         }
         frames + "data: [DONE]\n\n"
@@ -220,8 +135,7 @@ impl FaceWriter for ChatWriter {
     }
 
     fn bytes(&self) -> usize {
-        let questions = self.questions.iter().map(|one| one.arguments.len());
-        self.content.len() + self.open.bytes() + questions.sum::<usize>()
+        self.answer.bytes()
     }
 }
 

@@ -12,13 +12,13 @@ use domain::run::Run;
 use http::{HeaderMap, StatusCode};
 use protocol::error::ErrorBody;
 use protocol::event::{EventConversation, EventEnvelope};
-use protocol::principal::Principal;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{StoreError, sha256_hex};
 use uuid::Uuid;
 
 use super::{echoed_data, refused};
+use crate::agent_runs::cancel_run;
 use crate::agents::find_agent;
 use crate::body::FaceBody;
 use crate::follow::{FaceWriter as _, Follower, name_run, tokens_of};
@@ -105,6 +105,7 @@ pub(crate) async fn create_agent_response(
             }
             let message = FaceMessage {
                 surface: SURFACE,
+                event_id: None,
                 bot_id: posted_to.bot_id,
                 conversation: Some(posted_to.conversation),
                 actor: request.actor,
@@ -358,12 +359,7 @@ pub(crate) async fn cancel_agent_response(
     let id = parse_id(&id)?;
     let (run, writer) = writer_of(&state, &caller, id, EventsShown::Nothing).await?;
     stream_rest(&run, id.after)?;
-    let cause = Principal::from(caller.key).into();
-    let cancelling = state
-        .runs
-        .cancellation
-        .cancel(&run.workspace, run.id, cause);
-    cancelling.await?;
+    cancel_run(&state, &caller, run.id).await?;
     Ok(Json(snapshot(&state, &caller, &run, id, writer).await?))
 }
 

@@ -6,17 +6,21 @@
 //!
 //! # Sequence
 //!
+//! 0. The limits `tokens_per_minute` of key and agent reserve the tokens of 2 (`runs::own_limits`), and those of the
+//!    model and its provider when it is called (`Payment`). All of them settle with 6.
 //! 1. `CallUsage::budgets_of` finds the budgets of the call: those of the configuration, or those that the API has set
 //!    in the workspace, read at most half a second ago. A call of a child run counts for the runs above it as well, and
 //!    once per subject.
-//! 2. [`Spending::reserve`] computes the upper bound ([`Spend`]): one call, the prompt's tokens, the maximum completion
-//!    tokens, and their price. The duration is unknown, so 0 ms are reserved.
+//! 2. [`Spending::reserve`] computes the amount from the bounds ([`Spend`]): one call, the prompt's tokens, completion
+//!    tokens, and their price. A stream reserves its expected use (`domain::budget::RecentCalls`), because it can be
+//!    stopped. The duration is unknown, so 0 ms are reserved.
 //! 3. `CallUsage::hold_reservation` registers the call for keep-alive. This precedes the write, because a commit may
 //!    succeed although its reply is late.
 //! 4. [`ReserveBudget`] adds the bound to each sum, checks each limit, and stores a row per budget with a lease. If one
 //!    budget is exceeded, it reverts all sums. The call is rejected, or with `on_reached = "pause"` waits for a raise
 //!    and then begins again with 1 (`runs::budget_waits`). No provider was called then.
-//! 5. The provider is called.
+//! 5. The provider is called. A stream that uses more than is reserved reserves more ([`Spending::grow`]), with 4; if a
+//!    budget has nothing left, the stream ends.
 //! 6. [`SettleUsage`] deletes the reservation, replaces the bound by the actual use, and records the call. It runs in
 //!    the background, also if the caller has disconnected ([`Spending::settle`]).
 //!
@@ -67,50 +71,48 @@
 //! * Reservations without a lease, as older gateways wrote them, last until the run ends, even after a crash.
 //! * A check before the reservation locks no rows until the sums change.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use chrono::{DateTime, SecondsFormat, Utc};
-use domain::budget::{Amount, BudgetExceeded};
+use domain::budget::{Amount, ExpectedCall, PastCall, growth};
 use domain::usage::TokenParts;
 use protocol::id::{AgentId, RunId, WorkspaceId};
 use protocol::message::LlmTokenUsage;
-use serde_json::json;
 use store::{BudgetLine, BudgetRefusal, ReserveBudget, SettleUsage, UsedCall};
 use uuid::Uuid;
 
-use models::{Model, Price};
+use super::budget_errors::{cut_off, refusal, unpriced};
+use super::spend::{ReservationBasis, Spend};
+use models::Payment;
 use runs::budget_waits::BudgetWaitError;
 use runs::grant::Grant;
+use runs::own_limits::HeldTokens;
 use runs::{Reservation, Runs};
 use telemetry::metrics;
-use web::error::limits::{over_budget, without_price};
 use web::error::{ApiError, BillingOutcome};
-use web::view::micros;
 
 /// Bytes per token for estimates. Low, so that estimates are rather too high.
 const TOKEN_BYTES: u64 = 3;
 
+/// Tokens that a stream reserves in addition; the next one is tried if a budget refuses.
+const GROWTH_TOKENS: [u64; 2] = [1024, 128];
+
 /// Upper bound of a provider's token count, so that sums do not overflow.
 const MAX_COUNTED: u64 = 1_000_000_000;
-
-/// Upper bound of a call's use.
-#[derive(Clone, Debug)]
-pub(crate) struct Spend {
-    /// `model`, `tool` or `knowledge`.
-    pub(crate) kind: &'static str,
-    pub(crate) resource: String,
-    pub(crate) prompt_tokens: u64,
-    pub(crate) max_completion_tokens: u64,
-    pub(crate) price: Option<Price>,
-}
 
 /// The reservation of a call and its reported use.
 pub(super) struct Spending {
     spend: Spend,
     lines: Vec<BudgetLine>,
     reserved: Amount,
+    /// Cost of the prompt in the reservation, until the provider counts it.
+    prompt_cost_micros: u64,
     /// Present if anything is reserved. Held until the drop.
     reservation: Option<Reservation>,
+    /// Tokens reserved in the limits of the key and the agent.
+    tokens: HeldTokens,
+    /// Holds the tokens reserved in the limits of the model and its provider.
+    payment: Arc<Payment>,
     waited: Duration,
     counted: Option<LlmTokenUsage>,
     /// Bytes of generated text.
@@ -140,16 +142,23 @@ impl Spending {
         call_id: Uuid,
         spend: Spend,
     ) -> Result<Self, ApiError> {
+        let expected = match spend.basis {
+            ReservationBasis::Expected => {
+                let bound = spend.bound();
+                let agent = grant.run.agent_id;
+                runs.usage.expected_call(agent, &spend.resource, bound)
+            }
+            ReservationBasis::Bound | ReservationBasis::Limited => None,
+        };
+        let ExpectedCall {
+            prompt_cost_micros,
+            completion_tokens,
+        } = expected.unwrap_or_else(|| spend.unknown());
+        let completion_cost = spend.completion_cost(completion_tokens);
         let reserved = Amount {
             calls: 1,
-            tokens: spend
-                .prompt_tokens
-                .saturating_add(spend.max_completion_tokens),
-            cost_micros: spend.cost(TokenParts::split(
-                spend.prompt_tokens,
-                spend.max_completion_tokens,
-                None,
-            )),
+            tokens: spend.prompt_tokens.saturating_add(completion_tokens),
+            cost_micros: prompt_cost_micros.saturating_add(completion_cost),
             // The duration is unknown before the call.
             wall_ms: 0,
         };
@@ -157,7 +166,11 @@ impl Spending {
             spend,
             lines: Vec::new(),
             reserved,
+            prompt_cost_micros,
             reservation: None,
+            // Before the budgets: a refused call must not count for them.
+            tokens: runs.reserve_tokens(grant, reserved.tokens).await??,
+            payment: Arc::new(Payment::reserved(reserved.tokens)),
             waited: Duration::ZERO,
             counted: None,
             generated_bytes: 0,
@@ -209,9 +222,93 @@ impl Spending {
             run_id: grant.run.id,
             lines: self.lines.clone(),
             amount: self.reserved,
+            before: Amount::default(),
             lease: runs.limits().lease,
         };
         Ok(runs.store().write(reserve).await?)
+    }
+
+    /// Reserves more if the answer has used more than is reserved. Fails with the budget that has nothing left.
+    pub(super) async fn grow(
+        &mut self,
+        runs: &Runs,
+        grant: &Grant,
+        call_id: Uuid,
+    ) -> Result<(), ApiError> {
+        let limits_use =
+            |line: &BudgetLine| line.budget.tokens.or(line.budget.cost_micros).is_some();
+        if !self.lines.iter().any(limits_use) {
+            return Ok(());
+        }
+        let mut refused = None;
+        for tokens in GROWTH_TOKENS {
+            let step = Amount {
+                tokens,
+                cost_micros: self.spend.completion_cost(tokens),
+                ..Amount::default()
+            };
+            let Some(amount) = growth(self.running(), self.reserved, step) else {
+                return Ok(());
+            };
+            let reserve = ReserveBudget {
+                call_id,
+                run_id: grant.run.id,
+                lines: self.lines.clone(),
+                amount,
+                before: self.reserved,
+                lease: runs.limits().lease,
+            };
+            match runs.store().write(reserve).await? {
+                Ok(()) => {
+                    self.reserved = self.reserved.plus(amount);
+                    return Ok(());
+                }
+                // A smaller step may fit.
+                Err(BudgetRefusal { exceeded, .. }) => refused = Some(exceeded),
+            }
+        }
+        match refused {
+            Some(exceeded) => Err(cut_off(&exceeded, runs.clock().now_ms())),
+            None => Ok(()),
+        }
+    }
+
+    /// Use of the answer so far. An estimate until the provider counts it.
+    fn running(&self) -> Amount {
+        let number = |count: Option<i64>| u64::try_from(count?).ok().filter(|count| *count > 0);
+        let counted = self.counted.as_ref();
+        let counted_prompt = counted.and_then(|counted| number(counted.prompt_tokens));
+        let counted_completion = counted.and_then(|counted| number(counted.completion_tokens));
+        let estimate = self.generated_bytes.div_ceil(TOKEN_BYTES);
+        // Some tokens are longer than the estimate assumes: a limit of the request bounds their number.
+        let limit = if self.spend.is_limited {
+            self.spend.completion_bound
+        } else {
+            u64::MAX
+        };
+        let completion = estimate
+            .min(limit)
+            .max(counted_completion.unwrap_or(0))
+            .min(MAX_COUNTED);
+        let prompt = counted_prompt
+            .unwrap_or(self.spend.prompt_tokens)
+            .min(MAX_COUNTED);
+        let cost_micros = if counted_prompt.is_some() {
+            let parts = TokenParts::split(prompt, completion, counted);
+            self.spend.cost(parts)
+        } else {
+            let of_answer = self.spend.completion_cost(completion);
+            self.prompt_cost_micros.saturating_add(of_answer)
+        };
+        Amount {
+            tokens: prompt.saturating_add(completion),
+            cost_micros,
+            ..Amount::default()
+        }
+    }
+
+    pub(super) fn payment(&self) -> Arc<Payment> {
+        Arc::clone(&self.payment)
     }
 
     /// The time for which the call has waited for raises of budgets.
@@ -243,7 +340,37 @@ impl Spending {
     }
 
     /// Builds the settlement of the ended call.
-    pub(super) fn settle(self, ended: EndedCall) -> SettleUsage {
+    pub(super) fn settle(mut self, runs: &Runs, ended: EndedCall) -> SettleUsage {
+        let (agent, price) = (ended.agent_id, self.spend.price.clone());
+        let (held, payment) = (std::mem::take(&mut self.tokens), self.payment());
+        let settled = self.settled(ended);
+        let used = settled.call.tokens.prompt() + settled.call.tokens.completion();
+        held.settle(used);
+        payment.settle_tokens(used);
+        let UsedCall {
+            kind,
+            resource,
+            outcome,
+            tokens,
+            ..
+        } = &settled.call;
+        if *kind == "model" && *outcome == "ok" && tokens.completion() > 0 {
+            let of_prompt = TokenParts {
+                output: 0,
+                reasoning: 0,
+                ..*tokens
+            };
+            let call = PastCall {
+                prompt_tokens: tokens.prompt(),
+                prompt_cost_micros: price.map_or(0, |price| price.cost(of_prompt)),
+                completion_tokens: tokens.completion(),
+            };
+            runs.usage.note_call(agent, resource, call);
+        }
+        settled
+    }
+
+    fn settled(self, ended: EndedCall) -> SettleUsage {
         let (prompt_tokens, completion_tokens, is_estimate) = self.used(&ended);
         let tokens = TokenParts::split(prompt_tokens, completion_tokens, self.counted.as_ref());
         let cost_micros = self.spend.cost(tokens);
@@ -321,100 +448,10 @@ impl Spending {
     }
 }
 
-impl Spend {
-    /// The use of a model call with these bounds, in tokens.
-    pub(crate) fn of_model(id: &str, model: &Model, prompt: u64, completion: u64) -> Self {
-        Self {
-            kind: "model",
-            resource: id.to_owned(),
-            prompt_tokens: prompt,
-            max_completion_tokens: completion,
-            price: model.price.clone(),
-        }
-    }
-
-    /// The use of a tool call.
-    pub(crate) fn of_tool(name: &str) -> Self {
-        Self::without_tokens("tool", name)
-    }
-
-    /// The use of a knowledge search. `embedding` is the model for the query vector.
-    pub(crate) fn of_retrieval(kb_id: &str, query: &String, embedding: Option<&Model>) -> Self {
-        let of_query = |model: &Model| model.count.of_texts([query].into_iter());
-        Self {
-            prompt_tokens: embedding.map_or(0, of_query),
-            price: embedding.and_then(|model| model.price.clone()),
-            ..Self::without_tokens("knowledge", kb_id)
-        }
-    }
-
-    fn without_tokens(kind: &'static str, resource: &str) -> Self {
-        Self {
-            kind,
-            resource: resource.to_owned(),
-            prompt_tokens: 0,
-            max_completion_tokens: 0,
-            price: None,
-        }
-    }
-
-    fn cost(&self, tokens: TokenParts) -> u64 {
-        self.price.as_ref().map_or(0, |price| price.cost(tokens))
-    }
-
-    /// True if the configuration has no price for the call.
-    fn is_unpriced(&self) -> bool {
-        self.price.is_none() && (self.kind == "model" || self.prompt_tokens > 0)
-    }
-}
-
-fn unpriced(spend: &Spend, budget: &str) -> ApiError {
-    let Spend { kind, resource, .. } = spend;
-    let model = if *kind == "model" {
-        format!("the model {resource}")
-    } else {
-        format!("the embedding model of {resource}")
-    };
-    without_price(&model, budget)
-}
-
-fn refusal(exceeded: &BudgetExceeded, now: i64) -> ApiError {
-    let BudgetExceeded {
-        budget,
-        what,
-        limit,
-        used,
-        resets_at,
-        ..
-    } = exceeded;
-    let resets = resets_at.and_then(DateTime::<Utc>::from_timestamp_millis);
-    let when = match resets {
-        Some(at) => format!(
-            "it resets at {}",
-            at.to_rfc3339_opts(SecondsFormat::Secs, true)
-        ),
-        None => "it does not reset".to_owned(),
-    };
-    let message = format!("the budget {budget} has no {what} left for this call; {when}");
-    let scale = |number: u64| match *what {
-        "cost" => json!(micros(number)),
-        "seconds" => json!(number.div_ceil(1000)),
-        _ => json!(number),
-    };
-    // Rounded up, so that a retry comes after the reset.
-    let wait = resets_at.map(|at| (at - now).div_euclid(1000) + 1);
-    over_budget(message, wait.and_then(|wait| u32::try_from(wait).ok()))
-        .with("budget", json!(budget))
-        .with("limit", json!(what))
-        .with("most", scale(*limit))
-        .with("used", scale(*used))
-        .with("resets_at", json!(resets_at.map(|at| at.div_euclid(1000))))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use models::TokenRates;
+    use models::{Price, TokenRates};
 
     const RATES: TokenRates = TokenRates {
         input: 2.5,
@@ -432,11 +469,17 @@ mod tests {
                 resource: "m".to_owned(),
                 prompt_tokens: 100,
                 max_completion_tokens: 50,
+                completion_bound: 50,
+                is_limited: true,
+                basis: ReservationBasis::Limited,
                 price: Some(Price::new(RATES, Vec::new())),
             },
             lines: Vec::new(),
             reserved: Amount::default(),
+            prompt_cost_micros: 250,
             reservation: None,
+            tokens: HeldTokens::default(),
+            payment: Arc::new(Payment::by_operator()),
             waited: Duration::ZERO,
             counted,
             generated_bytes,
@@ -455,6 +498,27 @@ mod tests {
         spending.count(counted.clone());
         spending.count(LlmTokenUsage::default());
         assert_eq!(spending.counted, Some(counted));
+    }
+
+    #[test]
+    fn running_use_is_estimated_until_it_is_counted() {
+        let running = |counted, bytes| {
+            let running = spending(counted, bytes).running();
+            (running.tokens, running.cost_micros)
+        };
+        // 10 tokens of 3 bytes at 10, next to the prompt.
+        assert_eq!(running(None, 30), (110, 350));
+        // The request bounds the estimate.
+        assert_eq!(running(None, 900), (150, 750));
+        let counted = |prompt, completion| {
+            Some(LlmTokenUsage {
+                prompt_tokens: Some(prompt),
+                completion_tokens: Some(completion),
+                ..LlmTokenUsage::default()
+            })
+        };
+        assert_eq!(running(counted(10, 0), 30), (20, 125));
+        assert_eq!(running(counted(10, 60), 30), (70, 625));
     }
 
     fn ended(outcome: &'static str, billing_outcome: BillingOutcome) -> EndedCall {
@@ -482,7 +546,7 @@ mod tests {
             ..LlmTokenUsage::default()
         };
         let ended = ended("ok", BillingOutcome::Received);
-        let call = spending(Some(counted), 99).settle(ended).call;
+        let call = spending(Some(counted), 99).settled(ended).call;
         assert_eq!(
             (
                 call.tokens.input,
@@ -511,7 +575,7 @@ mod tests {
     fn settles_by_provider_count_or_received_text() {
         let of_consumed = |counted, outcome, generated_bytes, billing_outcome| {
             let call = spending(counted, generated_bytes)
-                .settle(ended(outcome, billing_outcome))
+                .settled(ended(outcome, billing_outcome))
                 .call;
             (
                 call.tokens.prompt(),

@@ -8,7 +8,7 @@ use models::Model;
 use telemetry::spans::{CallSpan, SpanStart};
 
 /// A call to export when it ends.
-pub(super) struct CallTrace {
+pub(crate) struct CallTrace {
     pub(super) begun: SpanStart,
     /// The span of the caller.
     pub(super) trace_parent: Option<TraceParent>,
@@ -16,6 +16,27 @@ pub(super) struct CallTrace {
     pub(super) span: Option<CallSpan>,
     /// An error in spite of a result.
     pub(super) fault: Option<&'static str>,
+}
+
+impl CallTrace {
+    /// Records the number of passages found.
+    pub(crate) fn note_passages(&mut self, passages: usize) {
+        if let Some(span) = &mut self.span {
+            span.count_passages(passages as u64);
+        }
+    }
+
+    /// Records that the tool reported an error.
+    pub(crate) fn note_tool_error(&mut self) {
+        self.fault = Some("tool_error");
+    }
+
+    /// Records the time of a chunk of a stream.
+    pub(crate) fn note_chunk(&mut self) {
+        if let Some(span) = &mut self.span {
+            span.count_chunk(self.begun.elapsed());
+        }
+    }
 }
 
 impl HostCall {
@@ -39,16 +60,9 @@ impl HostCall {
         self.trace(|| CallSpan::of_retrieval(kb_id, top_k));
     }
 
-    /// Records the number of passages found.
-    pub(crate) fn note_passages(&mut self, passages: usize) {
-        if let Some(span) = &mut self.traced.span {
-            span.count_passages(passages as u64);
-        }
-    }
-
-    /// Records that the tool reported an error.
-    pub(crate) fn note_tool_error(&mut self) {
-        self.traced.fault = Some("tool_error");
+    /// The span of the call.
+    pub(crate) fn trace_mut(&mut self) -> &mut CallTrace {
+        &mut self.traced
     }
 
     fn trace(&mut self, span: impl FnOnce() -> CallSpan) {

@@ -14,12 +14,13 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use super::values::{MAX_ID_BYTES, read_arguments};
+use super::values::MAX_ID_BYTES;
 use crate::child_runs;
 use runs::intake::IntakeError;
 use web::auth::RunCaller;
 use web::error::{ApiError, ApiResult};
 use web::json::BODY_BYTES;
+use web::mcp::read_arguments;
 use web::state::ApiState;
 
 pub(super) const NAME: &str = "child_run";

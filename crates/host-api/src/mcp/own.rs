@@ -13,11 +13,12 @@ use serde_json::{Value, json};
 
 use super::super::{events, history, interactions, knowledge};
 use super::child_run;
-use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
+use super::values::{MAX_ID_BYTES, structured, to_json};
 use web::auth::{AuditedCall, RunCaller};
 use web::catalog_work::run_blocking;
 use web::error::{ApiError, ApiResult};
 use web::json::BODY_BYTES;
+use web::mcp::read_arguments;
 use web::state::ApiState;
 
 /// A built-in tool.
@@ -294,6 +295,7 @@ fn without_schema(tool: &ToolResource) -> ToolResource {
         effect: tool.effect,
         idempotent: tool.idempotent,
         effect_source: tool.effect_source,
+        approval: tool.approval,
     }
 }
 

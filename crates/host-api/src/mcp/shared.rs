@@ -7,15 +7,13 @@ use std::sync::Arc;
 
 use axum::extract::{Request, State};
 use axum::response::Response;
-use http::StatusCode;
 use http::header::CONTENT_LENGTH;
 use http::request::Parts;
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use rmcp::model::{
     CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode,
-    Implementation, ListToolsResult, PaginatedRequestParams, ServerCapabilities, ServerConfig,
-    Tool, ToolAnnotations,
+    ListToolsResult, PaginatedRequestParams, ServerConfig, Tool, ToolAnnotations,
 };
 use rmcp::service::{NotificationContext, RequestContext};
 use rmcp::{ErrorData, RoleServer, ServerHandler};
@@ -26,17 +24,15 @@ use utoipa_axum::routes;
 
 use super::child_run;
 use super::own::OwnTool;
-use super::values::{MAX_ID_BYTES, read_arguments, structured, to_json};
-use super::{
-    McpCaller, McpMessage, McpRequest, RunMcpServer, is_refused, read_message, refused, speak,
-};
+use super::values::{MAX_ID_BYTES, structured, to_json};
+use super::{McpCaller, RunMcpServer, speak};
 use crate::tools::read_detail;
 use web::auth::RunCaller;
 use web::auth::run_token::run_of_token;
-use web::error::body::no_message;
 use web::error::routing::no_route;
 use web::error::{ApiError, ApiResult};
 use web::json::body_limit;
+use web::mcp::{McpMessage, McpRequest, read_arguments, refused_call, server_of_tools};
 use web::recheck::{AcceptedCredential, ChecksCredentials};
 use web::state::ApiState;
 
@@ -122,8 +118,7 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
     if !state.shared_mcp {
         return Err(no_route());
     }
-    let mut message = read_message(request, &TokenInBody).await?;
-    let sent_json = message.sent_json;
+    let mut message = McpRequest::read(request, &TokenInBody).await?;
     // Before the SDK reads the message: its errors and logs may quote it.
     let called = SharedToolCall::take(&mut message)?;
     let caller = match &called {
@@ -138,16 +133,8 @@ async fn speak_shared_mcp(State(state): State<ApiState>, request: Request) -> Ap
         .as_deref()
         .filter(|_| called.is_some_and(|called| called.reads_catalog));
     let response = speak(SharedMcpServer(caller.clone()), message, turn).await?;
-    if is_refused(&response) {
-        // SDK errors may quote the message and thus the token.
-        let status = match response.status() {
-            StatusCode::UNSUPPORTED_MEDIA_TYPE if sent_json => StatusCode::BAD_REQUEST,
-            status => status,
-        };
-        let message = "this is no message of the protocol".to_owned();
-        return Err(no_message(status, message));
-    }
-    Ok(response)
+    // SDK errors may quote the message and thus the token.
+    response.or_refusal()
 }
 
 /// A tool call without its token.
@@ -208,9 +195,7 @@ struct SharedMcpServer(Option<Arc<McpCaller>>);
 
 impl ServerHandler for SharedMcpServer {
     fn get_info(&self) -> ServerConfig {
-        let mut info = ServerConfig::new(ServerCapabilities::builder().enable_tools().build());
-        info.server_info = Implementation::new("runnel", env!("CARGO_PKG_VERSION"));
-        info
+        server_of_tools()
     }
 
     async fn list_tools(
@@ -241,7 +226,7 @@ impl ServerHandler for SharedMcpServer {
         let arguments = request.arguments.unwrap_or_default();
         match tool.call(caller, arguments).await {
             Ok(result) => Ok(CallToolResponse::Complete(result)),
-            Err(error) => refused(error).map(CallToolResponse::Complete),
+            Err(error) => refused_call(error).map(CallToolResponse::Complete),
         }
     }
 

@@ -1,26 +1,16 @@
-//! Arguments and results of MCP tools.
+//! Limits and results of MCP tools.
 
-use protocol::JsonObject;
 use rmcp::model::{CallToolResult, ContentBlock};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use web::error::{ApiError, ApiResult};
-use web::json::parse;
 
 /// Maximum bytes of an id of a conversation, tool or knowledge base.
 pub(super) const MAX_ID_BYTES: usize = 512;
 
 pub(super) fn to_json<T: Serialize>(value: &T) -> ApiResult<Value> {
     serde_json::to_value(value).map_err(|_| ApiError::panicked())
-}
-
-/// Parses the arguments of a tool call. Errors name the argument.
-pub(super) fn read_arguments<T: DeserializeOwned>(arguments: &JsonObject) -> ApiResult<T> {
-    let text = serde_json::to_vec(arguments).map_err(|_| ApiError::panicked())?;
-    // From text, so that faults have the pointer of the argument.
-    parse(&text)
 }
 
 /// Builds a result from a value: text, and structured content for an object.

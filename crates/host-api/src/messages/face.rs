@@ -12,11 +12,11 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 use super::answer::{RelayedMessage, WrittenMessage};
-use crate::host_call::Spend;
+use crate::host_call::{CompletionTokens, Spend};
 use crate::models::allowed_parameters::check_parameters;
 use crate::models::images::Images;
 use crate::models::pipeline::{CallTarget, ModelFace, PreparedCall};
-use crate::models::token_bounds::{chat_spend, reserved};
+use crate::models::token_bounds::chat_spend;
 use models::{Model, ProviderRequest, WireFormat, WireRequest};
 use telemetry::tolerance::{Peer, tolerated};
 use web::auth::RunCaller;
@@ -43,6 +43,7 @@ pub(super) fn betas_of(headers: &HeaderMap, caller: &RunCaller) -> Vec<&'static 
 }
 
 /// A request in Anthropic's format, of which the handler has checked the members that need no model.
+#[derive(Clone)]
 pub(super) struct MessagesFace {
     pub(super) body: JsonObject,
     pub(super) betas: Vec<&'static str>,
@@ -100,7 +101,7 @@ fn spend(target: &CallTarget<'_>, prompt_tokens: u64, body: &mut JsonObject) -> 
         reasoning_budget
     };
     let bound = max_tokens.saturating_add(extra_reasoning);
-    let completion = reserved(model.reserved_tokens, 1, bound);
+    let completion = CompletionTokens::of(model.reserved_tokens, 1, bound);
     Spend::of_model(id, model, prompt_tokens.max(window), completion)
 }
 

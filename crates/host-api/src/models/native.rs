@@ -20,6 +20,7 @@ use egress::upstream::UpstreamError;
 use web::error::ApiResult;
 
 /// A request of the native API.
+#[derive(Clone)]
 pub(super) struct NativeFace(pub(super) LlmRequest);
 
 impl ModelFace for NativeFace {

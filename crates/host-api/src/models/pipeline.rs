@@ -1,14 +1,17 @@
 //! The one pipeline of model calls. All four APIs ("faces") run it: the native one, chat completions, responses and
 //! messages.
 //!
-//! 1. [`begin_call`](super::begin_call) checks the snapshot, begins the audit, and takes a concurrency slot.
+//! 1. [`RoutedCall::begin`] checks the snapshot, begins the audit, and takes a concurrency slot. A route has several
+//!    candidates: steps 1 to 4 repeat with the next one until one answers.
 //! 2. [`ModelFace::prepare`] checks the request, inlines its images, and builds the upstream request.
-//! 3. [`HostCall::reserve`] reserves the upper bound in the budgets.
+//! 3. [`HostCall::reserve`] reserves the bound or the expected use in the budgets.
 //! 4. The provider is called, for a complete answer or a stream.
+//!    A stream reserves more by [`HostCall::grow`], and ends when a budget has nothing left.
 //! 5. [`FaceAnswer`] renders the answer, its events, or the error of a broken stream.
 //! 6. [`HostCall::end`] settles the use and records the outcome.
 
 use std::convert::Infallible;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
@@ -22,11 +25,11 @@ use protocol::message::LlmTokenUsage;
 use protocol::resources::ModelOperation;
 use serde_json::Value;
 
-use super::begin_call;
+use super::routing::RoutedCall;
 use super::token_bounds::generated_bytes;
-use crate::host_call::{HostCall, Spend};
+use crate::host_call::{AttemptError, HostCall, Spend};
 use egress::upstream::UpstreamError;
-use models::{Model, ProviderRequest};
+use models::{Model, Payment, ProviderRequest};
 use web::auth::RunCaller;
 use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
@@ -60,8 +63,8 @@ pub(crate) struct CallTarget<'a> {
     pub(crate) id: &'a str,
 }
 
-/// A request in one of the APIs.
-pub(crate) trait ModelFace: Send {
+/// A request in one of the APIs. Cloned if another candidate of a route may need it.
+pub(crate) trait ModelFace: Clone + Send {
     /// Checks the request and builds the upstream request. Errors reserve no budget.
     fn prepare(
         self,
@@ -74,10 +77,17 @@ pub(crate) struct PreparedCall {
     pub(crate) request: ProviderRequest,
     /// Upper bound for the budgets.
     pub(crate) spend: Spend,
-    /// Memory permits of the images.
+    /// Memory permits of the images, held until the provider answers.
     pub(crate) images: Vec<MemoryPermit>,
     /// Renders the answer.
     pub(crate) answer: Box<dyn FaceAnswer>,
+}
+
+impl PreparedCall {
+    /// The answer is a completion, not one of a wire format.
+    fn is_completion(&self) -> bool {
+        matches!(self.request, ProviderRequest::Completion(_))
+    }
 }
 
 /// Renders one answer in the form of its API. Answers of a [`ProviderRequest::Completion`] are completions and
@@ -172,7 +182,7 @@ pub(crate) struct CountedUse {
     pub(crate) text_bytes: usize,
 }
 
-/// Calls a granted model and returns its answer in the form of the face.
+/// Calls a granted model, or the candidates of its route, and returns the answer in the form of the face.
 pub(crate) async fn call_model(
     caller: &RunCaller,
     state: &ApiState,
@@ -184,55 +194,101 @@ pub(crate) async fn call_model(
         Delivery::Complete => ("models_invoke", ModelOperation::Invoke),
         Delivery::Stream => ("models_stream", ModelOperation::Stream),
     };
-    let (mut call, model) = begin_call(caller, state, action, id, operation).await?;
-    let target = CallTarget {
-        caller,
-        state,
-        model,
-        id,
-    };
-    let prepared = match face.prepare(&target).await {
-        Ok(prepared) => prepared,
-        Err(failed) => return call.end(Err(failed)),
-    };
-    if let Err(refused) = call.reserve(prepared.spend).await {
-        return call.end(Err(refused));
-    }
-    // Held until the provider answers.
-    let _images = prepared.images;
-    let is_completion = matches!(prepared.request, ProviderRequest::Completion(_));
-    match delivery {
-        Delivery::Complete => {
-            let received = call.within(model.provider.complete(prepared.request)).await;
-            let response = received.and_then(|received| {
-                if is_completion {
-                    // Counted before the answer is read: the provider bills it in any case.
-                    call.count(domain::usage::usage_of(&received));
-                    call.count_text(generated_bytes(&received, "message"));
+    let mut routed = RoutedCall::new(caller, state, id, action, operation);
+    let mut face = Some(face);
+    loop {
+        let (mut call, candidate) = routed.begin().await?;
+        let target = CallTarget {
+            caller,
+            state,
+            model: candidate.model,
+            id: candidate.id,
+        };
+        // Copied only if another candidate may need it: a body has megabytes.
+        let current = if routed.has_next() {
+            face.clone()
+        } else {
+            face.take()
+        };
+        let current = current.ok_or_else(ApiError::internal)?;
+        let failed = match prepared(&mut call, &target, current, delivery).await {
+            Ok((prepared, paid)) => match delivery {
+                Delivery::Complete => match complete(&mut call, &target, prepared, &paid).await {
+                    Ok(answer) => {
+                        let response = call.end(answer)?;
+                        return Ok(routed.answered(candidate, response));
+                    }
+                    Err(failed) => failed,
+                },
+                Delivery::Stream => {
+                    let is_completion = prepared.is_completion();
+                    let _images = prepared.images;
+                    let opened = routed.open(target.model, prepared.request, &paid);
+                    // An error before the first event has an HTTP status of its own.
+                    match call.attempt(opened).await {
+                        Ok(items) => {
+                            let stream = AnswerStream {
+                                items: call.while_live(items).boxed(),
+                                call,
+                                is_completion,
+                                answer: prepared.answer,
+                                heartbeat: state.heartbeat,
+                            };
+                            let response = event_stream(Body::from_stream(stream.frames()));
+                            return Ok(routed.answered(candidate, response));
+                        }
+                        Err(failed) => failed,
+                    }
                 }
-                let answer = prepared.answer.complete(received)?;
-                call.count(answer.counted.usage);
-                call.count_text(answer.counted.text_bytes);
-                call.add_bytes(answer.bytes);
-                Ok(answer.response)
-            });
-            call.end(response)
-        }
-        // An error before the first event has an HTTP status of its own.
-        Delivery::Stream => match call.within(model.provider.stream(prepared.request)).await {
-            Ok(items) => {
-                let stream = AnswerStream {
-                    items: call.while_live(items).boxed(),
-                    call,
-                    is_completion,
-                    answer: prepared.answer,
-                    heartbeat: state.heartbeat,
-                };
-                Ok(event_stream(Body::from_stream(stream.frames())))
-            }
-            Err(failed) => call.end(Err(failed)),
-        },
+            },
+            Err(failed) => failed,
+        };
+        routed.failed(call, failed).await?;
     }
+}
+
+/// Builds the request for a candidate and reserves its use.
+async fn prepared(
+    call: &mut HostCall,
+    target: &CallTarget<'_>,
+    face: impl ModelFace,
+    delivery: Delivery,
+) -> Result<(PreparedCall, Arc<Payment>), AttemptError> {
+    let prepared = face.prepare(target).await;
+    let prepared = prepared.map_err(AttemptError::of_request)?;
+    let spend = prepared.spend.clone();
+    let reserving = call.reserve(match delivery {
+        Delivery::Complete => spend,
+        // Only a stream can be stopped at the end of a budget.
+        Delivery::Stream => spend.expected(),
+    });
+    let paid = reserving.await?;
+    Ok((prepared, paid))
+}
+
+/// Reads a complete answer. The inner error is one of the answer: the provider has been paid, so no other candidate is
+/// called.
+async fn complete(
+    call: &mut HostCall,
+    target: &CallTarget<'_>,
+    prepared: PreparedCall,
+    paid: &Payment,
+) -> Result<ApiResult<Response>, AttemptError> {
+    let is_completion = prepared.is_completion();
+    let _images = prepared.images;
+    let answering = target.model.provider.complete(prepared.request, paid);
+    let received = call.attempt(answering).await?;
+    if is_completion {
+        // Counted before the answer is read: the provider bills it in any case.
+        call.count(domain::usage::usage_of(&received));
+        call.count_text(generated_bytes(&received, "message"));
+    }
+    Ok(prepared.answer.complete(received).map(|answer| {
+        call.count(answer.counted.usage);
+        call.count_text(answer.counted.text_bytes);
+        call.add_bytes(answer.bytes);
+        answer.response
+    }))
 }
 
 /// A streaming answer. If it is dropped, the call ends as abandoned.
@@ -273,13 +329,17 @@ impl AnswerStream {
             },
         };
         match item {
-            Some(Ok(item)) => self.read(item),
+            Some(Ok(item)) => match self.read(item) {
+                (frames, Some(stream)) => stream.within_budget(frames).await,
+                ended => ended,
+            },
             Some(Err(failed)) => (self.fail(failed), None),
             None => (self.finish(), None),
         }
     }
 
     fn read(mut self, item: JsonObject) -> (Bytes, Option<Self>) {
+        self.call.trace_mut().note_chunk();
         if self.is_completion {
             self.call.count(domain::usage::usage_of(&item));
             self.call.count_text(generated_bytes(&item, "delta"));
@@ -298,6 +358,18 @@ impl AnswerStream {
                 let _ = self.call.end(end.map_err(ApiError::from));
                 (rendered.frames, None)
             }
+        }
+    }
+
+    /// Ends the stream when its use reaches what its budgets have left. Exceeds them by the last item at most.
+    async fn within_budget(mut self, frames: Bytes) -> (Bytes, Option<Self>) {
+        // Nothing is left to stop: only the count of the answer may follow.
+        if self.answer.has_finished() {
+            return (frames, Some(self));
+        }
+        match self.call.grow().await {
+            Ok(()) => (frames, Some(self)),
+            Err(over) => ([frames, self.fail(over)].concat().into(), None),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::Response;
+use axum::response::{IntoResponse as _, Response};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
 use protocol::message::LlmTokenUsage;
@@ -12,12 +12,13 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::body::ModelBody;
+use super::routing::{RoutedCall, answered_by, begin_call};
 use super::token_bounds::prompt_texts;
-use super::{begin_call, check_count, extra_args};
-use crate::host_call::{HostCall, Spend};
+use super::{check_count, extra_args};
+use crate::host_call::{AttemptError, CompletionTokens, HostCall, Spend};
 use egress::upstream::UpstreamError;
 use llm_formats::object;
-use models::Model;
+use models::{Model, RouteCandidate};
 use web::auth::LiveCaller;
 use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
@@ -39,7 +40,7 @@ const NOT_EXTRA: [&str; 5] = ["model", "query", "documents", "top_n", "top_k"];
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn rerank_documents(
@@ -47,11 +48,19 @@ pub(crate) async fn rerank_documents(
     State(state): State<ApiState>,
     PathOf(id): PathOf<String>,
     request: ModelBody<Rerank>,
-) -> ApiResult<Json<RerankResults>> {
+) -> ApiResult<Response> {
     let operation = ModelOperation::Rerank;
-    let (mut call, model) = begin_call(&caller, &state, "models_rerank", &id, operation).await?;
-    let ranked = rerank(&mut call, model, &id, &request).await;
-    call.end(ranked).map(Json)
+    let mut routed = RoutedCall::new(&caller, &state, &id, "models_rerank", operation);
+    loop {
+        let (mut call, candidate) = routed.begin().await?;
+        match rerank(&mut call, candidate, &request).await {
+            Ok(ranked) => {
+                let response = call.end(Ok(ranked)).map(Json)?.into_response();
+                return Ok(routed.answered(candidate, response));
+            }
+            Err(failed) => routed.failed(call, failed).await?,
+        }
+    }
 }
 
 /// Creates an embedding vector for each text.
@@ -64,7 +73,7 @@ pub(crate) async fn rerank_documents(
     (status = 401, description = "The run token is not valid", body = ErrorBody),
     (status = 403, description = "The model was not granted for `invoke`", body = ErrorBody),
     (status = 409, description = "The run was cancelled", body = ErrorBody),
-    (status = 429, description = "A limit is reached: the provider's rate limit, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
+    (status = 429, description = "A limit is reached: the provider's rate limit, a limit of tokens, a budget, or the memory for large requests (`details.reason`)", body = ErrorBody),
     (status = 502, description = "The provider failed", body = ErrorBody),
     (status = 504, description = "The provider did not respond in time, or the run is past its deadline", body = ErrorBody)))]
 pub(crate) async fn embed_texts(
@@ -85,32 +94,34 @@ pub(crate) async fn embed_texts(
     };
     let embedded = embedded.await;
     // The answer may be larger than the request, so it leaves under the permit of the request.
-    call.end(embedded).map(|json| permit.answer(json))
+    let answer = call.end(embedded);
+    answer.map(|json| answered_by(&id, permit.answer(json)))
 }
 
 async fn rerank(
     call: &mut HostCall,
-    model: &Model,
-    id: &str,
+    candidate: RouteCandidate<'_>,
     request: &Rerank,
-) -> ApiResult<RerankResults> {
+) -> Result<RerankResults, AttemptError> {
+    let RouteCandidate { id, model } = candidate;
     let count = request.documents.len();
     check_count("/documents", count, MAX_DOCUMENTS)?;
-    let mut body = extra_args(&request.extra_args, &NOT_EXTRA, model)?;
+    let body = extra_args(&request.extra_args, &NOT_EXTRA, model);
+    let mut body = body.map_err(AttemptError::of_request)?;
     let extra_texts = prompt_texts(&body);
     let texts = request.documents.iter().chain([&request.query]);
-    call.reserve(reading_spend(id, model, texts.chain(&extra_texts)))
-        .await?;
+    let spend = reading_spend(id, model, texts.chain(&extra_texts));
+    let paid = call.reserve(spend).await?;
     // Within the number of documents; 0 counts as 1.
     let top = request.top_k.unwrap_or(u64::MAX).clamp(1, count as u64);
     body.extend(object(
         json!({"query": request.query, "documents": request.documents, "top_n": top}),
     ));
     let answer = call
-        .within(model.provider.rerank(model.request_body(body)))
+        .attempt(model.provider.rerank(model.request_body(body), &paid))
         .await?;
     call.count(domain::usage::usage_of(&answer));
-    Ok(ranking(&answer, count, top)?)
+    ranking(&answer, count, top).map_err(AttemptError::Upstream)
 }
 
 /// Size of a vector in JSON: about 30 KiB for 1,536 numbers.
@@ -143,7 +154,8 @@ pub(crate) fn json_of(answer: &impl Serialize) -> ApiResult<Vec<u8>> {
 
 /// Upper bound of an embedding or rerank call: no tokens are generated.
 fn reading_spend<'a>(id: &str, model: &Model, texts: impl Iterator<Item = &'a String>) -> Spend {
-    Spend::of_model(id, model, model.count.of_texts(texts), 0)
+    let tokens = model.count.of_texts(texts);
+    Spend::of_model(id, model, tokens, CompletionTokens::default())
 }
 
 /// Parses a ranking: known indexes, each once, best first.

@@ -7,7 +7,7 @@ use protocol::admin::Fault;
 use serde_json::Value;
 
 use super::content_parts::has_document;
-use crate::host_call::Spend;
+use crate::host_call::{CompletionTokens, Spend};
 use llm_formats::{BOUNDS, UNSAID_TOKENS};
 use models::{LEAST, Model, THINKING_BUDGETS, ThoughtCount, value_at};
 
@@ -90,15 +90,12 @@ pub(crate) fn chat_spend(id: &str, model: &Model, prompt_tokens: u64, body: &Jso
         0
     };
     let bound = completion_bound(body, model.provider.bound(), model.provider.thought_count());
-    let completion = reserved(model.reserved_tokens, answers_of(body), bound);
-    Spend::of_model(id, model, prompt_tokens.max(window), completion)
-}
-
-/// Completion tokens to reserve. Agents often ask for the maximum of their model and use a small part of it, so
-/// upper bounds of concurrent calls would fill a budget of which nothing is spent.
-pub(crate) fn reserved(of_model: Option<u64>, answers: u64, upper_bound: u64) -> u64 {
-    let bound = of_model.unwrap_or(u64::MAX).saturating_mul(answers);
-    bound.min(upper_bound)
+    let completion = CompletionTokens::of(model.reserved_tokens, answers_of(body), bound);
+    let limit = body.get(model.provider.bound()).and_then(Value::as_u64);
+    Spend {
+        is_limited: limit.is_some(),
+        ..Spend::of_model(id, model, prompt_tokens.max(window), completion)
+    }
 }
 
 /// Number of answers that the request asks for.
@@ -173,7 +170,7 @@ mod tests {
         let fitting = |of_model| {
             let call = Amount {
                 calls: 1,
-                cost_micros: 10_000 * 3 + reserved(of_model, 1, bound) * 15,
+                cost_micros: 10_000 * 3 + CompletionTokens::of(of_model, 1, bound).reserved * 15,
                 ..Amount::default()
             };
             let mut used = Amount::default();
@@ -186,7 +183,7 @@ mod tests {
         };
         assert_eq!(fitting(Some(UNSAID_TOKENS)), 64);
         assert_eq!(
-            reserved(Some(UNSAID_TOKENS), 3, 3 * bound),
+            CompletionTokens::of(Some(UNSAID_TOKENS), 3, 3 * bound).reserved,
             3 * UNSAID_TOKENS
         );
         // Upper bounds fill it with nothing spent.

@@ -18,6 +18,7 @@ use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
 
 /// A chat completion request, of which the handler has checked the members that need no model.
+#[derive(Clone)]
 pub(super) struct ChatFace(pub(super) JsonObject);
 
 impl ModelFace for ChatFace {

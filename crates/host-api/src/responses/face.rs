@@ -22,6 +22,7 @@ use web::error::{ApiError, ApiResult};
 use web::response_store::ResponseOwner;
 
 /// A request of the Responses API, as the client sent it.
+#[derive(Clone)]
 pub(super) struct ResponsesFace(pub(super) JsonObject);
 
 impl ModelFace for ResponsesFace {

@@ -1,5 +1,7 @@
 //! Event filters of an agent, and the resources that its runs may use.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::lists;
@@ -33,7 +35,7 @@ pub struct AgentFilters {
 #[serde(default, deny_unknown_fields)]
 pub struct ResourcePolicy {
     pub models: IdList,
-    pub tools: IdList,
+    pub tools: ToolPolicy,
     pub knowledge_bases: IdList,
     pub skills: IdList,
     #[serde(deserialize_with = "lists::each_once")]
@@ -121,6 +123,40 @@ impl IdList {
     }
 }
 
+/// Tools that the runs may call: a list of names or `"*"`, all allowed, or an object of names and patterns with a rule
+/// each, such as `{"github_*": "allow", "mail_send": "ask", "shell_rm": "deny"}`. A pattern has one `*`, for any text.
+///
+/// Of the entries that match a tool, those count that no narrower entry replaces: an entry is narrower if it matches a
+/// part of what the other matches. Of those, `deny` wins over `ask`, and `ask` over `allow`. Without an entry: `deny`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(
+    untagged,
+    expecting = "must be \"*\", a list of names, or an object of names with allow, ask or deny"
+)]
+pub enum ToolPolicy {
+    List(IdList),
+    Rules(BTreeMap<String, ToolRule>),
+}
+
+impl Default for ToolPolicy {
+    fn default() -> Self {
+        // As for all lists: nothing is granted by default.
+        Self::List(IdList::default())
+    }
+}
+
+/// Rule for the calls of a tool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum ToolRule {
+    Allow,
+    /// Each call needs an approval: an existing one that covers it, or the answer to a question.
+    Ask,
+    Deny,
+}
+
 /// The text `*`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
@@ -147,4 +183,18 @@ impl Default for StatePolicy {
             scopes: vec![StateScope::Conversation, StateScope::Actor],
         }
     }
+}
+
+/// A changed policy, checked against past calls by `POST /v1/agents/{agent_id}/policy-check`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct PolicyCheck {
+    pub resource_policy: ResourcePolicy,
+    /// Default: the agent's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub state_policy: Option<StatePolicy>,
+    /// Runs created at this time or later count, in epoch seconds. Default: 30 days ago.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub since: Option<u64>,
 }

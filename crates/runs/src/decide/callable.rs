@@ -7,8 +7,9 @@ use protocol::manifest::AgentRunnerManifest;
 use protocol::resources::AgentResource;
 use store::{Candidate, Capacities, RunnerRecord};
 
-use super::input::RetryPoint;
+use super::input::{DecisionInput, RetryPoint};
 use crate::intake::IntakeError;
+use crate::own_limits::StartLimit;
 
 /// Agents of which the runs of this agent may start child runs, by its policy.
 pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<AgentResource> {
@@ -19,9 +20,23 @@ pub(super) fn peers_among(own: &Candidate, candidates: &[Candidate]) -> Vec<Agen
 
 /// Checks the capacity for one more run.
 pub(super) fn check_capacity(
+    input: &DecisionInput,
     capacities: &Capacities,
+    winner: &Candidate,
     endpoint: EndpointId,
 ) -> Result<(), IntakeError> {
+    if let Some(limit) = input.key.capacity.reached() {
+        return Err(StartLimit::KeyRuns { limit }.into());
+    }
+    let agent = &winner.agent;
+    if let Some(limit) = capacities.of_agent(agent.id).reached() {
+        let full = StartLimit::AgentRuns {
+            agent: agent.id,
+            name: agent.spec.name.clone(),
+            limit,
+        };
+        return Err(full.into());
+    }
     if let Some(limit) = capacities.workspace.reached() {
         return Err(IntakeError::WorkspaceFull { limit });
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use domain::admission::without_steering;
 use domain::artifact::has_artifacts;
-use domain::authorization::{AuthorizationSnapshot, Subject};
+use domain::authorization::{AuthorizationSnapshot, LimitedId, Subject};
 use domain::binding::{Resolution, resolve};
 use domain::event::conversation_of;
 use domain::generation::GenerationStep;
@@ -22,6 +22,7 @@ use crate::agent_cache::{AgentCache, AgentGrants, CachedAgent};
 use crate::context::{ContextInputs, ContextWriter, readable_prompt, static_refs};
 use crate::deps::RunDeps;
 use crate::intake::IntakeError;
+use crate::own_limits::token_limit;
 
 /// Decides about events: which agent gets one, and with which run.
 pub(crate) struct Decider {
@@ -164,6 +165,9 @@ impl Decider {
         let peers = peers_among(winner, candidates);
         let parent = input.parent.as_ref().map(ParentContext::grant);
         let adapter = event.adapter.as_ref();
+        let agent_limits = winner.agent.spec.limits.unwrap_or_default();
+        let of_agent = token_limit(LimitedId::Agent(winner.agent.id), &agent_limits);
+        let token_limits: Vec<_> = of_agent.into_iter().chain(input.key.tokens).collect();
         let subject = Subject {
             run_id: input.run_id,
             agent_version: winner.agent.version,
@@ -175,6 +179,7 @@ impl Decider {
             registered_skills: &winner.skills,
             peers: &peers,
             parent: parent.as_ref(),
+            token_limits: &token_limits,
             owner: StateOwner {
                 workspace: &input.workspace,
                 runner: &agent.manifest.id,

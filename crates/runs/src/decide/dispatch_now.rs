@@ -1,10 +1,14 @@
 //! Decision of a posted event, and the dispatch of its run by the same commit.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
+use domain::authorization::LimitedId;
 use domain::normalize::ExpectedOutput;
+use protocol::id::AgentId;
 use protocol::run::RunStatus;
-use store::{DecideEvent, DecisionFacts, EventDecision, FirstAttempt, ScopeState, StateAccess};
+use store::{
+    DecideEvent, DecisionFacts, EventDecision, FirstAttempt, IngestPlan, ScopeState, StateAccess,
+};
 use tokio::time::Instant;
 
 use super::decider::Decider;
@@ -12,19 +16,80 @@ use super::effects::DecisionEffects;
 use super::input::DecisionInput;
 use crate::context::scopes_of;
 use crate::inputs::{PreparedDispatch, RunInputs};
+use crate::intake::IntakeError;
 use crate::live::LiveEntry;
+use crate::own_limits::StartLimit;
 
 /// The decision on a posted event or on a retry, as the store calls it.
 pub(crate) struct PendingDecision {
-    pub(crate) decider: Arc<Decider>,
-    pub(crate) input: DecisionInput,
+    decider: Arc<Decider>,
+    input: DecisionInput,
+    /// Set when the run counts for the rate of its agent.
+    counted: OnceLock<()>,
+}
+
+impl PendingDecision {
+    pub(crate) fn new(decider: &Arc<Decider>, input: DecisionInput) -> Self {
+        Self {
+            decider: Arc::clone(decider),
+            input,
+            counted: OnceLock::new(),
+        }
+    }
+
+    fn try_decide(
+        &self,
+        facts: &DecisionFacts,
+    ) -> Result<EventDecision<DecisionEffects>, IntakeError> {
+        let decision = self.decider.try_decide(&self.input, facts)?;
+        if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &decision.plan
+            // Once: the store repeats the decision after a failed transaction.
+            && self.counted.get().is_none()
+        {
+            self.admit_run(facts, run.agent_id)?;
+            let _ = self.counted.set(());
+        }
+        Ok(decision)
+    }
+
+    /// Counts the run against the rate of its agent.
+    fn admit_run(&self, facts: &DecisionFacts, agent: AgentId) -> Result<(), StartLimit> {
+        let mut candidates = facts.candidates.iter();
+        let spec = candidates.find(|one| one.agent.id == agent);
+        let spec = spec.map(|candidate| &candidate.agent.spec);
+        let Some((spec, limits)) = spec.and_then(|spec| Some((spec, spec.limits?))) else {
+            return Ok(());
+        };
+        let limiters = &self.decider.deps.own_limits;
+        let id = LimitedId::Agent(agent);
+        let admitted = limiters.admit(&self.input.workspace, id, &limits);
+        admitted.map_err(|wait| StartLimit::AgentRate {
+            agent,
+            name: spec.name.clone(),
+            wait,
+        })
+    }
+
+    /// Nothing is stored. The cause is among the effects.
+    fn refusal(&self, reason: IntakeError) -> EventDecision<DecisionEffects> {
+        if let IntakeError::Limit(StartLimit::AgentRuns { agent, .. }) = &reason {
+            let limiters = &self.decider.deps.own_limits;
+            limiters.note_full(&self.input.workspace, LimitedId::Agent(*agent));
+        }
+        EventDecision {
+            plan: IngestPlan::Refuse,
+            effects: DecisionEffects::refusal(reason),
+            context_scopes: None,
+        }
+    }
 }
 
 impl DecideEvent for PendingDecision {
     type Effects = DecisionEffects;
 
     fn decide(&self, facts: &DecisionFacts) -> EventDecision<DecisionEffects> {
-        self.decider.decide(&self.input, facts)
+        let decided = self.try_decide(facts);
+        decided.unwrap_or_else(|reason| self.refusal(reason))
     }
 
     fn dispatch(

@@ -10,6 +10,8 @@ use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, ApiKeyId, RunId, RunnerId, WorkspaceId};
 use store::{ParentAttempt, UserMessage};
 
+use crate::own_limits::KeyAllowance;
+
 /// Everything that the decision about one event needs, except the facts that the store reads.
 pub(crate) struct DecisionInput {
     pub(crate) workspace: WorkspaceId,
@@ -29,6 +31,8 @@ pub(crate) struct DecisionInput {
     pub(crate) retry_point: Option<RetryPoint>,
     /// The API key that posted the event.
     pub(crate) posted_by: Option<ApiKeyId>,
+    /// Limits of this key.
+    pub(crate) key: KeyAllowance,
     /// Span that the run continues.
     pub(crate) trace_parent: Option<TraceParent>,
     /// Id of the run, should the event get one.

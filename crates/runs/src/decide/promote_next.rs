@@ -12,6 +12,7 @@ use uuid::Uuid;
 
 use super::decider::Decider;
 use super::input::DecisionInput;
+use crate::own_limits::KeyAllowance;
 
 /// Gives an unpulled event a run of its own if an agent still wants it. On a tie, the agent of the run that left the
 /// event wins.
@@ -53,6 +54,7 @@ pub(crate) fn promote_next(
             retry_point: None,
             // The event is stored without its key.
             posted_by: None,
+            key: KeyAllowance::default(),
             // The span of the event is not stored, so the run begins a new trace.
             trace_parent: None,
             run_id: RunId(Uuid::now_v7()),

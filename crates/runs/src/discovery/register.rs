@@ -6,9 +6,10 @@ use domain::agent::is_name;
 use protocol::admin::{EndpointSpec, Fault};
 use protocol::id::{EndpointId, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
+use protocol::principal::PrincipalKind;
 use secrecy::SecretString;
 use serde_json::json;
-use store::{EndpointRecord, SaveEndpoint, StoreError};
+use store::{ChangeStamp, EndpointRecord, SaveEndpoint, StoreError};
 use uuid::Uuid;
 
 use super::Endpoints;
@@ -66,6 +67,7 @@ impl Endpoints {
         &self,
         workspace: &WorkspaceId,
         spec: EndpointSpec,
+        stamp: ChangeStamp,
     ) -> Result<Registered, RegisterError> {
         let made_secret = spec.secret.is_none().then(SigningSecret::generate);
         let mut record = self.endpoint_record(workspace, &spec, made_secret.as_deref(), "api")?;
@@ -74,11 +76,8 @@ impl Endpoints {
         // Before the row: a refused registration stores nothing.
         self.refuse_conflicts(&record, &discovery, spec.replaces.as_deref())
             .await?;
-        let created = self
-            .deps
-            .store
-            .write(SaveEndpoint::Create(Box::new(record.clone())))
-            .await;
+        let create = SaveEndpoint::Create(Box::new(record.clone()));
+        let created = self.deps.store.change(stamp, create).await;
         // Another request may have taken the name since the check.
         created.map_err(|error| match error {
             StoreError::Taken => RegisterError::NameTaken,
@@ -149,10 +148,12 @@ impl Endpoints {
     ) -> Result<(), RegisterError> {
         let DiscoveredEndpoint { record, discovery } = discovered;
         let configure = Arc::new(SaveEndpoint::Configure(Box::new(record)));
-        let mut saved = self.deps.store.write(Arc::clone(&configure)).await;
+        let stamp = || self.deps.stamp(PrincipalKind::Config);
+        let store = &self.deps.store;
+        let mut saved = store.change(stamp(), Arc::clone(&configure)).await;
         if matches!(saved, Err(StoreError::Taken)) {
             // Another replica has stored it at the same time, so this finds its row.
-            saved = self.deps.store.write(configure).await;
+            saved = store.change(stamp(), configure).await;
         }
         let saved = saved?;
         if let Some(saved) = saved {

@@ -7,6 +7,7 @@ use protocol::id::{AgentId, RunId, RunnerId};
 use store::{ChildRefused, StoreError, Unanswerable};
 
 use crate::artifacts::{AttachError, UploadError};
+use crate::own_limits::StartLimit;
 
 /// Cause of a refused event. None of it is stored.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,8 @@ pub enum IntakeError {
         "this workspace posts events too fast (limits.workspace_events_per_second); retry later"
     )]
     TooFast { wait: Duration },
+    #[error(transparent)]
+    Limit(#[from] StartLimit),
     #[error("100 runs of this agent wait in this conversation")]
     QueueFull,
     /// `status`: status of the runner in the registry.
@@ -90,6 +93,11 @@ impl IntakeError {
         Self::OutsideScope(agents.to_vec())
     }
 
+    /// True if as many runs of the key live as may.
+    pub(super) fn is_full_key(&self) -> bool {
+        matches!(self, Self::Limit(StartLimit::KeyRuns { .. }))
+    }
+
     /// Name of the reason, for metrics and logs.
     pub fn name(&self) -> &'static str {
         match self {
@@ -100,6 +108,10 @@ impl IntakeError {
             Self::WorkspaceFull { .. } => "workspace_full",
             Self::EndpointFull { .. } => "endpoint_full",
             Self::TooFast { .. } => "too_fast",
+            Self::Limit(StartLimit::KeyRate { .. }) => "key_too_fast",
+            Self::Limit(StartLimit::KeyRuns { .. }) => "key_full",
+            Self::Limit(StartLimit::AgentRate { .. }) => "agent_too_fast",
+            Self::Limit(StartLimit::AgentRuns { .. }) => "agent_full",
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) | Self::Reference(_) => "attachment",

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use domain::run::Run;
 use domain::trace::TraceParent;
+use egress::limiter::Permit;
 use protocol::event::EventEnvelope;
-use protocol::id::{AgentId, RunId, WorkspaceId};
+use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use protocol::interaction::INTERACTION_SUBMITTED;
 use protocol::run::RunStatus;
 use store::{Retried, RetryOutcome, RetryRun, StoreError};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::{EventSender, Intake, IntakeError, run_to_start};
 use crate::decide::{DecisionEffects, DecisionInput, PendingDecision, RetryPoint};
+use crate::own_limits::KeyAllowance;
 use crate::retry_origin::{RetryPointError, read_origin};
 
 /// The run of a retry.
@@ -65,7 +67,7 @@ impl Intake {
         trace: Option<&str>,
     ) -> Result<RetriedRun, RetryError> {
         let workspace = sender.workspace;
-        self.admit_event(workspace)?;
+        self.admit_start(workspace, sender.key)?;
         let run = self.deps.find_run(workspace, id).await?;
         let run = run.ok_or(RetryError::Unknown(id))?;
         check_retryable(&run)?;
@@ -73,7 +75,11 @@ impl Intake {
             read_origin(&self.deps.store, &run, from).await?;
         }
         let parent = self.deps.spans.parent_of(trace);
-        let input = self.retry_input(&run, sender, from, parent).await?;
+        let (limits, store) = (&self.deps.own_limits, &self.deps.store);
+        let start = limits.begin(store, workspace, sender.key).await?;
+        let start = start.map_err(IntakeError::from)?;
+        let mut input = self.retry_input(&run, sender, from, parent).await?;
+        input.key = start.allowance;
         let retry = RetryRun {
             workspace: workspace.clone(),
             run_id: id,
@@ -82,12 +88,9 @@ impl Intake {
             from,
             max_live_runs: self.deps.limits.workspace_runs,
             at: input.arrived_at,
-            decide: PendingDecision {
-                decider: Arc::clone(&self.decider),
-                input,
-            },
+            decide: PendingDecision::new(&self.decider, input),
         };
-        let (retried, effects) = self.store_retry(retry).await?;
+        let (retried, effects) = self.store_retry(retry, start.permit).await?;
         match retried {
             Retried::Created(run_id) => Ok(RetriedRun {
                 run_id,
@@ -103,7 +106,12 @@ impl Intake {
                 })
             }
             Retried::Refused => Err(match effects.refused {
-                Some(refused) => RetryError::Refused(refused),
+                Some(refused) => {
+                    if refused.is_full_key() {
+                        limits.note_full(workspace, sender.key.limited_id());
+                    }
+                    RetryError::Refused(refused)
+                }
                 None => RetryError::NoAgent(
                     effects
                         .answer
@@ -155,7 +163,8 @@ impl Intake {
             // The results of a run go to its own agent.
             only: asking_agent(&event, run).or(from.map(|_| run.agent_id)),
             scope: sender.scope.clone(),
-            posted_by: Some(sender.key),
+            posted_by: Some(sender.key.id),
+            key: KeyAllowance::default(),
             event: Arc::new(event),
             arrived_at: self.deps.clock.now_ms(),
             parent: None,
@@ -176,12 +185,15 @@ impl Intake {
     async fn store_retry(
         &self,
         retry: RetryRun<PendingDecision>,
+        start: Option<Permit<ApiKeyId>>,
     ) -> Result<(Retried, DecisionEffects), StoreError> {
         let (deps, executor) = (Arc::clone(&self.deps), Arc::clone(&self.executor));
         // A task of its own: the client may disconnect, but a stored run must be driven.
         let storing = self.deps.lifecycle.tasks.spawn(async move {
             let (workspace, at) = (retry.workspace.clone(), retry.at);
             let RetryOutcome { retried, effects } = deps.store.runs().retry_run(retry).await?;
+            // The next start of the key counts the stored run.
+            drop(start);
             let mut effects = effects.unwrap_or_default();
             if let Retried::Created(run) = retried {
                 deps.notifier.notify_changed(run);

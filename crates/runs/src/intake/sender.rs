@@ -1,15 +1,16 @@
 //! Senders of events, and the agents that they reach.
 
 use domain::api_key::AgentReach;
-use protocol::id::{ApiKeyId, RunId, WorkspaceId};
+use protocol::id::{RunId, WorkspaceId};
 
 use super::{Intake, IntakeError};
+use crate::own_limits::StartingKey;
 
 /// Sender of an event.
 #[derive(Clone, Copy, Debug)]
 pub struct EventSender<'a> {
     pub workspace: &'a WorkspaceId,
-    pub key: ApiKeyId,
+    pub key: StartingKey,
     /// The agents that it reaches.
     pub scope: &'a AgentReach,
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use store::{StoreError, SweepWakes, SweepWebhooks};
+use tokio::time::Instant;
 
 use crate::artifacts::Artifacts;
 use crate::deps::RunDeps;
@@ -14,6 +15,10 @@ const BETWEEN_DELETES: Duration = Duration::from_millis(20);
 /// Time for which finished jobs are stored: seven days.
 const JOB_RETENTION_MS: i64 = 7 * DAY_MS;
 const DAY_MS: i64 = 24 * 3600 * 1000;
+/// Time for which expired sessions are stored: runs and changes name them.
+const SESSION_RETENTION_MS: i64 = 90 * DAY_MS;
+/// Time for which expired approvals are stored: audit entries name them.
+const APPROVAL_RETENTION_MS: i64 = 90 * DAY_MS;
 /// Time for the tries of a delivery: a day, and an hour for the waits that receivers demand.
 const DELIVERY_MS: i64 = DAY_MS + 3600 * 1000;
 /// Time for which delivered deliveries are stored.
@@ -24,56 +29,118 @@ const MESSAGE_RETENTION_MS: i64 = 30 * DAY_MS;
 /// Time after a wake for which its key is in use.
 const WAKE_RETENTION_MS: i64 = 30 * DAY_MS;
 
+/// A kind of expired rows, deleted by itself in small transactions.
+#[derive(Clone, Copy)]
+enum ExpiredRows {
+    Storage,
+    Knowledge,
+    Artifacts,
+    Appends,
+    Checkpoints,
+    ToolCalls,
+    Approvals,
+    Budgets,
+    StreamLinks,
+    Sessions,
+    SharedParts,
+    Jobs,
+    Webhooks,
+    Wakes,
+    Ledgers,
+    Audit,
+    Changes,
+}
+
+impl ExpiredRows {
+    const ALL: [Self; 17] = [
+        Self::Storage,
+        Self::Knowledge,
+        Self::Artifacts,
+        Self::Appends,
+        Self::Checkpoints,
+        Self::ToolCalls,
+        Self::Approvals,
+        Self::Budgets,
+        Self::StreamLinks,
+        Self::Sessions,
+        Self::SharedParts,
+        Self::Jobs,
+        Self::Webhooks,
+        Self::Wakes,
+        Self::Ledgers,
+        Self::Audit,
+        Self::Changes,
+    ];
+
+    /// Deletes a batch; returns the number of deleted rows or runs.
+    async fn delete_some(self, artifacts: &Artifacts) -> Result<u64, StoreError> {
+        let deps = &artifacts.deps;
+        let (store, limits) = (&deps.store, &deps.limits);
+        let retention = store.retention();
+        let at = deps.clock.now_ms();
+        match self {
+            Self::Storage => store.state().sweep_storage().await,
+            Self::Knowledge => store.knowledge().sweep_knowledge().await.map(u64::from),
+            Self::Artifacts => artifacts.sweep().await,
+            Self::Appends => store.leases().sweep_appends().await,
+            Self::Checkpoints => retention.sweep_checkpoints().await,
+            Self::ToolCalls => retention.sweep_tool_calls().await,
+            Self::Approvals => retention.sweep_approvals(at - APPROVAL_RETENTION_MS).await,
+            Self::Budgets => retention.sweep_budgets().await,
+            Self::StreamLinks => retention.sweep_stream_links(at).await,
+            Self::Sessions => retention.sweep_sessions(at - SESSION_RETENTION_MS).await,
+            Self::SharedParts => retention.sweep_shared_parts().await,
+            Self::Jobs => retention.sweep_jobs(at - JOB_RETENTION_MS).await,
+            Self::Webhooks => sweep_webhooks(deps).await,
+            Self::Wakes => sweep_wakes(deps).await,
+            Self::Ledgers => match limits.retention {
+                Some(age) => retention.prune_runs(age).await,
+                None => Ok(0),
+            },
+            Self::Audit => match limits.audit_retention {
+                Some(age) => store.audit_log().sweep_audit(age).await,
+                None => Ok(0),
+            },
+            Self::Changes => match limits.change_retention {
+                Some(age) => store.audit_log().sweep_changes(age).await,
+                None => Ok(0),
+            },
+        }
+    }
+}
+
 /// Deletes expired rows in small steps, so that other writes do not wait long.
 pub(super) async fn keep_deleting(artifacts: &Artifacts) {
-    let mut tick = ticks_every(artifacts.deps.limits.lease / 3);
+    let pause = artifacts.deps.limits.lease / 3;
+    let mut tick = ticks_every(pause);
     loop {
         tick.tick().await;
-        while clean_some(artifacts).await > 0 {
+        let next = Instant::now() + pause;
+        let mut left = ExpiredRows::ALL.to_vec();
+        // Kinds without expired rows cost no further transactions until the next tick.
+        while !left.is_empty() && Instant::now() < next {
+            left = clean_some(artifacts, left).await;
             tokio::time::sleep(BETWEEN_DELETES).await;
         }
     }
 }
 
-/// Each kind is independent, so that a failure of one does not delay the others.
-async fn clean_some(artifacts: &Artifacts) -> u64 {
-    let deps = &artifacts.deps;
-    let store = &deps.store;
-    let mut swept = vec![
-        store.state().sweep_storage().await,
-        store.knowledge().sweep_knowledge().await.map(u64::from),
-        artifacts.sweep().await,
-        store.leases().sweep_appends().await,
-        store.retention().sweep_checkpoints().await,
-        store.retention().sweep_tool_calls().await,
-        store.retention().sweep_budgets().await,
-        store
-            .retention()
-            .sweep_stream_links(deps.clock.now_ms())
-            .await,
-        store.retention().sweep_shared_parts().await,
-        store
-            .retention()
-            .sweep_jobs(deps.clock.now_ms() - JOB_RETENTION_MS)
-            .await,
-        sweep_webhooks(deps).await,
-        sweep_wakes(deps).await,
-    ];
-    if let Some(retention) = deps.limits.retention {
-        swept.push(store.retention().prune_runs(retention).await);
+/// Deletes a batch of each kind; returns the kinds that may have more. Each kind is independent, so that a failure of
+/// one does not delay the others.
+async fn clean_some(artifacts: &Artifacts, kinds: Vec<ExpiredRows>) -> Vec<ExpiredRows> {
+    let mut left = Vec::new();
+    for kind in kinds {
+        match kind.delete_some(artifacts).await {
+            Ok(0) => {}
+            Ok(_) => left.push(kind),
+            // Not repeated before the next tick, so that it does not cause a busy loop.
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "cannot delete expired data, trying again");
+            }
+        }
     }
-    if let Some(audit_retention) = deps.limits.audit_retention {
-        swept.push(store.audit_log().sweep_audit(audit_retention).await);
-    }
-    // A failure counts as 0, so that it does not cause a busy loop.
-    let deleted = swept.into_iter().map(|one| {
-        one.unwrap_or_else(|error| {
-            let error = &error as &dyn std::error::Error;
-            tracing::warn!(error, "cannot delete expired data, trying again");
-            0
-        })
-    });
-    deleted.sum()
+    left
 }
 
 async fn sweep_webhooks(deps: &RunDeps) -> Result<u64, StoreError> {

@@ -22,7 +22,7 @@ pub(super) async fn keep_comparing(deps: &RunDeps) {
 /// Logs when the difference of the clocks exceeds the limit, and when it is small again.
 async fn compare(deps: &RunDeps, are_skewed: &mut bool) -> Result<(), StoreError> {
     let before = deps.clock.now_ms();
-    let Some(theirs) = deps.store.read_clock().await? else {
+    let Some(theirs) = deps.store.leases().read_clock().await? else {
         return Ok(());
     };
     let after = deps.clock.now_ms();

@@ -20,14 +20,21 @@ use store::{
 use super::Schedules;
 use crate::artifacts::BodyFiles;
 use crate::intake::{AcceptedEvent, IntakeError, IntakeRequest};
+use crate::own_limits::{KeyStart, StartLimit};
 use telemetry::metrics;
 
 /// Schedules of one transaction.
 const ADVANCED: u64 = 1000;
-/// Occurrences of one claim.
-const CLAIMED: u64 = 256;
-/// Concurrent events. More would delay events of clients, which wait in the same queue of the writer.
-const CONCURRENT: usize = 32;
+/// Without events of clients.
+const ALONE: TriggerPace = TriggerPace {
+    claimed: 256,
+    concurrent: 32,
+};
+/// An occurrence costs as much as an event of a client, so few of them run beside those.
+const BESIDE_CLIENTS: TriggerPace = TriggerPace {
+    claimed: 32,
+    concurrent: 2,
+};
 /// Longer than the tries of one claim. Another replica repeats them afterwards.
 const LEASE: Duration = Duration::from_mins(1);
 /// Time between two looks for due times.
@@ -37,6 +44,14 @@ const MAX_AGE_MS: i64 = 3600 * 1000;
 /// Waits after refusals double from the first to the last.
 const FIRST_WAIT: Duration = Duration::from_secs(2);
 const MAX_WAIT: Duration = Duration::from_mins(1);
+
+/// Number of occurrences that are triggered together.
+struct TriggerPace {
+    /// Occurrences of one claim.
+    claimed: u64,
+    /// Events at the same time.
+    concurrent: usize,
+}
 
 /// The event of an occurrence, and the agent that gets it.
 struct DueEvent {
@@ -106,8 +121,10 @@ impl Schedules {
         while !self.deps.lifecycle.stopping.is_cancelled()
             && store.agents().has_free_occurrence().await?
         {
+            let is_busy = self.intake.activity.is_recent(self.deps.clock.now_ms());
+            let pace = if is_busy { BESIDE_CLIENTS } else { ALONE };
             let claim = ClaimOccurrences {
-                limit: CLAIMED,
+                limit: pace.claimed,
                 lease: LEASE,
             };
             let claimed = store.write(claim).await?;
@@ -116,7 +133,7 @@ impl Schedules {
             }
             failpoint::pass("schedule.after_claim").await?;
             let tries = stream::iter(claimed).map(|one| self.trigger(one));
-            let tries = tries.buffer_unordered(CONCURRENT).collect().await;
+            let tries = tries.buffer_unordered(pace.concurrent).collect().await;
             failpoint::pass("schedule.before_record").await?;
             let record = RecordOccurrences {
                 tries,
@@ -209,6 +226,7 @@ impl Schedules {
             posted_by: None,
             answers: None,
             parent: None,
+            start: KeyStart::default(),
         };
         let files = BodyFiles::default();
         let storing = self.intake.store_event(&workspace, event, &files, incoming);
@@ -293,9 +311,11 @@ fn retry_wait(error: &IntakeError, tries: u64) -> Option<Duration> {
     let doublings = u32::try_from(tries.saturating_sub(1)).map_or(5, |count| count.min(5));
     let wait = (FIRST_WAIT * (1 << doublings)).min(MAX_WAIT);
     match error {
-        IntakeError::TooFast { wait: until } => Some(wait.max(*until)),
+        IntakeError::TooFast { wait: until }
+        | IntakeError::Limit(StartLimit::AgentRate { wait: until, .. }) => Some(wait.max(*until)),
         IntakeError::WorkspaceFull { .. }
         | IntakeError::EndpointFull { .. }
+        | IntakeError::Limit(StartLimit::AgentRuns { .. })
         | IntakeError::RunnerUnavailable { .. }
         | IntakeError::Stopping => Some(wait),
         IntakeError::Store(error) if error.is_transient() => Some(wait),

@@ -1,11 +1,14 @@
 //! Agent queries.
 
+use std::collections::HashMap;
+
 use protocol::admin::AgentSpec;
 use protocol::id::{AgentId, RunnerId, WorkspaceId};
 use protocol::principal::PrincipalKind;
 use sea_orm::{ColumnTrait, EntityTrait, QueryFilter, QueryOrder, QuerySelect};
 
 use super::{ORIGIN_CONFIG, agent_record, columns, is_unchanged};
+use crate::capacity::live_runs_by;
 use crate::entity::agents;
 use crate::error::{StoreError, parsed};
 use crate::model::registry::AgentRecord;
@@ -66,6 +69,34 @@ impl AgentRepository<'_> {
         };
         let found = page.read::<String>(&self.db.readers, bound.into()).await?;
         found.try_map(agent_record)
+    }
+
+    /// Enabled agents of a workspace with limits of their own, by name.
+    pub async fn limited_agents(
+        self,
+        workspace: &WorkspaceId,
+    ) -> Result<Vec<AgentRecord>, StoreError> {
+        let rows = agents::Entity::find()
+            .filter(agents::Column::WorkspaceId.eq(workspace.as_str()))
+            .filter(agents::Column::Enabled.eq(true))
+            .order_by_asc(agents::Column::Name)
+            .all(&self.db.readers)
+            .await?;
+        let agents = rows.into_iter().map(agent_record);
+        // In memory: limits are part of the specification, which is text.
+        let limited = agents.filter(|agent| {
+            let agent = agent.as_ref();
+            agent.map_or(true, |agent| agent.spec.limits.is_some())
+        });
+        limited.collect()
+    }
+
+    /// Live runs of a workspace by their agents, as ids.
+    pub async fn count_live_runs_by_agent(
+        self,
+        workspace: &WorkspaceId,
+    ) -> Result<HashMap<String, u64>, StoreError> {
+        live_runs_by(&self.db.readers, workspace, "agent_id").await
     }
 
     /// Enabled agents of the config file other than `names`, by name.

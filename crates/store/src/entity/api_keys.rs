@@ -18,6 +18,9 @@ pub struct Model {
     pub last_used_at: Option<i64>,
     /// A JSON list of ids.
     pub agents: Option<String>,
+    /// A JSON object.
+    pub limits: Option<String>,
+    pub is_session: bool,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -22,6 +22,7 @@ pub struct Model {
     pub interaction_id: Option<String>,
     pub ticket: Option<String>,
     pub effect: Option<String>,
+    pub approval_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -21,6 +21,8 @@ pub struct Model {
     pub attempt: Option<i64>,
     /// Last ledger sequence of the run as the call began. NULL in rows of older gateways.
     pub after_sequence: Option<i64>,
+    /// Approval that the call used.
+    pub approval_id: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

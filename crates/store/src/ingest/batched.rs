@@ -6,7 +6,7 @@ use protocol::id::WorkspaceId;
 
 use super::duplicates::{Duplicate, duplicates_among};
 use super::rows::{Rows, busy_events, lock_conversations, uncount_events};
-use crate::capacity::{Capacities, count_live, lock_capacity};
+use crate::capacity::{Capacities, count_live, limits_of, lock_capacity};
 use crate::conversation::{live_runs, lock_runs};
 use crate::error::StoreError;
 use crate::failpoint;
@@ -73,9 +73,11 @@ async fn read_unlocked(
         for ingest in ingests {
             let (workspace, max_runs) = (&ingest.workspace, ingest.max_live_runs);
             if !capacities.contains_key(workspace) {
-                let counting = count_live(tx, workspace, max_runs);
+                let limits = limits_of(tx, workspace, max_runs);
                 let candidates = cached_candidates(tx, workspace, tx_cache);
-                let (counted, _) = tx.in_order(counting, candidates).await?;
+                let (limits, candidates) = tx.in_order(limits, candidates).await?;
+                let limits = limits.with_agents(&candidates);
+                let counted = count_live(tx, workspace, limits).await?;
                 capacities.insert(workspace.clone(), counted);
             }
         }
@@ -130,7 +132,7 @@ fn decide_all(
         let decision = event.decide.decide_any(facts);
         // Later events of the batch count this run.
         if let IngestPlan::Start { run, .. } | IngestPlan::Queue { run, .. } = &decision.plan {
-            capacities.add(run.endpoint_id);
+            capacities.add(run);
         }
         decisions.push(decision);
     }

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::budget::add_wait;
 use super::locked_run::{LockedRun, lock_run};
 use super::platform_actions::decide_action;
+use crate::approvals::{ApprovalRecord, insert_approval};
 use crate::error::{StoreError, signed};
 use crate::model::audit::AuditEntry;
 use crate::model::ingest::Unanswerable;
@@ -64,6 +65,8 @@ pub struct DeliverAnswer {
     pub raised_to: Option<u64>,
     /// The decision in a question about a platform action. Without effect on others.
     pub verdict: ApprovalVerdict,
+    /// The approval that an answer to a question about a tool call creates. The conversation is that of the run.
+    pub approval: Option<ApprovalRecord>,
     /// The answer for the run, as JSON.
     pub answer: String,
     /// Hash that identifies a repeated answer.
@@ -159,6 +162,10 @@ impl Mutation for DeliverAnswer {
         tx.execute_sql(sql.to_owned(), values).await?;
         if row.text_if_any("budget")?.is_some() {
             add_wait(tx, self.run_id, &self.id, self.at).await?;
+        }
+        if let Some(approval) = &self.approval {
+            // In the transaction of the answer: a repeated call after a crash finds both or neither.
+            insert_approval(tx, approval).await?;
         }
         crate::audit::insert(tx, [&self.audit]).await?;
         Ok(AnswerDelivery::Stored)

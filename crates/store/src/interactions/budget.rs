@@ -295,10 +295,19 @@ impl Mutation for CloseBudgetQuestion {
 /// Waits of a run for raises of budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunWaits {
-    /// Deadline of the run with its waits so far, in epoch milliseconds.
+    /// Deadline of the run with its waits so far, in epoch milliseconds. An open question extends it by some seconds
+    /// in advance.
     pub deadline_at: i64,
     /// A question is open.
     pub is_waiting: bool,
+}
+
+impl RunWaits {
+    /// True if a wait ended after an earlier look at the same run.
+    pub fn has_waited_since(&self, earlier: &Self) -> bool {
+        // The deadline of an open question runs ahead, so its close may move the deadline back.
+        earlier.is_waiting || self.deadline_at > earlier.deadline_at
+    }
 }
 
 impl InteractionRepository<'_> {
@@ -330,5 +339,29 @@ impl InteractionRepository<'_> {
         let values = vec![run.to_string().into(), id.into()];
         let rows = self.db.readers.query_sql(sql.to_owned(), values).await?;
         Ok(!rows.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::RunWaits;
+
+    #[test]
+    fn question_closed_after_a_look_counts_as_a_wait() {
+        let open = RunWaits {
+            deadline_at: 15_000,
+            is_waiting: true,
+        };
+        let closed = RunWaits {
+            deadline_at: 12_000,
+            is_waiting: false,
+        };
+        assert!(closed.has_waited_since(&open));
+        assert!(!closed.has_waited_since(&closed));
+        let before = RunWaits {
+            deadline_at: 10_000,
+            is_waiting: false,
+        };
+        assert!(closed.has_waited_since(&before));
     }
 }

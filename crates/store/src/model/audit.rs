@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use domain::tool_call::CallEffect;
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{ApprovalId, RunId, WorkspaceId};
 use uuid::Uuid;
 
 /// An audited call. Contains no values, tokens or user texts.
@@ -39,6 +39,8 @@ pub struct AuditOutcome {
     pub duration_ms: i64,
     /// Of a tool call with a ticket.
     pub effect: Option<TicketEffect>,
+    /// The approval that a tool call used.
+    pub approval: Option<ApprovalId>,
 }
 
 /// Ticket of a tool call, and the effect of the call.

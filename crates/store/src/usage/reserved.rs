@@ -45,7 +45,7 @@ pub struct BudgetRefusal {
     pub exceeded: BudgetExceeded,
 }
 
-/// Reserves an amount in every budget, or in none.
+/// Reserves an amount in every budget, or in none. A call in progress may reserve more.
 #[derive(Clone, Debug)]
 pub struct ReserveBudget {
     /// The call of the reservation.
@@ -53,6 +53,8 @@ pub struct ReserveBudget {
     pub run_id: RunId,
     pub lines: Vec<BudgetLine>,
     pub amount: Amount,
+    /// Amount that the call has reserved before. Zero: this is its first reservation.
+    pub before: Amount,
     /// Lease of the reservation, see [`UsageRepository::extend_reservations`].
     pub lease: Duration,
 }
@@ -84,7 +86,9 @@ impl Mutation for ReserveBudget {
                 return Ok(Err(BudgetRefusal { line, exceeded }));
             }
         }
-        if !self.lines.is_empty() {
+        if self.before != Amount::default() {
+            self.grow_rows(tx).await?;
+        } else if !self.lines.is_empty() {
             let until = read_now(tx).await? + millis(self.lease);
             let rows = self.lines.iter().map(|line| self.row(line, until));
             budget_reservations::Entity::insert_many(rows)
@@ -104,7 +108,11 @@ impl Mutation for ReserveBudget {
         }
         let of_call = budget_reservations::Column::CallId.eq(self.call_id.to_string());
         let found = budget_reservations::Entity::find().filter(of_call);
-        Ok(found.one(tx).await?.is_some())
+        let Some(row) = found.one(tx).await? else {
+            return Ok(false);
+        };
+        // An earlier reservation of the call has a smaller amount.
+        Ok(amount_of(&row)? == self.before.plus(self.amount))
     }
 }
 
@@ -116,7 +124,18 @@ impl ReserveBudget {
         line: &BudgetLine,
         before: Amount,
     ) -> Result<Result<(), BudgetExceeded>, StoreError> {
-        let check = |budget: &Budget| budget.check(before, self.amount, line.resets_at);
+        let check = |budget: &Budget| {
+            if self.before == Amount::default() {
+                return budget.check(before, self.amount, line.resets_at);
+            }
+            // A call in progress has been counted already, and its seconds are settled at its end.
+            let of_answer = Budget {
+                calls: None,
+                wall_ms: None,
+                ..budget.clone()
+            };
+            of_answer.check(before, self.amount, line.resets_at)
+        };
         // Read only for calls that the budget itself refuses: they are rare.
         match check(&line.budget) {
             Err(_) if line.budget.reached != BudgetReached::Refuse => {
@@ -144,6 +163,25 @@ impl ReserveBudget {
             at: read_now(tx).await?,
         };
         note_rows(tx, vec![row]).await
+    }
+
+    /// Adds the amount to the rows of the call. Without rows, which a lapsed lease has released, nothing is reserved: the
+    /// settlement would not find it.
+    async fn grow_rows(&self, tx: &DatabaseTransaction) -> Result<(), StoreError> {
+        use budget_reservations::Column;
+        let total = self.before.plus(self.amount);
+        let grown = budget_reservations::Entity::update_many()
+            .col_expr(Column::Tokens, Expr::value(signed(total.tokens)))
+            .col_expr(Column::CostMicros, Expr::value(signed(total.cost_micros)))
+            .filter(Column::CallId.eq(self.call_id.to_string()))
+            .exec(tx)
+            .await?;
+        if grown.rows_affected == 0 {
+            for line in &self.lines {
+                add(tx, line.sum(), Amount::default(), self.amount).await?;
+            }
+        }
+        Ok(())
     }
 
     fn row(&self, line: &BudgetLine, until: i64) -> budget_reservations::ActiveModel {

@@ -111,6 +111,8 @@ metrics!(
         "Host API calls by response status: allowed, denied, not_found, limited, refused or failed";
     Counter super::BUDGET_WAITS, ["outcome"],
         "Calls that waited for a raise of a budget, at the end of the wait: continued, refused, or aborted";
+    Counter super::CHANGES_EXPORTED, ["outcome"],
+        "Administrative changes that were sent to the receiver of audit.export: exported, or failed and sent again";
     Counter super::SOURCE_REQUESTS, ["result"],
         "Requests to sources: accepted, duplicate, ignored by the filter, challenge, refused for the signature, faulty event, or not_accepted";
     Counter super::WEBHOOK_TRIES, ["outcome"],

@@ -1,11 +1,17 @@
 //! The subset of OTLP messages in use (opentelemetry-proto 1.x, `trace/v1/trace.proto`).
 
+pub(super) mod metrics;
+
+use std::time::Duration;
+
 use prost::{Message, Oneof};
 
 use crate::spans::{Span, SpanAttribute, SpanKind};
 
-/// Semantic conventions of attribute names.
-const SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
+/// Semantic conventions of our attributes: those for generative AI have versions of their own.
+const SCHEMA: &str = "https://opentelemetry.io/schemas/gen-ai/1.42.0";
+/// Semantic conventions of the resource's attributes.
+const RESOURCE_SCHEMA: &str = "https://opentelemetry.io/schemas/1.37.0";
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ExportRequest {
@@ -21,8 +27,9 @@ pub(super) struct ExportResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
+    /// Spans, or points of metrics.
     #[prost(int64, tag = "1")]
-    pub(super) rejected_spans: i64,
+    pub(super) rejected: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -100,7 +107,7 @@ struct KeyValue {
 
 #[derive(Clone, PartialEq, Message)]
 struct AnyValue {
-    #[prost(oneof = "Value", tags = "1, 2, 3")]
+    #[prost(oneof = "Value", tags = "1, 2, 3, 4")]
     value: Option<Value>,
 }
 
@@ -112,6 +119,8 @@ enum Value {
     Flag(bool),
     #[prost(int64, tag = "3")]
     Number(i64),
+    #[prost(double, tag = "4")]
+    Fraction(f64),
 }
 
 const INTERNAL: i32 = 1;
@@ -135,12 +144,8 @@ pub(super) fn resource(service_name: &str, instance: &str) -> Resource {
 
 /// An export request for `spans`.
 pub(super) fn request(resource: &Resource, spans: &[Span]) -> ExportRequest {
-    let scope = Scope {
-        name: "runnel".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-    };
     let spans = ScopeSpans {
-        scope: Some(scope),
+        scope: Some(scope()),
         spans: spans.iter().map(span).collect(),
         schema_url: SCHEMA.to_owned(),
     };
@@ -148,14 +153,25 @@ pub(super) fn request(resource: &Resource, spans: &[Span]) -> ExportRequest {
         resource_spans: vec![ResourceSpans {
             resource: Some(resource.clone()),
             scope_spans: vec![spans],
-            schema_url: SCHEMA.to_owned(),
+            schema_url: RESOURCE_SCHEMA.to_owned(),
         }],
     }
 }
 
+fn scope() -> Scope {
+    Scope {
+        name: "runnel".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+/// `since_1970` as in OTLP.
+fn nanos(since_1970: Duration) -> u64 {
+    u64::try_from(since_1970.as_nanos()).unwrap_or(u64::MAX)
+}
+
 fn span(span: &Span) -> WireSpan {
     let parent = span.parent.map(|parent| parent.bytes().to_vec());
-    let nanos = |time: std::time::Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     let error = span.error.clone().map(SpanAttribute::Text);
     let error = error.map(|error| ("error.type", error));
     let attributes = span.attributes.iter().cloned().chain(error);
@@ -182,6 +198,7 @@ fn of_attribute(attribute: SpanAttribute) -> Value {
     match attribute {
         SpanAttribute::Text(text) => Value::Text(text),
         SpanAttribute::Number(number) => Value::Number(i64::try_from(number).unwrap_or(i64::MAX)),
+        SpanAttribute::Seconds(seconds) => Value::Fraction(seconds),
         SpanAttribute::Flag(flag) => Value::Flag(flag),
     }
 }
@@ -280,6 +297,6 @@ mod tests {
             }),
         };
         let read = ExportResponse::decode(answer.encode_to_vec().as_slice()).unwrap();
-        assert_eq!(read.partial_success.unwrap().rejected_spans, 3);
+        assert_eq!(read.partial_success.unwrap().rejected, 3);
     }
 }

@@ -321,6 +321,7 @@ fn resource(
         effect: facts.effect,
         idempotent: facts.idempotent,
         effect_source: facts.source,
+        approval: None,
         tool_name: name,
     };
     Ok((resource, schema))

@@ -45,6 +45,7 @@ impl Registration {
             effect: Some(ToolEffect::Write),
             idempotent: None,
             effect_source: Some(EffectSource::Operator),
+            approval: None,
         }
     }
 

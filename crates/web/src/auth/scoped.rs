@@ -10,8 +10,10 @@ use http::request::Parts;
 use protocol::api_key::KeyRole;
 use protocol::event::EventAccepted;
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
+use protocol::limiter::OwnLimits;
 use runs::artifacts::ReadableArtifact;
 use runs::intake::EventSender;
+use runs::own_limits::StartingKey;
 use store::{EventRecord, InteractionRecord, PlatformActionRecord, StoreError};
 
 use super::{authenticate_key, needs};
@@ -23,6 +25,7 @@ use crate::state::ApiState;
 pub struct ScopedCaller {
     workspace: WorkspaceId,
     scope: AgentReach,
+    limits: OwnLimits,
     pub key: ApiKeyId,
     pub answer: ResponseMemory,
     pub role: KeyRole,
@@ -41,9 +44,14 @@ impl FromRequestParts<ApiState> for ScopedCaller {
     async fn from_request_parts(parts: &mut Parts, state: &ApiState) -> Result<Self, ApiError> {
         let record = authenticate_key(parts, state).await?;
         match record.role {
-            KeyRole::Admin | KeyRole::Operator | KeyRole::Viewer | KeyRole::Client => Ok(Self {
+            KeyRole::Admin
+            | KeyRole::Operator
+            | KeyRole::Viewer
+            | KeyRole::Approver
+            | KeyRole::Client => Ok(Self {
                 workspace: record.workspace,
                 scope: AgentReach::of(record.agents),
+                limits: record.limits.unwrap_or_default(),
                 key: record.id,
                 answer: ResponseMemory::of(&parts.extensions)?,
                 role: record.role,
@@ -58,8 +66,16 @@ impl ScopedCaller {
     pub fn sender(&self) -> EventSender<'_> {
         EventSender {
             workspace: &self.workspace,
-            key: self.key,
+            key: self.starting_key(),
             scope: &self.scope,
+        }
+    }
+
+    /// The key with the limits of the runs that it starts.
+    pub fn starting_key(&self) -> StartingKey {
+        StartingKey {
+            id: self.key,
+            limits: self.limits,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use domain::authorization::{ModelNotGranted, NotGranted};
+use domain::authorization::{LimitedId, ModelNotGranted, NotGranted};
 use http::StatusCode;
 use serde_json::json;
 use store::{ChildRefused, StoreError};
@@ -12,6 +12,7 @@ use egress::upstream::UpstreamError;
 use keys::cursor::InvalidCursor;
 use runs::call_abort::AbortReason;
 use runs::intake::{IntakeError, RetryError, RetryPointError};
+use runs::own_limits::{StartLimit, TokenLimitReached};
 
 impl From<UpstreamError> for ApiError {
     fn from(error: UpstreamError) -> Self {
@@ -39,7 +40,10 @@ impl From<UpstreamError> for ApiError {
                 answer = answer.with("upstream_status", json!(status));
                 answer.retry_after_seconds = Some(seconds_of(retry_after));
             }
-            UpstreamError::Busy { .. } => answer.retry_after_seconds = Some(1),
+            UpstreamError::Busy { wait, .. } => {
+                let wait = wait.unwrap_or_default();
+                answer.retry_after_seconds = Some(rounded_up_seconds(wait));
+            }
             UpstreamError::Refused { status, .. }
             | UpstreamError::Credential { status }
             | UpstreamError::Failing { status, .. } => {
@@ -49,6 +53,12 @@ impl From<UpstreamError> for ApiError {
         }
         answer
     }
+}
+
+/// Rounded up: a retry before the end of the wait is refused again.
+fn rounded_up_seconds(wait: Duration) -> u32 {
+    let seconds = u32::try_from(wait.as_millis().div_ceil(1000));
+    seconds.unwrap_or(u32::MAX).max(1)
 }
 
 fn seconds_of(wait: Option<Duration>) -> u32 {
@@ -130,9 +140,9 @@ impl From<IntakeError> for ApiError {
                 Self::rate_limited_by("endpoint_runs", message, 5).with("limit", json!(limit))
             }
             IntakeError::TooFast { wait } => {
-                let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
-                Self::rate_limited_by("workspace_events", message, seconds.max(1))
+                Self::rate_limited_by("workspace_events", message, rounded_up_seconds(wait))
             }
+            IntakeError::Limit(limit) => limit.into(),
             IntakeError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
                 .with("reason", json!("runner_unavailable"))
                 .with("runner_id", json!(runner))
@@ -143,6 +153,44 @@ impl From<IntakeError> for ApiError {
             IntakeError::Stopping => Self::unavailable(message).with("reason", json!("stopping")),
             IntakeError::Store(error) => error.into(),
         }
+    }
+}
+
+impl From<StartLimit> for ApiError {
+    fn from(reached: StartLimit) -> Self {
+        let message = reached.to_string();
+        match reached {
+            StartLimit::KeyRate { wait } => {
+                Self::rate_limited_by("key_rate", message, rounded_up_seconds(wait))
+            }
+            StartLimit::KeyRuns { limit } => {
+                Self::rate_limited_by("key_runs", message, 5).with("limit", json!(limit))
+            }
+            StartLimit::AgentRate { agent, name, wait } => {
+                Self::rate_limited_by("agent_rate", message, rounded_up_seconds(wait))
+                    .with("agent_id", json!(agent))
+                    .with("name", json!(name))
+            }
+            StartLimit::AgentRuns { agent, name, limit } => {
+                Self::rate_limited_by("agent_runs", message, 5)
+                    .with("limit", json!(limit))
+                    .with("agent_id", json!(agent))
+                    .with("name", json!(name))
+            }
+        }
+    }
+}
+
+impl From<TokenLimitReached> for ApiError {
+    fn from(reached: TokenLimitReached) -> Self {
+        let reason = match reached.of {
+            LimitedId::ApiKey(_) => "key_tokens",
+            LimitedId::Agent(_) => "agent_tokens",
+        };
+        let seconds = rounded_up_seconds(reached.wait);
+        Self::rate_limited_by(reason, reached.to_string(), seconds)
+            .with("name", json!(reached.name))
+            .with("limit", json!(reached.per_minute))
     }
 }
 

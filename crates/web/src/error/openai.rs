@@ -39,7 +39,7 @@ pub fn openai_error(status: u16, error: AgentApiError) -> Value {
 fn client_code(error: &AgentApiError) -> Option<&'static str> {
     match error.details.get("reason").and_then(Value::as_str)? {
         "context_length_exceeded" => Some("context_length_exceeded"),
-        "budget" => Some("insufficient_quota"),
+        "budget" | "budget_exceeded" => Some("insufficient_quota"),
         "model_not_found" => Some("model_not_found"),
         "previous_response_not_found" => Some("previous_response_not_found"),
         "run_failed" => Some("run_failed"),
@@ -119,6 +119,7 @@ mod tests {
     fn errors_in_streams_have_documented_codes() {
         for (code, reason, expected) in [
             ("rate_limited", "budget", "insufficient_quota"),
+            ("rate_limited", "budget_exceeded", "insufficient_quota"),
             (
                 "rate_limited",
                 "upstream_rate_limited",

@@ -3,14 +3,15 @@
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::Path;
 use axum::extract::rejection::PathRejection;
+use axum::extract::{Path, State};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::get;
+use http::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY};
 use http::{HeaderMap, HeaderValue};
 use include_dir::{Dir, File, include_dir};
 
-use super::static_files::{Caching, EmbeddedContent, StaticFile};
+use super::static_files::{Caching, EmbeddedContent, POLICY, StaticFile};
 use web::error::routing::no_route;
 use web::state::ApiState;
 
@@ -27,6 +28,7 @@ pub(super) fn page() -> Router<ApiState> {
         // Relative: a proxy may serve the gateway under a path prefix.
         .route("/console", get(async || Redirect::permanent("console/")))
         .route("/console/", get(index))
+        .route("/console/sign-in", get(sign_in_return))
         .route(
             "/console/{*path}",
             get(
@@ -36,6 +38,30 @@ pub(super) fn page() -> Router<ApiState> {
                 },
             ),
         )
+}
+
+/// The page at the redirect URI of a sign-in. It alone may also connect to the token endpoint of `auth.oidc`.
+async fn sign_in_return(State(state): State<ApiState>, headers: HeaderMap) -> Response {
+    let mut response = respond(INDEX, &headers);
+    // The address has the provider's code, and is used once.
+    let caching = HeaderValue::from_static("no-store");
+    response.headers_mut().insert(CACHE_CONTROL, caching);
+    let Some(sign_in) = &state.sign_in else {
+        return response;
+    };
+    let flow = sign_in.code_flow(state.runs.clock().now_ms()).await;
+    if let Some(policy) = flow.and_then(|flow| policy_with(&flow.token_origin)) {
+        response
+            .headers_mut()
+            .insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    response
+}
+
+/// The policy of all files, with requests also to this origin.
+fn policy_with(origin: &str) -> Option<HeaderValue> {
+    let own = "connect-src 'self'";
+    HeaderValue::try_from(POLICY.replace(own, &format!("{own} {origin}"))).ok()
 }
 
 /// The file, or the page for the path of a view. A path that names a file type but no file is not found, so that a

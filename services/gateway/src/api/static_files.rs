@@ -15,10 +15,8 @@ use http::{HeaderMap, StatusCode};
 use secrets::digest::sha256_hex;
 
 /// Content security policy: own scripts, styles and requests to this gateway only.
-const POLICY: HeaderValue = HeaderValue::from_static(
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; \
-     font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-);
+pub(super) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+     img-src 'self' data:; font-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 const OPENER_POLICY: HeaderName = HeaderName::from_static("cross-origin-opener-policy");
 
 /// Time for which a browser may use a file without a request.
@@ -115,7 +113,7 @@ impl StaticFile {
         };
         response.headers_mut().extend([
             (CACHE_CONTROL, self.caching.header()),
-            (CONTENT_SECURITY_POLICY, POLICY),
+            (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
             (ETAG, tag),
             (OPENER_POLICY, HeaderValue::from_static("same-origin")),
             (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),

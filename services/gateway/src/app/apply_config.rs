@@ -9,6 +9,7 @@ use domain::agent::check_agent_for;
 use protocol::admin::{AgentSpec, Fault};
 use protocol::id::{AgentId, DEFAULT_WORKSPACE, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
+use protocol::principal::PrincipalKind;
 use store::{RunnerRecord, SaveAgent, SaveEndpoint, Store, StoreError};
 use uuid::Uuid;
 
@@ -190,12 +191,12 @@ async fn apply_endpoints(
             (true, true) | (false, false) => {}
         }
     }
-    store
-        .write(SaveEndpoint::DisableUnnamed {
-            workspace: workspace.clone(),
-            names,
-        })
-        .await?;
+    let disable = SaveEndpoint::DisableUnnamed {
+        workspace: workspace.clone(),
+        names,
+    };
+    let stamp = runs.stamp(PrincipalKind::Config);
+    store.change(stamp, disable).await?;
     let entering = discovered
         .into_iter()
         .map(|one| runs.endpoints.configure_endpoint(one));
@@ -251,13 +252,13 @@ async fn apply_agents(
             "agent {name} was created over the API; the configuration replaces it"
         );
     }
-    store
-        .write(SaveAgent::DisableUnnamed {
-            workspace: workspace.clone(),
-            names,
-            at,
-        })
-        .await?;
+    let disable = SaveAgent::DisableUnnamed {
+        workspace: workspace.clone(),
+        names,
+        at,
+    };
+    let stamp = || runs.stamp(PrincipalKind::Config);
+    store.change(stamp(), disable).await?;
     for spec in agents {
         let name = spec.name.clone();
         // In an `Arc` because the write may be repeated.
@@ -268,10 +269,10 @@ async fn apply_agents(
             spec,
             at,
         });
-        let mut entered = store.write(Arc::clone(&configure)).await;
+        let mut entered = store.change(stamp(), Arc::clone(&configure)).await;
         if matches!(entered, Err(StoreError::Taken)) {
             // A replica that started at the same time was first; its rows are visible now.
-            entered = store.write(configure).await;
+            entered = store.change(stamp(), configure).await;
         }
         entered.with_context(|| format!("agent {name} of the configuration cannot be entered"))?;
     }

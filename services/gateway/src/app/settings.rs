@@ -3,12 +3,12 @@
 mod artifacts;
 mod bus;
 mod choices;
+mod exports;
 mod knowledge;
 mod models;
 mod prices;
 mod secrets;
 mod skills;
-mod telemetry;
 mod tools;
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use domain::authorization::{ModelLimits, ResourceCatalog};
 use domain::breaker::BreakerPolicy;
 use domain::normalize::ResultLimits;
-use protocol::admin::{AgentSpec, EndpointSpec, IdList};
+use protocol::admin::{AgentSpec, EndpointSpec, IdList, ToolPolicy};
 use protocol::resources::{
     InputModality, KnowledgeBaseResource, KnowledgeOperation, ModelOperation, ModelResource,
     SkillResource,
@@ -34,6 +34,7 @@ pub(crate) use self::choices::ungranted_choices;
 pub(crate) use self::models::DeclaredModels;
 pub(crate) use self::prices::{DerivedPrices, derived_prices, unpriced_models};
 
+use crate::change_export::ChangeReceiver;
 use crate::config::{
     Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, SecretRef,
     SourceEntry, WebhookEntry, closest,
@@ -69,6 +70,8 @@ pub(crate) struct Declared {
     pub(crate) artifacts: ArtifactLocation,
     /// OTLP collector of traces.
     pub(crate) collector: Option<Collector>,
+    /// Receiver of administrative changes.
+    pub(crate) change_receiver: Option<Box<ChangeReceiver>>,
 }
 
 /// Reads endpoints, agents and the catalog of a configuration, including secrets.
@@ -107,7 +110,8 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
     tools.skills = packages;
     let knowledge = knowledge::bases(config, egress.as_ref(), &mut faults);
     let artifacts = artifacts::location(config, egress.as_ref(), &mut faults);
-    let collector = telemetry::collector(config, egress.as_ref(), &mut faults);
+    let collector = exports::collector(config, egress.as_ref(), &mut faults);
+    let change_receiver = exports::change_receiver(config, egress.as_ref(), &mut faults);
     match bus::bus(config, &mut faults).zip(artifacts) {
         Some((bus, artifacts)) if faults.is_empty() => Ok(Declared {
             endpoints,
@@ -122,6 +126,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             knowledge,
             artifacts,
             collector,
+            change_receiver,
         }),
         _ => Err(ConfigErrors(faults).located(&config.locations)),
     }
@@ -218,9 +223,14 @@ fn check_egress(egress: Option<&Egress>, url: &Url, pointer: &str, faults: &mut 
 
 fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
     let limits = |entry: &ModelEntry| {
+        // A prompt of a route must fit any of its models.
+        let least = |of: fn(&ModelEntry) -> Option<u64>| {
+            let candidates = entry.candidates(&config.models);
+            candidates.filter_map(of).min()
+        };
         let limits = ModelLimits {
-            context_window_tokens: entry.context_window_tokens,
-            max_output_tokens: entry.max_output_tokens,
+            context_window_tokens: least(|one| one.context_window_tokens),
+            max_output_tokens: least(|one| one.max_output_tokens),
         };
         (entry.model_id.clone(), limits)
     };
@@ -234,9 +244,9 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
             .map(|entry| ModelResource {
                 model_id: entry.model_id.clone(),
                 model_type: Some(entry.model_type.clone()),
-                provider: Some(entry.provider.clone()),
+                provider: entry.provider.clone(),
                 operations: parsed(&entry.operations, ModelOperation::parse),
-                input_modalities: parsed(&entry.input_modalities, InputModality::parse),
+                input_modalities: input_modalities(entry, &config.models),
             })
             .collect(),
         tools: Vec::new(),
@@ -254,6 +264,21 @@ fn catalog(config: &Config, skills: Vec<SkillResource>) -> ResourceCatalog {
         skill_tools: Vec::from(SkillTool::ALL.map(SkillTool::resource)),
         register_skill: Some(Registration::resource()),
     }
+}
+
+/// Kinds of input that all models of an entry accept. Empty: unknown.
+fn input_modalities(entry: &ModelEntry, models: &[ModelEntry]) -> Vec<InputModality> {
+    let candidates: Vec<_> = entry.candidates(models).collect();
+    // A model of unknown kinds accepts all, see `ModelResource::accepts_images`.
+    let mut described = candidates
+        .iter()
+        .map(|one| &one.input_modalities)
+        .filter(|kinds| !kinds.is_empty());
+    let mut shared = described.next().cloned().unwrap_or_default();
+    for kinds in described {
+        shared.retain(|kind| kinds.contains(kind));
+    }
+    parsed(&shared, InputModality::parse)
 }
 
 // The configuration check refuses unknown names.
@@ -282,6 +307,7 @@ pub(crate) fn run_limits(config: &Config) -> RunLimits {
         max_deadline: config.runs.max_deadline,
         retention: config.ledger.retention,
         audit_retention: config.ledger.audit_retention,
+        change_retention: config.ledger.change_retention,
         artifacts: ArtifactLimits {
             max_bytes: config.artifacts.max_bytes,
             workspace_bytes: config.artifacts.workspace_bytes,
@@ -333,6 +359,17 @@ pub(crate) struct PolicyWarning<'a> {
     pub(crate) text: String,
 }
 
+/// The names of a policy. A pattern may match tools that come later.
+fn named_tools(policy: &ToolPolicy) -> IdList {
+    match policy {
+        ToolPolicy::List(listed) => listed.clone(),
+        ToolPolicy::Rules(rules) => {
+            let names = rules.keys().filter(|name| !name.contains('*'));
+            IdList::Ids(names.cloned().collect())
+        }
+    }
+}
+
 /// Names in agent policies that match nothing. Skills may still come from runs.
 pub(crate) fn unknown_policy_names<'a>(
     agents: &'a [AgentSpec],
@@ -350,7 +387,12 @@ pub(crate) fn unknown_policy_names<'a>(
         let policy = &agent.resource_policy;
         for (kind, key, listed, declared) in [
             ("model", "models", &policy.models, Some(models.as_slice())),
-            ("tool", "tools", &policy.tools, tools.as_deref()),
+            (
+                "tool",
+                "tools",
+                &named_tools(&policy.tools),
+                tools.as_deref(),
+            ),
             (
                 "knowledge base",
                 "knowledge_bases",

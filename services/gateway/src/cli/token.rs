@@ -9,9 +9,11 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use domain::api_key::check_api_key;
 use protocol::api_key::{ApiKeySpec, KeyRole};
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
+use protocol::limiter::OwnLimits;
+use protocol::principal::PrincipalKind;
 use secrecy::ExposeSecret;
 use serde_json::json;
-use store::{ApiKeyRecord, LastAdmin, Migrations, RevokeApiKey, Revoked, Store};
+use store::{ApiKeyRecord, ChangeStamp, LastAdmin, Migrations, RevokeApiKey, Revoked, Store};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
@@ -68,6 +70,18 @@ pub(super) struct NewKeyArguments {
     /// Restrict a key of role client to this agent. Can be repeated.
     #[arg(long = "agent", value_name = "NAME|ID")]
     agents: Vec<String>,
+    /// Maximum requests in a minute that start runs, on each replica.
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<u32>,
+    /// Maximum of such requests at once, after a pause. Default: the rate.
+    #[arg(long, value_name = "NUMBER", requires = "rate")]
+    burst: Option<u32>,
+    /// Maximum live runs that the key has started, queued ones included.
+    #[arg(long, value_name = "NUMBER")]
+    concurrency: Option<u32>,
+    /// Maximum input and output tokens in a minute of the model calls of these runs, on each replica.
+    #[arg(long, value_name = "NUMBER")]
+    tokens_per_minute: Option<u32>,
 }
 
 impl NewKeyArguments {
@@ -76,11 +90,18 @@ impl NewKeyArguments {
             let life = i64::try_from(life.as_secs()).unwrap_or(i64::MAX);
             Clock::system().now_seconds().saturating_add(life)
         });
+        let limits = OwnLimits {
+            rate: self.rate,
+            burst: self.burst,
+            concurrency: self.concurrency,
+            tokens_per_minute: self.tokens_per_minute,
+        };
         ApiKeySpec {
             name: self.name.clone(),
             role: self.role,
             expires_at,
             agents: (!self.agents.is_empty()).then(|| self.agents.clone()),
+            limits: (limits != OwnLimits::default()).then_some(limits),
         }
     }
 }
@@ -102,6 +123,7 @@ fn roles() -> impl TypedValueParser<Value = KeyRole> {
                 "Everything a viewer may, and cancel and retry runs, answer interactions"
             }
             KeyRole::Viewer => "Read what an admin reads, and change nothing",
+            KeyRole::Approver => "Read interactions and their runs, and answer them",
             KeyRole::Client => "Post events, read runs",
         };
         PossibleValue::new(role.as_str()).help(help)
@@ -166,7 +188,16 @@ fn check(spec: &ApiKeySpec) -> anyhow::Result<()> {
     match fault.pointer.as_str() {
         "/expires_at" => bail!("--expires-in must end before the year 10000"),
         "/agents" => bail!("--agent restricts a key of role client to 1 to 16 agents"),
-        pointer => bail!("--{} {}", pointer.trim_start_matches('/'), fault.message),
+        "/limits" => {
+            bail!(
+                "--rate, --concurrency and --tokens-per-minute are for keys of role admin, operator or client"
+            )
+        }
+        pointer => {
+            let argument = pointer.rsplit('/').next().unwrap_or(pointer);
+            let argument = argument.replace('_', "-");
+            bail!("--{argument} {}", fault.message)
+        }
     }
 }
 
@@ -176,7 +207,7 @@ async fn create(
     spec: &ApiKeySpec,
     format: OutputFormat,
 ) -> anyhow::Result<()> {
-    let issued = issue(store, &Clock::system(), workspace, spec).await;
+    let issued = issue(store, &stamp(), workspace, spec).await;
     let (record, key) = match issued {
         Err(IssueError::UnknownAgent(at)) => {
             let named = spec.agents.iter().flatten().nth(at);
@@ -192,7 +223,7 @@ async fn create(
         output::line(
             &json!({"id": record.id, "role": record.role, "name": record.name,
                 "prefix": record.prefix, "expires_at": spec.expires_at,
-                "agents": record.agents, "key": key})
+                "agents": record.agents, "limits": record.limits, "key": key})
             .to_string(),
         );
     } else {
@@ -260,7 +291,7 @@ async fn revoke(
         last_admin: LastAdmin::Goes,
         at: Clock::system().now_ms(),
     };
-    let (key, was_last_admin) = match store.write(revoke).await? {
+    let (key, was_last_admin) = match store.change(stamp(), revoke).await? {
         Revoked::Now {
             key,
             was_last_admin,
@@ -286,6 +317,11 @@ async fn revoke(
         );
     }
     Ok(())
+}
+
+/// The author of changes by these commands.
+fn stamp() -> ChangeStamp {
+    ChangeStamp::of(PrincipalKind::Cli, Clock::system().now_ms())
 }
 
 /// Finds a key by id, by prefix, or by its full text, such as a leaked key.

@@ -4,9 +4,10 @@ use std::process::ExitCode;
 
 use anyhow::{anyhow, bail};
 use clap::Subcommand;
+use protocol::principal::PrincipalKind;
 use protocol::workspace::WorkspaceSpec;
 use serde_json::json;
-use store::{Migrations, Store, WorkspaceRecord};
+use store::{ChangeStamp, Migrations, Store, WorkspaceRecord};
 use tokio_util::task::TaskTracker;
 
 use crate::app::open_store;
@@ -69,7 +70,8 @@ pub(super) async fn workspace(
 }
 
 async fn create(store: &Store, spec: &WorkspaceSpec, format: OutputFormat) -> anyhow::Result<()> {
-    let created = issue_workspace(store, &Clock::system(), spec).await?;
+    let stamp = ChangeStamp::of(PrincipalKind::Cli, Clock::system().now_ms());
+    let created = issue_workspace(store, &stamp, spec).await?;
     let created = created.ok_or_else(|| {
         anyhow!(
             "there is a workspace {id} already; take another id, or make a key of it with \

@@ -36,6 +36,7 @@ mod tests {
             "name": "a", "event_type": ["*"], "event_types": ["a.*.b", "ok"], "runner_id": "acme",
             "concurrency": "hunter2", "resource_policy": {"tool": ["x"], "models": 5},
             "config": {"timeout": "5m"}, "retry": {"max": "often"}, "scope": {"kind": "bot", "bot": "x"},
+            "limits": {"burst": 5, "tokens_per_minute": 0},
         });
         let Value::Object(agent) = agent else {
             unreachable!()
@@ -50,6 +51,8 @@ mod tests {
                 "config.timeout: must be a number of seconds; 0 or null selects the maximum",
                 "event_type: is not known here; did you mean event_types?",
                 "event_types[0]: must be an exact event type or a prefix that ends in .*",
+                "limits.burst: has no effect without rate",
+                "limits.tokens_per_minute: must be from 1 to 1000000000",
                 "resource_policy.models: must be \"*\" or a list of names",
                 "resource_policy.tool: is not known here; did you mean tools?",
                 "retry.max: must be an integer",

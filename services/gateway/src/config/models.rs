@@ -11,6 +11,8 @@ use url::Url;
 use super::endpoint::read_headers;
 use super::fault::ConfigFault;
 use super::prices::PriceEntry;
+use super::provider_limits::ProviderLimitsEntry;
+use super::routes::{Candidates, RouteEntry};
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, integer, name, one_of, parsed, seconds, some_of, text};
 use egress::parse_plain_url;
@@ -43,6 +45,7 @@ pub struct ProviderEntry {
     pub responses: Option<bool>,
     /// Script of a `scripted` provider. `None`: it echoes its input.
     pub script: Option<PathBuf>,
+    pub limits: ProviderLimitsEntry,
 }
 
 impl ProviderEntry {
@@ -71,6 +74,7 @@ impl ProviderEntry {
             value.as_bool().ok_or("must be true or false")
         });
         let script = table.optional("script", text);
+        let limits = ProviderLimitsEntry::read(&mut table);
         let shape = check_shape(&mut table, &kind, &base_url, &script, &api_keys);
         let set = [
             (
@@ -105,6 +109,7 @@ impl ProviderEntry {
             extra_members: extra_members?,
             responses: responses?,
             script: script?.map(PathBuf::from),
+            limits: limits?,
         })
     }
 }
@@ -187,6 +192,7 @@ impl fmt::Debug for ProviderEntry {
             .field("extra_members", &self.extra_members)
             .field("script", &self.script)
             .field("responses", &self.responses)
+            .field("limits", &self.limits)
             .finish()
     }
 }
@@ -196,8 +202,14 @@ impl fmt::Debug for ProviderEntry {
 pub struct ModelEntry {
     pub model_id: String,
     pub model_type: String,
-    /// Name of the provider.
-    pub provider: String,
+    /// Name of the provider. `None`: a route.
+    pub provider: Option<String>,
+    /// Candidates of a route. Empty for a model with a provider.
+    pub route: Vec<RouteEntry>,
+    /// Models that are called after a failure, in this order.
+    pub fallback: Vec<String>,
+    /// Maximum wait for the first event of a stream while another candidate is left.
+    pub first_byte: Option<Duration>,
     /// The provider's name for the model.
     pub upstream_model: Option<String>,
     pub operations: Vec<String>,
@@ -216,13 +228,15 @@ pub struct ModelEntry {
     pub price: PriceEntry,
     /// Calls reserve the upper bound of their completion tokens.
     pub reserves_worst: bool,
+    pub limits: ProviderLimitsEntry,
 }
 
 impl ModelEntry {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let model_id = table.required("model_id", name);
         let model_type = table.optional("model_type", name);
-        let provider = table.required("provider", name);
+        let provider = table.optional("provider", name);
+        let candidates = Candidates::read(&mut table, &provider);
         let upstream_model = table.optional("upstream_model", name);
         let operations = table.optional(
             "operations",
@@ -237,12 +251,17 @@ impl ModelEntry {
         let token_margin = table.optional("token_margin", number(1.0, 10.0));
         let embedding_batch = table.optional("embedding_batch", integer(1..=2048));
         let price = PriceEntry::read(&mut table);
-        let reserve = table.optional("reserve", one_of(&["bounded", "worst"]));
+        let reserve = table.optional("reserve", one_of(&["expected", "worst"]));
+        let limits = ProviderLimitsEntry::read(&mut table);
         table.close()?;
+        let candidates = candidates?;
         Ok(Self {
             model_id: model_id?,
             model_type: model_type?.unwrap_or_else(|| "llm".to_owned()),
             provider: provider?,
+            route: candidates.route,
+            fallback: candidates.fallback,
+            first_byte: candidates.first_byte,
             upstream_model: upstream_model?,
             operations: operations?.unwrap_or_else(|| CHAT.map(str::to_owned).to_vec()),
             input_modalities: input_modalities?.unwrap_or_default(),
@@ -254,6 +273,7 @@ impl ModelEntry {
             embedding_batch: embedding_batch?,
             price: price?,
             reserves_worst: reserve?.is_some_and(|reserve| reserve == "worst"),
+            limits: limits?,
         })
     }
 }

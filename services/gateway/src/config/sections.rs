@@ -11,10 +11,12 @@ use url::Url;
 
 use super::fault::ConfigFault;
 use super::limits::{bytes, small};
+use super::oidc::read_sign_in;
 use super::secret_ref::{SecretRef, SecretRefError};
 use super::table::{Reported, Table, integer, parsed, seconds, text};
 use egress::AllowRule;
 use egress::parse_plain_url;
+use keys::sign_in::SignInRules;
 
 /// True if the binary contains the files of the console.
 const HAS_CONSOLE: bool = cfg!(feature = "console");
@@ -160,16 +162,20 @@ pub struct AuthConfig {
     pub master_key: Option<SecretRef>,
     /// Age at which a signing key is replaced.
     pub signing_key_age: Duration,
+    /// Sign-in of people.
+    pub oidc: Option<SignInRules>,
 }
 
 impl AuthConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let master_key = table.optional("master_key", parsed);
         let signing_key_days = table.required("signing_key_days", integer(1..=365));
+        let oidc = table.section_if_any("oidc", read_sign_in);
         table.close()?;
         Ok(Self {
             master_key: master_key?,
             signing_key_age: Duration::from_secs(signing_key_days? * DAY_SECONDS),
+            oidc: oidc?,
         })
     }
 }
@@ -269,24 +275,28 @@ impl EgressConfig {
     }
 }
 
-/// `[ledger]`: retention of run events and audit records.
+/// `[ledger]`: retention of run events, audit records and changes.
 #[derive(Clone, Debug)]
 pub struct LedgerConfig {
     /// From the end of a run; `None`: unlimited.
     pub retention: Option<Duration>,
     /// From the call; `None`: unlimited.
     pub audit_retention: Option<Duration>,
+    /// From the administrative change; `None`: unlimited.
+    pub change_retention: Option<Duration>,
 }
 
 impl LedgerConfig {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let retention = table.required("retention_days", days(0.0..=36_500.0));
         let audit = table.required("audit_days", days(0.0..=36_500.0));
+        let changes = table.required("changes_days", days(0.0..=36_500.0));
         table.close()?;
         let bounded = |days: Duration| (days > Duration::ZERO).then_some(days);
         Ok(Self {
             retention: bounded(retention?),
             audit_retention: bounded(audit?),
+            change_retention: bounded(changes?),
         })
     }
 }

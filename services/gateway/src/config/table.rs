@@ -156,9 +156,42 @@ impl<'faults> Table<'faults> {
         key: &'static str,
         read: impl FnOnce(Table<'_>) -> Result<T, Reported>,
     ) -> Result<T, Reported> {
-        let value = self.required(key, Ok::<_, &str>)?;
+        match self.section_if_any(key, read)? {
+            Some(section) => Ok(section),
+            None => Err(self.fault(key, "is required")),
+        }
+    }
+
+    /// The table under `key`; `None` if absent.
+    pub(super) fn section_if_any<T>(
+        &mut self,
+        key: &'static str,
+        read: impl FnOnce(Table<'_>) -> Result<T, Reported>,
+    ) -> Result<Option<T>, Reported> {
+        let Some(value) = self.optional(key, Ok::<_, &str>)? else {
+            return Ok(None);
+        };
         let pointer = self.pointer_to(key);
-        read(Table::open(pointer, value, self.faults)?)
+        read(Table::open(pointer, value, self.faults)?).map(Some)
+    }
+
+    /// Adds a fault about each of these keys that is set. Call it before the keys are read.
+    pub(super) fn refuse(
+        &mut self,
+        keys: &[&'static str],
+        message: &'static str,
+    ) -> Result<(), Reported> {
+        let is_set = |key: &&&str| {
+            self.entries
+                .get(**key)
+                .is_some_and(|value| !value.is_null())
+        };
+        let set: Vec<_> = keys.iter().filter(is_set).collect();
+        let mut result = Ok(());
+        for key in set {
+            result = Err(self.fault(key, message));
+        }
+        result
     }
 
     /// Adds a fault about `key`.

@@ -1,6 +1,7 @@
-//! `[telemetry]`: export of traces.
+//! `[telemetry]`: export of traces and metrics.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use serde_json::Value;
 use url::Url;
@@ -8,20 +9,22 @@ use url::Url;
 use super::endpoint::read_headers;
 use super::models::number;
 use super::secret_ref::SecretRef;
-use super::table::{Reported, Table, name, text};
+use super::table::{Reported, Table, name, seconds, text};
 use egress::parse_plain_url;
 
 /// `[telemetry]`.
 #[derive(Clone, Debug)]
 pub struct TelemetryConfig {
-    /// OTLP/HTTP base URL of a collector, without `/v1/traces`. `None`: tracing is off.
+    /// OTLP/HTTP base URL of a collector, without `/v1/traces`. `None`: nothing is exported.
     pub otlp_endpoint: Option<Url>,
     /// Headers added to every request, by lower-case name.
     pub headers: BTreeMap<String, SecretRef>,
     /// Fraction of traces to export, unless the caller has made a sampling decision.
     pub sample_ratio: f64,
-    /// Service name in exported traces.
+    /// Service name of the exports.
     pub service_name: String,
+    /// Time between two exports of metrics. `None`: none are exported.
+    pub metrics_interval: Option<Duration>,
 }
 
 impl TelemetryConfig {
@@ -30,6 +33,7 @@ impl TelemetryConfig {
         let headers = read_headers(&mut table);
         let sample_ratio = table.optional("sample_ratio", number(0.0, 1.0));
         let service_name = table.optional("service_name", name);
+        let metrics_interval = table.optional("metrics_interval_seconds", seconds(1.0..=3600.0));
         let idle = refuse_unused_keys(
             &mut table,
             &otlp_endpoint,
@@ -37,6 +41,10 @@ impl TelemetryConfig {
                 ("headers", headers.as_ref().is_ok_and(|all| !all.is_empty())),
                 ("sample_ratio", matches!(sample_ratio, Ok(Some(_)))),
                 ("service_name", matches!(service_name, Ok(Some(_)))),
+                (
+                    "metrics_interval_seconds",
+                    matches!(metrics_interval, Ok(Some(_))),
+                ),
             ],
         );
         table.close()?;
@@ -46,6 +54,7 @@ impl TelemetryConfig {
             headers: headers?,
             sample_ratio: sample_ratio?.unwrap_or(1.0),
             service_name: service_name?.unwrap_or_else(|| "runnel".to_owned()),
+            metrics_interval: metrics_interval?,
         })
     }
 }
@@ -66,7 +75,7 @@ fn endpoint(value: Value) -> Result<Url, String> {
 fn refuse_unused_keys(
     table: &mut Table<'_>,
     endpoint: &Result<Option<Url>, Reported>,
-    settings: [(&str, bool); 3],
+    settings: [(&str, bool); 4],
 ) -> Result<(), Reported> {
     if !matches!(endpoint, Ok(None)) {
         return Ok(());

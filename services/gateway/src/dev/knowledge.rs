@@ -3,9 +3,11 @@
 use anyhow::Context as _;
 use bytes::Bytes;
 use protocol::id::{DEFAULT_WORKSPACE, WorkspaceId};
-use store::{BaseKey, DocumentFacts, sha256_hex};
+use protocol::principal::PrincipalKind;
+use store::{BaseKey, ChangeStamp, DocumentFacts, sha256_hex};
 
 use crate::app::App;
+use clock::Clock;
 use knowledge::extract::DocumentFormat;
 use knowledge::index::{DocumentSource, Indexed, NewDocument};
 
@@ -33,6 +35,7 @@ pub(super) async fn put(app: &App) -> anyhow::Result<u64> {
         },
         entries: Vec::new(),
         source: DocumentSource::Bytes(kind, Bytes::from_static(TEXT.as_bytes())),
+        stamp: ChangeStamp::of(PrincipalKind::Cli, Clock::system().now_ms()),
     };
     let knowledge = app.knowledge();
     // The slot bounds concurrent embeddings, as for uploads over the API.

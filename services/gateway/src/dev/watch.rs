@@ -10,6 +10,7 @@ use protocol::admin::{AgentSpec, Fault};
 use protocol::event::EventEnvelope;
 use protocol::id::{AgentId, DEFAULT_WORKSPACE, RunnerId, WorkspaceId};
 use protocol::manifest::AgentRunnerManifest;
+use protocol::principal::PrincipalKind;
 use serde_json::json;
 use store::{RunnerRecord, RunnerStatus, SaveAgent, SavedAgent};
 use uuid::Uuid;
@@ -181,7 +182,8 @@ impl RunnerWatch {
             names,
             at: self.runs.clock().now_ms(),
         };
-        self.runs.store().write(disable).await?;
+        let stamp = self.runs.stamp(PrincipalKind::Config);
+        self.runs.store().change(stamp, disable).await?;
         Ok(lines)
     }
 
@@ -200,7 +202,8 @@ impl RunnerWatch {
             refused: refused.clone(),
             at: self.runs.clock().now_ms(),
         };
-        let saved = self.runs.store().write(configure).await?;
+        let stamp = self.runs.stamp(PrincipalKind::Config);
+        let saved = self.runs.store().change(stamp, configure).await?;
         if !refused.is_empty() {
             return Ok(Err(refused));
         }

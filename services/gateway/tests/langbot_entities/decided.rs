@@ -25,6 +25,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "a policy may ask before calls of a tool, and the runner sees which",
+        &["ToolResource.approval is only ours"],
+    ),
+    (
         "a platform action is opened once, and not for ever",
         &[
             "ActionRequestedPayload.idempotency_key is only ours",

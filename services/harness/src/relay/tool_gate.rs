@@ -45,6 +45,8 @@ struct GateOfRun {
     reading: BTreeSet<String>,
     /// Granted tools. The gateway records their calls by idempotency key.
     granted: BTreeSet<String>,
+    /// Tools whose calls wait for an approval at the gateway: a second question would be redundant.
+    asking: BTreeSet<String>,
     waiting: Arc<Semaphore>,
     out: ResultSender,
 }
@@ -78,7 +80,13 @@ impl ToolGate {
         let reading = tools.filter(|tool| tool.effect == Some(ToolEffect::Read));
         let reading = reading.map(|tool| tool.tool_name.clone());
         let granted = resources.tools.iter().map(|tool| tool.tool_name.clone());
+        let asking = resources
+            .tools
+            .iter()
+            .filter(|tool| tool.approval.is_some());
+        let asking = asking.map(|tool| tool.tool_name.clone());
         Self(Arc::new(GateOfRun {
+            asking: asking.collect(),
             permissions,
             reading: reading.chain(READING.map(str::to_owned)).collect(),
             granted: granted.collect(),
@@ -158,6 +166,10 @@ impl ToolGate {
             id,
             ..
         } = call;
+        let permissions = &self.0.permissions;
+        if self.0.asking.contains(&tool) && !permissions.refuses(&permission) {
+            return Ok(());
+        }
         let decision = match Arc::clone(&self.0.waiting).try_acquire_owned() {
             Ok(_permit) => self.0.permissions.clone().decide(permission).await,
             Err(_) => PermissionDecision::TooMany,
@@ -241,6 +253,7 @@ mod tests {
         let tools = json!([
             {"tool_name": "look", "effect": "read"}, {"tool_name": "post", "effect": "write"},
             {"tool_name": "erase", "effect": "irreversible"}, {"tool_name": "unknown"},
+            {"tool_name": "asking", "effect": "write", "approval": "ask"},
         ]);
         serde_json::from_value(json!({"tools": tools})).unwrap()
     }
@@ -257,7 +270,15 @@ mod tests {
             let permissions = stage(&out, mode).permissions;
             let gate = ToolGate::new(permissions, &resources(), out);
             let mut called = Vec::new();
-            for tool in ["look", "post", "erase", "unknown", "activate", "child_run"] {
+            for tool in [
+                "look",
+                "post",
+                "erase",
+                "unknown",
+                "activate",
+                "child_run",
+                "asking",
+            ] {
                 let answer = match gate.gated(&call(tool)) {
                     None => Ok(()),
                     Some(gated) => gate.clone().decide(gated).await,
@@ -280,7 +301,13 @@ mod tests {
         for mode in [Ask, ReadOnly, AcceptEdits, Full] {
             for (tool, is_called) in called(mode).await {
                 let reads = matches!(tool, "look" | "activate");
-                assert_eq!(is_called, reads || mode == Full, "{tool} in {mode:?}");
+                // The gateway asks about its call, unless the mode refuses it.
+                let asks = tool == "asking" && mode != ReadOnly;
+                assert_eq!(
+                    is_called,
+                    reads || asks || mode == Full,
+                    "{tool} in {mode:?}"
+                );
             }
         }
     }

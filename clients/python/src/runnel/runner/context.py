@@ -98,6 +98,7 @@ class ToolResource(TypedDict):
     effect: NotRequired[Literal["read", "write", "irreversible"] | None]
     idempotent: NotRequired[bool | None]
     effect_source: NotRequired[Literal["operator", "server"] | None]
+    approval: NotRequired[Literal["ask"] | None]
 
 
 class KnowledgeBaseResource(TypedDict):

@@ -1,9 +1,9 @@
 //! Skills, and the tools that read and register them.
 
-use protocol::admin::IdList;
 use protocol::resources::{SkillResource, ToolResource};
 
 use super::{Layer, LayerEvaluation};
+use crate::tool_policy::{lists_by_name, rule_for};
 
 /// Rule of the manifest capability that enables skills.
 const AUTHORING: &str = "capabilities.skill_authoring is false";
@@ -71,11 +71,10 @@ impl LayerEvaluation<'_> {
     ) -> Option<ToolResource> {
         let tool = tool?;
         let name = &tool.tool_name;
-        let is_named = match &self.agent.resource_policy.tools {
-            // `"*"` excludes it: an agent gets the right to change its own skills only by an explicit choice.
-            IdList::All(_) => false,
-            IdList::Ids(ids) => ids.contains(name),
-        };
+        let policy = &self.agent.resource_policy.tools;
+        // Patterns exclude it: an agent gets the right to change its own skills only by an explicit choice.
+        let is_named = lists_by_name(policy, name);
+        let rule = rule_for(policy, name);
         let picked = self.selected.tools.as_ref();
         let checks = [
             (
@@ -96,8 +95,13 @@ impl LayerEvaluation<'_> {
         ];
         let mut operations = tool.operations.clone();
         operations.retain(|operation| self.decide("tools", name, operation.as_str(), &checks));
-        (!operations.is_empty()).then(|| ToolResource {
+        if operations.is_empty() {
+            return None;
+        }
+        let approval = self.approval_of(tool, rule);
+        Some(ToolResource {
             operations,
+            approval,
             ..tool.clone()
         })
     }

@@ -67,6 +67,8 @@ pub(super) struct ResponseWriter {
     bytes: usize,
     reported: Option<TokenParts>,
     end: Option<ResponseEnd>,
+    /// Epoch seconds of the event that ended it.
+    ended_at: i64,
 }
 
 impl ResponseWriter {
@@ -93,6 +95,7 @@ impl ResponseWriter {
             bytes: 0,
             reported: None,
             end: None,
+            ended_at: 0,
         }
     }
 
@@ -113,6 +116,8 @@ impl ResponseWriter {
                 "failed"
             }
         };
+        let is_completed = self.end == Some(ResponseEnd::Completed);
+        let completed_at = is_completed.then_some(self.ended_at);
         let usage = self.reported.or(tokens).map_or(Value::Null, usage_of);
         let mut output = self.items.clone();
         if let Some(message) = &self.message {
@@ -123,6 +128,7 @@ impl ResponseWriter {
         let conversation = self.conversation.as_ref().map(|id| json!({"id": id}));
         for (name, value) in [
             ("background", json!(self.background)),
+            ("completed_at", json!(completed_at)),
             ("conversation", json!(conversation)),
             ("error", error),
             ("incomplete_details", incomplete),
@@ -316,6 +322,7 @@ impl FaceWriter for ResponseWriter {
         }
         // In the same step, so that the numbers do not depend on the read.
         if self.end.is_some() {
+            self.ended_at = event.created_at;
             self.close_items();
         }
         std::mem::take(&mut self.frames)

@@ -6,19 +6,24 @@ use serde_json::{Value, json};
 /// Maximum bytes, as JSON, of a request member that the answer repeats.
 const ECHO_BYTES: usize = 8 * 1024;
 /// Request members that the answer repeats, with their defaults.
-const ECHOED: [(&str, &str); 14] = [
+const ECHOED: [(&str, &str); 19] = [
+    ("frequency_penalty", "0"),
     ("instructions", "null"),
     ("max_output_tokens", "null"),
+    ("max_tool_calls", "null"),
     ("metadata", "{}"),
     ("parallel_tool_calls", "true"),
+    ("presence_penalty", "0"),
     ("prompt_cache_key", "null"),
     ("reasoning", r#"{"effort": null, "summary": null}"#),
     ("safety_identifier", "null"),
-    ("temperature", "null"),
+    ("service_tier", r#""default""#),
+    ("temperature", "1"),
     ("text", r#"{"format": {"type": "text"}}"#),
     ("tool_choice", r#""auto""#),
     ("tools", "[]"),
-    ("top_p", "null"),
+    ("top_logprobs", "0"),
+    ("top_p", "1"),
     ("truncation", r#""disabled""#),
     ("user", "null"),
 ];

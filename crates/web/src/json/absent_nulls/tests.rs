@@ -1,8 +1,10 @@
 use std::collections::BTreeMap;
 
-use protocol::admin::{AgentSpec, EndpointSpec};
+use protocol::admin::{AgentSpec, EndpointSpec, PolicyCheck};
 use protocol::api_key::ApiKeySpec;
+use protocol::approval::ApprovalSpec;
 use protocol::budget::BudgetDefinition;
+use protocol::change::RestoreAgentRequest;
 use protocol::child_run::ChildRunRequest;
 use protocol::event::EventEnvelope;
 use protocol::history::HistorySearch;
@@ -25,8 +27,10 @@ use super::*;
 use crate::json::parse_part;
 
 /// Bodies without a fixed type: their handlers read the members one by one.
-const UNTYPED: [&str; 12] = [
+const UNTYPED: [&str; 14] = [
     "A2aRequest",
+    "A2aSendRequest",
+    "AgUiRunInput",
     "AgentChatRequest",
     "AgentResponseRequest",
     "ChatCompletionRequest",
@@ -148,7 +152,9 @@ fn null_is_absent_in_every_request_body() {
             parses::<ActionResultRequest> as Check,
         ),
         ("AgentSpec", parses::<AgentSpec>),
+        ("PolicyCheck", parses::<PolicyCheck>),
         ("ApiKeySpec", parses::<ApiKeySpec>),
+        ("ApprovalSpec", parses::<ApprovalSpec>),
         ("RedeliverRequest", parses::<RedeliverRequest>),
         ("RotateSecretRequest", parses::<RotateSecretRequest>),
         ("SourceSpec", parses::<SourceSpec>),
@@ -173,6 +179,7 @@ fn null_is_absent_in_every_request_body() {
         ("PipelineQuery", parses::<PipelineQuery>),
         ("PlatformActionRequest", parses::<PlatformActionRequest>),
         ("Rerank", parses::<Rerank>),
+        ("RestoreAgentRequest", parses::<RestoreAgentRequest>),
         ("ResumePauseRequest", parses::<ResumePauseRequest>),
         ("RetrievalQuery", parses::<RetrievalQuery>),
         ("RunCancel", parses::<RunCancel>),

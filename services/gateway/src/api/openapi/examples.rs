@@ -63,6 +63,9 @@ fn example_of(operation_id: &str) -> Option<Value> {
             "max_runs": 100,
         }),
         "create_agent" | "update_agent" => agent(),
+        "check_policy" => json!({
+            "resource_policy": {"models": ["assistant"], "history": ["page"]},
+        }),
         "create_api_key" => json!({
             "name": "shop",
             "role": "client",
@@ -105,6 +108,22 @@ fn face_example(operation_id: &str) -> Option<Value> {
             "input": "What is Runnel?",
             "stream": true,
         }),
+        "run_ag_ui_agent" => json!({
+            "threadId": "order-7",
+            "runId": "r-1",
+            "messages": [{"id": "m-1", "role": "user", "content": "What is Runnel?"}],
+        }),
+        "send_a2a_message" | "stream_a2a_message" => json!({"message": {
+            "messageId": "m-7",
+            "role": "ROLE_USER",
+            "parts": [{"text": "What is Runnel?"}],
+        }}),
+        "speak_agent_mcp" => json!({
+            "jsonrpc": "2.0",
+            "id": 1,
+            "method": "tools/call",
+            "params": {"name": "ask", "arguments": {"message": "What is Runnel?"}},
+        }),
         "call_a2a_agent" => json!({
             "jsonrpc": "2.0",
             "id": 1,
@@ -141,6 +160,12 @@ fn automation_example(operation_id: &str) -> Option<Value> {
             "after_seconds": 3600,
             "data": {"step": "remind"},
         }),
+        "create_approval" => json!({
+            "tool": "fs_*",
+            "arguments": {"/path": {"prefix": "/srv/shop/src/"}, "/text": {"any": true}},
+            "count": 200,
+            "agent": "coder",
+        }),
         "create_source" => json!({
             "name": "github",
             "scheme": "github",
@@ -153,6 +178,7 @@ fn automation_example(operation_id: &str) -> Option<Value> {
         }),
         "receive_source_event" | "receive_secret_event" => json!({"ref": "refs/heads/main"}),
         "rotate_webhook_secret" | "rotate_source_secret" => json!({}),
+        "restore_agent" => json!({"change_id": "019c1f0e-5f00-7000-8000-00000000000a"}),
         "redeliver_webhook" => json!({"since": 1_796_054_400, "status": "dead"}),
         _ => return None,
     })

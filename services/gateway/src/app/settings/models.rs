@@ -7,14 +7,17 @@ use std::sync::Arc;
 use url::Url;
 
 use super::prices::price_of;
-use crate::config::{Config, ConfigFault, ModelEntry, ProviderEntry, parse_toml};
+use crate::config::{
+    Config, ConfigFault, ModelEntry, ProviderEntry, ProviderLimitsEntry, parse_toml,
+};
 use clock::Clock;
 use egress::Egress;
+use egress::rate::CallRate;
 use llm_formats::anthropic::Thinking;
 use llm_formats::{BOUNDS, UNSAID_TOKENS};
 use models::{
-    Anthropic, BatchSize, DeviationCounts, Model, Models, MonitoredProvider, OpenAi, Provider,
-    ProviderAddress, Script, Scripted, TokenCount, Vocabulary,
+    Anthropic, BatchSize, DeviationCounts, Model, ModelRoute, Models, MonitoredProvider, OpenAi,
+    Provider, ProviderAddress, ProviderLimitSpec, Script, Scripted, TokenCount, Vocabulary,
 };
 
 /// Maximum size of a script; it is read into memory.
@@ -27,6 +30,7 @@ const MARGIN: f64 = 1.25;
 pub(crate) struct DeclaredModels {
     /// In the order of the configuration.
     providers: Vec<(String, DeclaredProvider)>,
+    limits: BTreeMap<String, ProviderLimitSpec>,
     models: Vec<ModelEntry>,
 }
 
@@ -66,7 +70,10 @@ pub(super) fn declared_models(
             faults.push(ConfigFault::new(pointer, message));
         };
         let all = &mut config.model_providers.iter();
-        match all.find(|one| one.name == entry.provider) {
+        let Some(name) = &entry.provider else {
+            continue;
+        };
+        match all.find(|one| one.name == *name) {
             None => fault("provider", "must be the name of one of model_providers"),
             Some(provider) if provider.kind != "anthropic" && entry.thinking.is_some() => {
                 fault("thinking", "is only for providers of kind anthropic");
@@ -78,9 +85,25 @@ pub(super) fn declared_models(
             fault("thinking", message);
         }
     }
+    let limits = config.model_providers.iter();
     DeclaredModels {
         providers,
+        limits: limits
+            .map(|entry| (entry.name.clone(), limit_spec(entry.limits)))
+            .collect(),
         models: config.models.clone(),
+    }
+}
+
+fn limit_spec(entry: ProviderLimitsEntry) -> ProviderLimitSpec {
+    ProviderLimitSpec {
+        concurrency: entry.concurrency,
+        rate: entry.rate.map(|per_minute| CallRate {
+            per_minute,
+            burst: entry.burst.unwrap_or(per_minute),
+        }),
+        tokens_per_minute: entry.tokens_per_minute,
+        queue: entry.queue,
     }
 }
 
@@ -170,13 +193,19 @@ impl DeclaredModels {
                     self.open_provider(name, declared, egress),
                     clock,
                 );
+                let watched =
+                    watched.with_limits(self.limits.get(name).copied().unwrap_or_default());
                 (name.as_str(), (Arc::new(watched), declared))
             })
             .collect();
         let model = |entry: &ModelEntry| {
-            let (provider, declared) = opened.get(entry.provider.as_str())?;
+            let (provider, declared) = opened.get(entry.provider.as_deref()?)?;
             let model = Model {
-                provider: Arc::clone(provider),
+                provider: if entry.limits.is_limited() {
+                    Arc::new(provider.for_model(limit_spec(entry.limits)))
+                } else {
+                    Arc::clone(provider)
+                },
                 upstream: upstream(entry).to_owned(),
                 extra_members: declared.extra_members(),
                 context_window_tokens: entry.context_window_tokens,
@@ -207,7 +236,30 @@ impl DeclaredModels {
             let (provider, _) = opened.get(name.as_str())?;
             Some(Arc::clone(provider))
         });
-        Models::new(models, in_order.collect())
+        Models::new(models, in_order.collect()).with_routes(self.routes())
+    }
+
+    /// Routes, and models with fallbacks.
+    fn routes(&self) -> BTreeMap<String, ModelRoute> {
+        let several = |entry: &&ModelEntry| !entry.route.is_empty() || !entry.fallback.is_empty();
+        let entries = self.models.iter().filter(several);
+        let routes = entries.map(|entry| {
+            let weighted: Vec<_> = if entry.route.is_empty() {
+                vec![(entry.model_id.clone(), 1)]
+            } else {
+                let candidates = entry.route.iter();
+                candidates
+                    .map(|one| (one.model.clone(), one.weight))
+                    .collect()
+            };
+            let route = ModelRoute {
+                weighted,
+                fallback: entry.fallback.clone(),
+                first_byte: entry.first_byte,
+            };
+            (entry.model_id.clone(), route)
+        });
+        routes.collect()
     }
 
     fn open_provider(
@@ -242,7 +294,7 @@ impl DeclaredModels {
         let models = self
             .models
             .iter()
-            .filter(|entry| entry.provider == provider);
+            .filter(|entry| entry.provider.as_deref() == Some(provider));
         let modes = models.filter_map(|entry| {
             let thinking = match entry.thinking.as_deref()? {
                 "adaptive" => Thinking::Adaptive,

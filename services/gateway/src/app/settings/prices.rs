@@ -79,7 +79,7 @@ pub(crate) fn derived_prices(config: &Config) -> Vec<DerivedPrices> {
     let models = config.models.iter().filter_map(|entry| {
         let base = entry.price.base;
         base.input?;
-        let kind = kind_of(config, &entry.provider)?;
+        let kind = kind_of(config, entry.provider.as_ref()?)?;
         let rates = rates(base, default_ratios(kind));
         let unsaid = [
             ("cache_read_price", base.cache_read, rates.cache_read),
@@ -119,7 +119,7 @@ pub(crate) fn unpriced_models(config: &Config) -> Vec<ConfigFault> {
     let models = config.models.iter().enumerate();
     let found = models.filter_map(|(index, entry)| {
         let (id, base) = (&entry.model_id, entry.price.base);
-        let kind = kind_of(config, &entry.provider)?;
+        let kind = kind_of(config, entry.provider.as_ref()?)?;
         let is_unpriced = price_of(&entry.price, kind).is_none();
         // Embedding and rerank models have no output tokens.
         let is_half = entry.model_type == "llm" && base.is_some();

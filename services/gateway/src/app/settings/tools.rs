@@ -90,6 +90,7 @@ impl ToolReader<'_> {
                 effect: facts.effect,
                 idempotent: facts.idempotent,
                 effect_source: facts.source,
+                approval: None,
             },
             call: ToolCallSpec::Http(Box::new(self.http(
                 http,
