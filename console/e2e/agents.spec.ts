@@ -122,3 +122,45 @@ test("a refused policy shows the fault at its field", async ({ signedIn, gateway
   await expect(bot).toBeFocused();
   await expect(bot).toHaveAccessibleDescription(/is required for scope bot/);
 });
+
+test("history shows old and new values and restores them", async ({ signedIn, gateway }) => {
+  const spec = { name: "restored", event_types: ["test.never"], runner_id: RUNNER, description: "first" };
+  const { id } = await gateway.call("/v1/agents", spec);
+  await signedIn.goto(`${gateway.url}/console/agents/${id}`);
+  await signedIn.getByLabel("Description").fill("second");
+  await signedIn.getByRole("button", { name: /Review/ }).click();
+  await signedIn.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+  const history = signedIn.getByRole("region", { name: "History" });
+  await history.getByText("Changed").first().click();
+  await expect(history).toContainText('- /description: "first"');
+  await expect(history).toContainText('+ /description: "second"');
+  await history.getByText("Created").click();
+  // The bar at the top of the window must not cover a part of a field.
+  await signedIn.evaluate(() => window.scrollTo(0, 0));
+  expect(await violations(signedIn)).toEqual([]);
+  await history.getByRole("button", { name: "Restore…" }).click();
+  await signedIn.getByRole("dialog").getByRole("button", { name: "Restore the agent" }).click();
+  await expect(signedIn.getByLabel("Description")).toHaveValue("first");
+  expect(await stored(gateway, "restored")).toMatchObject({ description: "first", version: 3 });
+});
+
+test("rules of tools stay when another one is added", async ({ signedIn, gateway }) => {
+  const policy = { tools: { "mail_*": "ask", mail_drop: "deny" }, history: ["page"] };
+  const delivery = { interactions: false, platform_actions: { "message.edit": "auto" } };
+  const spec = { name: "ruled", event_types: ["test.never"], runner_id: RUNNER, resource_policy: policy };
+  const { id } = await gateway.call("/v1/agents", { ...spec, delivery_policy: delivery });
+  await signedIn.goto(`${gateway.url}/console/agents/${id}`);
+  await expect(signedIn.getByRole("combobox", { name: "mail_drop" })).toHaveValue("deny");
+  await signedIn.getByLabel("Add: Tools").fill("fs_*");
+  await signedIn.keyboard.press("Enter");
+  await signedIn.getByRole("combobox", { name: "fs_*" }).selectOption("allow");
+  await signedIn.getByRole("button", { name: "Remove mail_drop" }).click();
+  await signedIn.getByRole("checkbox", { name: "interactions" }).check();
+  await signedIn.getByRole("button", { name: /Review/ }).click();
+  await signedIn.getByRole("dialog").getByRole("button", { name: "Save" }).click();
+  await expect(signedIn.getByRole("dialog")).toHaveCount(0);
+  const saved = await stored(gateway, "ruled");
+  expect(saved.resource_policy.tools).toEqual({ "mail_*": "ask", "fs_*": "allow" });
+  expect(saved.resource_policy.history).toEqual(["page"]);
+  expect(saved.delivery_policy.platform_actions).toEqual({ "message.edit": "auto" });
+});

@@ -95,6 +95,7 @@ test("a graph shows states, reasons, edges and the text of an approval", async (
   expect(await violations(signedIn)).toEqual([]);
   await graph.getByRole("button", { name: "List" }).click();
   await expect(graph.getByRole("row", { name: /Do receipt/ })).toContainText("Do note, Do clock");
+  await signedIn.evaluate(() => scrollTo(0, 0));
   expect(await violations(signedIn)).toEqual([]);
   const plain = await gateway.finish("without a graph", conversation);
   await signedIn.goto(`${gateway.url}/console/runs/${plain.run_id}`);

@@ -100,7 +100,7 @@ test("tab reaches every control of every view, with a visible focus", async ({
   gateway,
   watch,
 }) => {
-  test.setTimeout(120_000);
+  test.setTimeout(180_000);
   watch.expected.push(/status of 404/);
   for (const view of await views(signedIn, gateway)) {
     await open(signedIn, gateway, view);

@@ -56,7 +56,7 @@ test("key of role client sees its runs without errors", async ({ page, gateway, 
 
 for (const role of ["viewer", "operator"]) {
   test(`key of role ${role} opens every view without a refusal`, async ({ page, gateway, watch }) => {
-    test.setTimeout(150_000);
+    test.setTimeout(200_000);
     watch.expected.push(/status of 404/);
     const refused: string[] = [];
     page.on("response", (response) => {

@@ -18,7 +18,7 @@ for (const { colorScheme, width, locale } of [
     });
 
     test("views are accessible and fit", async ({ signedIn, gateway, watch }, info) => {
-      test.setTimeout(180_000);
+      test.setTimeout(240_000);
       watch.expected.push(/status of 404/);
       for (const view of await views(signedIn, gateway)) {
         await test.step(view.name, async () => {

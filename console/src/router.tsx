@@ -7,6 +7,8 @@ import {
   lazyRouteComponent,
   redirect,
 } from "@tanstack/react-router";
+import { readApprovalFilters } from "./lib/approvals";
+import { readChangeFilters } from "./lib/changes";
 import { type RunFilters, readFilters } from "./lib/filters";
 import { readActionFilters } from "./lib/platform-actions";
 import { readUsage } from "./lib/usage";
@@ -96,6 +98,26 @@ const actions = createRoute({
   path: "/actions",
   validateSearch: readActionFilters,
   component: lazyRouteComponent(() => import("./views/actions/actions"), "PlatformActions"),
+});
+
+const approvals = createRoute({
+  getParentRoute: () => root,
+  path: "/approvals",
+  validateSearch: readApprovalFilters,
+  component: lazyRouteComponent(() => import("./views/approvals/approvals"), "Approvals"),
+});
+
+const approval = createRoute({
+  getParentRoute: () => root,
+  path: "/approvals/$approvalId",
+  component: lazyRouteComponent(() => import("./views/approvals/approval"), "ApprovalPage"),
+});
+
+const changes = createRoute({
+  getParentRoute: () => root,
+  path: "/changes",
+  validateSearch: readChangeFilters,
+  component: lazyRouteComponent(() => import("./views/changes/changes"), "Changes"),
 });
 
 const agents = createRoute({
@@ -196,6 +218,9 @@ export const router = createRouter({
     conversations,
     conversation,
     actions,
+    approvals,
+    approval,
+    changes,
     agents,
     agent,
     endpoints,

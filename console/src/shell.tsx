@@ -5,6 +5,7 @@ import { useFeed } from "./api/feed";
 import { nextCursor, openQuestionsQuery } from "./api/queries";
 import { useRights } from "./api/rights";
 import { signOut } from "./api/session";
+import { endSession } from "./api/sign-in";
 import { useText } from "./i18n";
 import { Boundary } from "./ui/boundary";
 import { KeyHelp, useKeys } from "./ui/keys";
@@ -16,6 +17,7 @@ export function Shell() {
   const navigate = useNavigate();
   const waiting = useWaiting();
   const rights = useRights();
+  const leave = async () => signOut((await endSession()) ? null : t("signOut.open"));
   useFeed();
   useKeys([
     { key: "r", what: "keys.runs", run: () => void navigate({ to: "/runs" }) },
@@ -44,7 +46,7 @@ export function Shell() {
           </a>
         </nav>
         <LanguageChoice />
-        <button type="button" className="quiet" onClick={() => signOut()}>
+        <button type="button" className="quiet" onClick={() => void leave()}>
           {t("signOut")}
         </button>
       </header>
@@ -62,12 +64,14 @@ function AdminLinks() {
   const t = useText();
   return (
     <>
+      <Link to="/approvals">{t("nav.approvals")}</Link>
       <Link to="/agents">{t("nav.agents")}</Link>
       <Link to="/endpoints">{t("nav.endpoints")}</Link>
       <Link to="/catalogue">{t("nav.catalogue")}</Link>
       <Link to="/schedules">{t("nav.schedules")}</Link>
       <Link to="/sources">{t("nav.sources")}</Link>
       <Link to="/webhooks">{t("nav.webhooks")}</Link>
+      <Link to="/changes">{t("nav.changes")}</Link>
     </>
   );
 }

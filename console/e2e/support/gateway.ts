@@ -6,7 +6,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
-import { completed, MANIFEST, platformAction, Runner } from "./runner.ts";
+import { completed, MANIFEST, message, platformAction, Runner } from "./runner.ts";
 
 const BUILT = fileURLToPath(new URL("../../../target/debug/runnel", import.meta.url));
 export const PROGRAM = resolve(process.env.RUNNEL_BIN ?? BUILT);
@@ -20,6 +20,9 @@ interface Greeting {
   api_key: string;
 }
 
+/** A tool of the gateway. */
+const CLOCK = '[[tools]]\ntool_name = "get_current_time"\n';
+
 export class Gateway {
   url = "";
   key = "";
@@ -30,8 +33,10 @@ export class Gateway {
 
   private constructor(readonly runner: Runner) {}
 
-  /** `filesFor` returns the files of the working directory by name, such as `runnel-dev.toml`. */
-  static async start(filesFor: (runner: Runner) => Record<string, string> = () => ({})): Promise<Gateway> {
+  /** `filesFor` returns the files of the working directory by name. */
+  static async start(
+    filesFor: (runner: Runner) => Record<string, string> = () => ({ "runnel-dev.toml": CLOCK }),
+  ): Promise<Gateway> {
     const runner = await Runner.start();
     const gateway = new Gateway(runner);
     for (const [name, text] of Object.entries(filesFor(runner))) {
@@ -159,6 +164,28 @@ export class Gateway {
       ),
     );
     return this.finish("acts", { event_type: "test.acting", bot_id: "acting" });
+  }
+
+  /** Has a run call a tool that asks, and returns the question. The run ends with the answer of the tool. */
+  async ask(): Promise<Json> {
+    const { items } = await this.call("/v1/agents");
+    if (!items.some((agent: Json) => agent.name === "asking")) {
+      await this.call("/v1/agents", {
+        name: "asking",
+        event_types: ["test.asking"],
+        scope: { kind: "bot", bot_id: "asking" },
+        runner_id: MANIFEST.id,
+        resource_policy: { tools: { "get_*": "ask" } },
+      });
+    }
+    this.runner.on("calls", async (stream) => {
+      const answer = await stream.call("get_current_time", { utc_offset: "+01:00" });
+      stream.end(message(answer), completed);
+    });
+    const conversation = { conversation_id: crypto.randomUUID() };
+    const id = await this.post("calls", { event_type: "test.asking", bot_id: "asking", conversation });
+    const asked = await this.until(`/v1/interactions?run_id=${id}`, ({ items }) => items.length > 0);
+    return asked.items[0];
   }
 
   /** Posts a message and returns its run after the end. */

@@ -165,6 +165,7 @@ export interface Planted {
   schedules: string[];
   sources: string[];
   webhooks: string[];
+  approvals: string[];
 }
 
 /** An agent, a run with its conversation, a key, a document and a file for each payload. */
@@ -181,6 +182,7 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
     schedules: [],
     sources: [],
     webhooks: [],
+    approvals: [],
   };
   for (const [at, payload] of payloads.entries()) {
     const { run, agent, conversation } = await plantRun(gateway, payloads, at);
@@ -204,6 +206,13 @@ export async function plant(gateway: Gateway, payloads: Payload[]): Promise<Plan
   const filter = `{event_type: "hostile.source", input: {text: (${texts.join(" + ")})}}`;
   const source = { name: "hostile", scheme: "github", filter };
   planted.sources.push((await gateway.call("/v1/sources", source)).id);
+  // A pointer has no control characters; rules have at most 32 KiB.
+  const pointer = line(payloads[0] as Payload, 100)
+    .replaceAll("~", "~0")
+    .replaceAll("/", "~1");
+  const rules = { [`/${pointer}`]: { equals: { text: all(payloads) } } };
+  const approval = await gateway.call("/v1/approvals", { agent: "scripted", tool: "fs_*", arguments: rules });
+  planted.approvals.push(approval.id);
   return planted;
 }
 

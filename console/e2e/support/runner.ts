@@ -9,7 +9,11 @@ export const MANIFEST = {
   id: "plugin:test/scripted/default",
   name: "default",
   label: { en_US: "Scripted" },
-  permissions: { interactions: ["request"], platform_api: ["message.edit", "message.recall"] },
+  permissions: {
+    interactions: ["request"],
+    platform_api: ["message.edit", "message.recall"],
+    tools: ["detail", "call"],
+  },
   capabilities: { streaming: true, interrupt: true, interactions: true },
 };
 
@@ -18,8 +22,14 @@ export interface Result {
   data: object;
 }
 
+interface HostAccess {
+  base_url: string;
+  token: string;
+}
+
 interface Request {
   context: { run_id: string; input: { text?: string } };
+  host: HostAccess;
 }
 
 /** A request of the Model Context Protocol; a notification has no id. */
@@ -64,8 +74,19 @@ export class Stream {
 
   constructor(
     private readonly runId: string,
+    private readonly host: HostAccess,
     private readonly response: ServerResponse,
   ) {}
+
+  /** Calls a tool, and waits for its answer and for a person that it asks. */
+  async call(tool: string, parameters: object): Promise<string> {
+    const answer = await fetch(`${this.host.base_url}/tools/${tool}/call`, {
+      method: "POST",
+      headers: { authorization: `Bearer ${this.host.token}`, "content-type": "application/json" },
+      body: JSON.stringify({ parameters }),
+    });
+    return `${answer.status} ${await answer.text()}`;
+  }
 
   send(...results: Result[]): void {
     for (const { type, data } of results) {
@@ -132,11 +153,11 @@ export class Runner {
       response.writeHead(200, { "content-type": "application/json" });
       response.end(JSON.stringify({ runners: this.manifests }));
     } else if (call === "POST /runs") {
-      const { context } = (await json(request)) as Request;
+      const { context, host } = (await json(request)) as Request;
       const text = context.input.text ?? "";
       response.writeHead(200, { "content-type": "text/event-stream" });
       const repeat: Script = (stream) => stream.end(delta(text), message(text), completed);
-      const stream = new Stream(context.run_id, response);
+      const stream = new Stream(context.run_id, host, response);
       this.#live.set(context.run_id, stream);
       await (this.#scripts.get(text) ?? repeat)(stream, text);
     } else if (call === "POST /hooks") {

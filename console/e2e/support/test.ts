@@ -23,6 +23,8 @@ interface Watch {
   faults: string[];
   /** Messages of the browser's console that a test causes on purpose. */
   expected: RegExp[];
+  /** Other origins that a test visits on purpose. */
+  origins: string[];
 }
 
 export interface PageFixtures {
@@ -35,12 +37,18 @@ export interface PageFixtures {
 export const pageFixtures: Fixtures<PageFixtures, object, { page: Page; gateway: Gateway }> = {
   // biome-ignore lint/correctness/noEmptyPattern: Playwright reads the names of fixtures from the pattern
   watch: async ({}, use) => {
-    await use({ faults: [], expected: [] });
+    await use({ faults: [], expected: [], origins: [] });
   },
   page: async ({ page, gateway, watch }, use) => {
+    // Pages of another origin load and report what they like.
+    const isElsewhere = (url: string) => watch.origins.some((origin) => url.startsWith(`${origin}/`));
     page.on("console", (message) => {
+      if (isElsewhere(page.url()) || isElsewhere(message.location().url)) return;
       if (!["error", "warning"].includes(message.type())) return;
       if (watch.expected.some((expected) => expected.test(message.text()))) return;
+      // The form asks for the provider, and a gateway without one answers 404.
+      const isOfSignIn = message.location().url === `${gateway.url}/v1/sign-in`;
+      if (isOfSignIn && /status of 404/.test(message.text())) return;
       watch.faults.push(`console ${message.type()}: ${message.text()}`);
     });
     page.on("pageerror", (error) => watch.faults.push(`exception: ${error.stack ?? error}`));
@@ -52,12 +60,13 @@ export const pageFixtures: Fixtures<PageFixtures, object, { page: Page; gateway:
     page.on("download", (download) => watch.faults.push(`download: ${download.url()}`));
     page.on("request", (request) => {
       const url = new URL(request.url());
-      if (url.protocol !== "data:" && url.origin !== gateway.url)
+      const { referer } = request.headers();
+      if (!request.isNavigationRequest() && isElsewhere(request.frame().url())) return;
+      if (url.protocol !== "data:" && ![gateway.url, ...watch.origins].includes(url.origin))
         watch.faults.push(`foreign request: ${url}`);
       // The fragment of the first address is not part of the request.
       if ((url.pathname + url.search).includes(gateway.key)) watch.faults.push(`key in the address: ${url}`);
-      const { referer } = request.headers();
-      if (referer) watch.faults.push(`referrer: ${referer}`);
+      if (referer && !isElsewhere(referer)) watch.faults.push(`referrer: ${referer}`);
     });
     await use(page);
     if (page.url().startsWith(gateway.url)) {

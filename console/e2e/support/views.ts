@@ -28,6 +28,12 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
   const asking = await gateway.finish("asks");
   const plan = await gateway.plan();
   const acting = await gateway.act();
+  const call = await gateway.ask();
+  const approval = await gateway.call("/v1/approvals", {
+    agent: "scripted",
+    tool: "fs_*",
+    arguments: { "/path": { prefix: `/srv/${LONG}/` }, "/text": { any: true } },
+  });
   const digest = { name: crypto.randomUUID(), agent: "scripted", cron: "0 2 * * *", jitter: "5m" };
   const schedule = await gateway.call("/v1/schedules", digest);
   await gateway.call(`/v1/schedules/${schedule.id}/run`, {});
@@ -55,6 +61,14 @@ export async function views(page: Page, gateway: Gateway): Promise<View[]> {
     view("try-filled", `try?text=${LONG}&conversation_id=console`, texts["nav.try"]),
     view("conversation", "conversations/console", "all is well"),
     view("actions-filtered", "actions?status=open", "message.edit"),
+    view("inbox-call", "inbox", call.request.title),
+    view("approvals-filtered", "approvals?status=active&tool=fs", "fs_*"),
+    view("approvals-none", "approvals?tool=no-such", texts["approvals.noMatch"]),
+    view("approvals-denied", "approvals?status=denied", texts["approvals.denials"]),
+    view("approval", `approvals/${approval.id}`, LONG),
+    view("approval-new", "approvals/new", texts["approvals.new"]),
+    view("changes-filtered", "changes?kind=agent&order=oldest", "scripted"),
+    view("changes-none", "changes?object_id=no-such", texts["changes.noMatch"]),
     view("schedule-new", "schedules/new", texts["schedules.new"]),
     view("source-new", "sources/new", texts["sources.new"]),
     view("webhook-new", "webhooks/new", texts["webhooks.new"]),

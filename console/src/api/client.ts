@@ -16,7 +16,9 @@ export type Schema<Name extends keyof Schemas> = Schemas[Name];
 const authorize: Middleware = {
   onRequest({ request }) {
     const key = currentKey();
-    if (key !== null) request.headers.set("Authorization", `Bearer ${key}`);
+    // A call with a credential of its own keeps it.
+    const isOpen = key !== null && !request.headers.has("Authorization");
+    if (isOpen) request.headers.set("Authorization", `Bearer ${key}`);
     return request;
   },
 };

@@ -131,7 +131,7 @@ export interface InteractionFilters {
   conversation_id?: string;
   bot_id?: string;
   thread_id?: string;
-  status?: "open";
+  status?: "open" | "submitted";
   order?: "expiry";
 }
 

@@ -1,6 +1,8 @@
 /** API key of this tab. It is in `sessionStorage` only: other tabs and later visits do not have it. */
 
 const ITEM = "runnel.key";
+/** Id of the key, if it is a session of this tab that its own key can delete. */
+const SESSION = "runnel.session";
 
 let listeners: (() => void)[] = [];
 let notice: string | null = null;
@@ -14,15 +16,23 @@ export function signOutNotice(): string | null {
   return notice;
 }
 
-export function signIn(key: string): void {
+/** Id of the session that ends with the sign-out. Null: the key stays valid, as one that was entered does. */
+export function ownSession(): string | null {
+  return sessionStorage.getItem(SESSION);
+}
+
+export function signIn(key: string, session: string | null = null): void {
   notice = null;
   sessionStorage.setItem(ITEM, key);
+  if (session === null) sessionStorage.removeItem(SESSION);
+  else sessionStorage.setItem(SESSION, session);
   notify();
 }
 
 export function signOut(reason: string | null = null): void {
   notice = reason;
   sessionStorage.removeItem(ITEM);
+  sessionStorage.removeItem(SESSION);
   notify();
 }
 

@@ -23,7 +23,7 @@ export function languageOf(stored: string | null, browser: string): Language {
   return browser.toLowerCase().startsWith("zh") ? "zh" : "en";
 }
 
-function current(): Language {
+export function currentLanguage(): Language {
   return languageOf(localStorage.getItem(ITEM), navigator.language);
 }
 
@@ -40,7 +40,7 @@ function subscribe(listener: () => void): () => void {
 }
 
 export function useLanguage(): Language {
-  return useSyncExternalStore(subscribe, current);
+  return useSyncExternalStore(subscribe, currentLanguage);
 }
 
 export function useText(): Translate {

@@ -14,6 +14,7 @@ test("finds changed lines", () => {
   expect(diff("a\nb", "b")).toBe("-a| b");
   expect(diff("same", "same")).toBe(" same");
   expect(diff("", "new")).toBe("+new");
+  expect(diff("old", "")).toBe("-old");
 });
 
 test("shows changed lines with context", () => {

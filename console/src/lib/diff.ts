@@ -9,8 +9,8 @@ export interface DiffLine {
 const MAX_LINES = 1500;
 
 export function diffLines(before: string, after: string): DiffLine[] {
-  const old = before === "" ? [] : before.split("\n");
-  const now = after.split("\n");
+  const old = linesOf(before);
+  const now = linesOf(after);
   if (old.length > MAX_LINES || now.length > MAX_LINES) {
     return [...old.map((text) => line("removed", text)), ...now.map((text) => line("added", text))];
   }
@@ -33,6 +33,11 @@ export function diffLines(before: string, after: string): DiffLine[] {
     }
   }
   return lines;
+}
+
+/** Lines of a text; none of an absent one. */
+function linesOf(text: string): string[] {
+  return text === "" ? [] : text.split("\n");
 }
 
 function line(kind: DiffLine["kind"], text: string): DiffLine {

@@ -28,4 +28,8 @@ test("a fault ends when its value changes", () => {
     "/config/model",
   ]);
   expect(standingFaults(null, now)).toEqual([]);
+  // A value within a text.
+  const text = { sent: { arguments: "{" }, faults: [fault("/arguments/~1path/prefix")] };
+  expect(standingFaults(text, { arguments: "{" })).toHaveLength(1);
+  expect(standingFaults(text, { arguments: "{}" })).toEqual([]);
 });

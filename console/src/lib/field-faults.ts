@@ -46,9 +46,12 @@ export function standingFaults(refusal: Refusal | null, now: unknown): FieldFaul
 function valueAt(value: unknown, path: string[]): unknown {
   return path.reduce<unknown>(
     (inner, segment) =>
-      typeof inner === "object" && inner !== null && Object.hasOwn(inner, segment)
-        ? (inner as Record<string, unknown>)[segment]
-        : undefined,
+      // A text holds the values below it, as JSON.
+      typeof inner === "string"
+        ? inner
+        : typeof inner === "object" && inner !== null && Object.hasOwn(inner, segment)
+          ? (inner as Record<string, unknown>)[segment]
+          : undefined,
     value,
   );
 }

@@ -5,23 +5,44 @@ export interface Rights {
   readsAdmin: boolean;
   /** Posts events. */
   posts: boolean;
-  /** Cancels and retries runs, and answers questions. */
+  /** Cancels and retries runs. */
   acts: boolean;
+  /** Answers questions. */
+  answers: boolean;
+  /** Creates and revokes approvals of tool calls. */
+  approves: boolean;
   /** Changes agents, endpoints, documents and keys. */
   changes: boolean;
   /** Lists and creates workspaces. */
   owns: boolean;
 }
 
-const NONE: Rights = { readsAdmin: false, posts: false, acts: false, changes: false, owns: false };
+const NONE: Rights = {
+  readsAdmin: false,
+  posts: false,
+  acts: false,
+  answers: false,
+  approves: false,
+  changes: false,
+  owns: false,
+};
 
 const BY_ROLE: Record<string, Rights> = {
   // It has access to no workspace.
   owner: { ...NONE, owns: true },
-  admin: { readsAdmin: true, posts: true, acts: true, changes: true, owns: false },
-  operator: { ...NONE, readsAdmin: true, acts: true },
+  admin: {
+    readsAdmin: true,
+    posts: true,
+    acts: true,
+    answers: true,
+    approves: true,
+    changes: true,
+    owns: false,
+  },
+  operator: { ...NONE, readsAdmin: true, acts: true, answers: true, approves: true },
   viewer: { ...NONE, readsAdmin: true },
-  client: { ...NONE, posts: true, acts: true },
+  approver: { ...NONE, answers: true },
+  client: { ...NONE, posts: true, acts: true, answers: true },
 };
 
 /** A role of a later gateway offers nothing but views. */

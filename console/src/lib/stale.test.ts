@@ -7,6 +7,6 @@ test("a change of a run renews the run and the lists", () => {
 
 test("a reset renews the lists", () => {
   expect(staleKeys({ type: "reset" })).toContainEqual(["interactions"]);
-  expect(staleKeys({ type: "interaction", run_id: "r" })).toEqual([["interactions"]]);
+  expect(staleKeys({ type: "interaction", run_id: "r" })).toEqual([["interactions"], ["approvals"]]);
   expect(staleKeys({ type: "action", run_id: "r" })).toEqual([["actions"]]);
 });

@@ -6,10 +6,11 @@ export function staleKeys(change: Schema<"FeedEvent">): string[][] {
     case "run":
       return [["runs"], ["conversations"], ...(change.run_id == null ? [] : [["run", change.run_id]])];
     case "interaction":
-      return [["interactions"]];
+      // An answer may create an approval.
+      return [["interactions"], ["approvals"]];
     case "action":
       return [["actions"]];
     default:
-      return [["runs"], ["conversations"], ["interactions"], ["actions"]];
+      return [["runs"], ["conversations"], ["interactions"], ["approvals"], ["actions"]];
   }
 }

@@ -1,5 +1,6 @@
-import { type ReactNode, useId } from "react";
+import { type ReactNode, type RefObject, useEffect, useId } from "react";
 import type { FieldFault } from "../api/errors";
+import type { Refusal } from "../lib/field-faults";
 
 /** Faults of one field. Pointers are shown only where they say more than the field, with `isNamed`. */
 export function FieldFaults({
@@ -26,6 +27,13 @@ export function FieldFaults({
 /** Attributes of a control with faults in the list `id`. */
 export function invalid(id: string, faults: FieldFault[]) {
   return faults.length === 0 ? {} : { "aria-invalid": true, "aria-describedby": id };
+}
+
+/** Moves the focus to the first control with a fault, once for each refusal. */
+export function useFaultFocus(form: RefObject<HTMLElement | null>, refusal: Refusal | null): void {
+  useEffect(() => {
+    if (refusal !== null) form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus();
+  }, [form, refusal]);
 }
 
 interface FieldProps {

@@ -9,6 +9,7 @@ import { keyAnchor } from "./key-name";
 const TEXTS: Record<string, TextKey> = {
   link: "principal.link",
   config: "principal.config",
+  cli: "principal.cli",
   gateway: "principal.gateway",
 };
 

@@ -4,7 +4,7 @@ import { type FieldFault, faultsOf } from "../api/errors";
 import { useText } from "../i18n";
 import { faultsAt, faultsElsewhere, type Refusal, standingFaults } from "../lib/field-faults";
 import { canonical } from "../lib/format";
-import { Field, FieldFaults } from "./field-faults";
+import { Field, FieldFaults, useFaultFocus } from "./field-faults";
 import { LeaveGuard } from "./leave-guard";
 import { Problem } from "./problem";
 
@@ -44,6 +44,7 @@ export function SpecForm<Spec extends object>({
   const [spec, setSpec] = useState(stored.spec);
   const [refusal, setRefusal] = useState<Refusal | null>(null);
   const form = useRef<HTMLFormElement>(null);
+  useFaultFocus(form, refusal);
   const restart = (next: Stored<Spec>) => {
     setBase(next);
     setSpec(next.spec);
@@ -53,10 +54,7 @@ export function SpecForm<Spec extends object>({
   const saving = useMutation({
     mutationFn: () => save(spec, base.version),
     onSuccess: restart,
-    onError: (error) => {
-      setRefusal({ sent: spec, faults: faultsOf(error) });
-      requestAnimationFrame(() => form.current?.querySelector<HTMLElement>("[aria-invalid=true]")?.focus());
-    },
+    onError: (error) => setRefusal({ sent: spec, faults: faultsOf(error) }),
   });
   const submit = (event: FormEvent) => {
     event.preventDefault();
@@ -93,7 +91,7 @@ interface TextFieldProps {
   set: (value: string) => void;
   faults: FieldFault[];
   required?: boolean;
-  type?: "text" | "url" | "password" | "datetime-local";
+  type?: "text" | "url" | "password" | "number" | "datetime-local";
   placeholder?: string;
 }
 

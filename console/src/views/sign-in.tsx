@@ -3,6 +3,7 @@ import { signIn, signOutNotice } from "../api/session";
 import { useText } from "../i18n";
 import { LanguageChoice } from "../ui/language";
 import { Copy } from "../ui/parts";
+import { ProviderSignIn } from "./provider-sign-in";
 
 const COMMAND = "runnel token create --role admin --name console";
 
@@ -17,6 +18,7 @@ export function SignIn() {
   return (
     <main className="sign-in">
       <h1>Runnel</h1>
+      <ProviderSignIn />
       <form onSubmit={submit}>
         <label htmlFor="key">{t("signIn.key")}</label>
         <input

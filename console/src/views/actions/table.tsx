@@ -1,11 +1,9 @@
-import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";
 import type { Schema } from "../../api/client";
-import { agentsQuery } from "../../api/queries";
-import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { short } from "../../lib/format";
 import { ACTION_TONES, isPending, mayHaveHappened } from "../../lib/platform-actions";
+import { AgentName } from "../../ui/agent-name";
 import { Badge, Json, Scroll } from "../../ui/parts";
 import { When } from "../../ui/when";
 
@@ -101,18 +99,5 @@ function ActionDetails({ action }: { action: Action }) {
         <Json value={{ id, target, payload, output, interaction_id }} />
       </details>
     </>
-  );
-}
-
-/** Name of an agent, linked for readers of agents; otherwise the beginning of its id. */
-function AgentName({ agentId }: { agentId: string }) {
-  const rights = useRights();
-  const agents = useQuery({ ...agentsQuery(), enabled: rights?.readsAdmin === true }).data;
-  const agent = agents?.items.find(({ id }) => id === agentId);
-  if (agent === undefined) return <>{short(agentId)}</>;
-  return (
-    <Link to="/agents/$agentId" params={{ agentId }}>
-      {agent.name}
-    </Link>
   );
 }

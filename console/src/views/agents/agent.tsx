@@ -7,6 +7,7 @@ import { tryEventOf } from "../../lib/compose";
 import { Json, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
 import { AgentEditor } from "./editor";
+import { AgentHistory } from "./history";
 import { LastChange } from "./last-change";
 import { type Agent, type AgentSpec, agentQuery, specOf } from "./queries";
 import { RegisteredSkills } from "./skills";
@@ -79,6 +80,9 @@ function StoredAgent({ agentId, ...form }: StoredProps) {
         <AgentEditor key={agent.data.version} spec={specOf(agent.data)} stored={agent.data} {...form} />
       )}
       {agent.data !== undefined && <RegisteredSkills agentId={agentId} />}
+      {agent.data !== undefined && rights?.readsAdmin && (
+        <AgentHistory agent={agent.data} isEditable={isEditable} />
+      )}
     </>
   );
 }

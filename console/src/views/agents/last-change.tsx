@@ -12,7 +12,7 @@ export function LastChange({ agent }: { agent: Agent }) {
       {agent.updated_by != null && (
         <>
           {" "}
-          {t("question.by")} <PrincipalName principal={agent.updated_by} />
+          {t("changes.by")} <PrincipalName principal={agent.updated_by} />
         </>
       )}
     </p>

@@ -3,9 +3,11 @@ import { useText } from "../../i18n";
 import { isUnrequested, type OfferedNames, policyNames, RESOURCES } from "../../lib/catalogue";
 import { faultsAt } from "../../lib/field-faults";
 import { toggled } from "../../lib/names";
+import { rulesIn, rulesOf } from "../../lib/tool-rules";
 import { Field, FieldFaults } from "../../ui/field-faults";
 import { Picker } from "../../ui/picker";
 import type { AgentSpec } from "./queries";
+import { ToolRuleFields } from "./tool-rules";
 
 interface PolicyProps {
   spec: AgentSpec;
@@ -27,20 +29,35 @@ export function ResourceFields({ spec, faults, change, offered, manifest }: Reso
   const t = useText();
   const set = (fields: Partial<Policy>) =>
     change({ resource_policy: { ...spec.resource_policy, ...fields } });
+  const tools = spec.resource_policy?.tools;
+  const rules = rulesIn(tools);
   return (
     <div className="pickers">
-      {RESOURCES.map((kind) => (
-        <Picker
-          key={kind}
-          label={t(`policy.${kind}`)}
-          hasAll
-          chosen={policyNames(spec, kind)}
-          set={(names) => set({ [kind]: names })}
-          options={offered[kind]}
-          faults={faultsAt(faults, `/resource_policy/${kind}`)}
-          hint={isUnrequested(manifest, kind) ? t("policy.unrequested") : undefined}
-        />
-      ))}
+      {RESOURCES.map((kind) => {
+        const common = {
+          options: offered[kind],
+          faults: faultsAt(faults, `/resource_policy/${kind}`),
+          hint: isUnrequested(manifest, kind) ? t("policy.unrequested") : undefined,
+        };
+        return kind === "tools" && rules !== null ? (
+          <ToolRuleFields key={kind} {...common} rules={rules} set={(next) => set({ tools: next })} />
+        ) : (
+          <div key={kind}>
+            <Picker
+              label={t(`policy.${kind}`)}
+              hasAll
+              chosen={policyNames(spec, kind)}
+              set={(names) => set({ [kind]: names })}
+              {...common}
+            />
+            {kind === "tools" && (
+              <button type="button" className="quiet" onClick={() => set({ tools: rulesOf(tools) })}>
+                {t("toolRule.start")}
+              </button>
+            )}
+          </div>
+        );
+      })}
     </div>
   );
 }
@@ -88,7 +105,7 @@ export function PermissionFields({ spec, faults, change }: PolicyProps) {
         label={t("policy.delivery")}
         names={["interactions"]}
         chosen={delivery.interactions ? ["interactions"] : []}
-        set={(names) => change({ delivery_policy: { interactions: names.length > 0 } })}
+        set={(names) => change({ delivery_policy: { ...delivery, interactions: names.length > 0 } })}
         faults={faultsAt(faults, "/delivery_policy")}
       />
       <Picker
@@ -240,7 +257,9 @@ export function LimitFields({ spec, faults, change }: PolicyProps) {
             min={0}
             max={MAX_RETRIES}
             value={spec.retry?.max ?? DEFAULT_RETRIES}
-            onChange={(event) => change({ retry: { max: Math.trunc(event.target.valueAsNumber) || 0 } })}
+            onChange={(event) =>
+              change({ retry: { ...spec.retry, max: Math.trunc(event.target.valueAsNumber) || 0 } })
+            }
           />
         )}
       </Field>

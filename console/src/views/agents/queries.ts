@@ -1,9 +1,12 @@
-import { queryOptions } from "@tanstack/react-query";
+import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { api, dataOf, type Schema } from "../../api/client";
+import { nextCursor } from "../../api/queries";
 import { PAGE } from "../../lib/pages";
 
 export type Agent = Schema<"Agent">;
 export type AgentSpec = Schema<"AgentSpec">;
+
+const CHANGES_PAGE = 20;
 
 export function runnersQuery() {
   return queryOptions({
@@ -17,6 +20,19 @@ export function agentQuery(agentId: string) {
   return queryOptions({
     queryKey: ["agents", "one", agentId],
     queryFn: ({ signal }) => dataOf(api.GET("/v1/agents/{agent_id}", { params: { path }, signal })),
+  });
+}
+
+/** Changes of an agent up to this version, newest first. */
+export function changesQuery(agentId: string, version: number) {
+  return infiniteQueryOptions({
+    queryKey: ["changes", "agent", agentId, version],
+    queryFn: ({ pageParam, signal }) => {
+      const query = { kind: "agent" as const, object_id: agentId, limit: CHANGES_PAGE, cursor: pageParam };
+      return dataOf(api.GET("/v1/changes", { params: { query }, signal }));
+    },
+    initialPageParam: undefined as string | undefined,
+    getNextPageParam: nextCursor,
   });
 }
 

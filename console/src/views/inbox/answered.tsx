@@ -4,6 +4,7 @@ import type { Interaction } from "../../api/client";
 import { runQuery } from "../../api/queries";
 import { type TextKey, useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
+import { partLabel } from "../../lib/approvals";
 import { answeredFields, chosenAction } from "../../lib/chosen";
 import { Badge } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
@@ -24,7 +25,9 @@ export function QuestionState({ question }: { question: Interaction }) {
   const t = useText();
   const action = chosenAction(question);
   if (action !== undefined) {
-    return <Badge tone={ACTION_TONES[action.style ?? "default"]}>{writeOut(action.label)}</Badge>;
+    return (
+      <Badge tone={ACTION_TONES[action.style ?? "default"]}>{partLabel(t, question, "action", action)}</Badge>
+    );
   }
   const state = STATES[question.status];
   return <Badge tone={state?.tone ?? "off"}>{state ? t(state.text) : question.status}</Badge>;
@@ -41,7 +44,7 @@ export function AnsweredBy({ question, of }: { question: Interaction; of?: strin
     <>
       {answeredFields(question).map(({ id, label, value }) => (
         <span key={id}>
-          {writeOut(label)}: <strong>{writeOut(value)}</strong> ·{" "}
+          {partLabel(t, question, "field", { id, label })}: <strong>{writeOut(value)}</strong> ·{" "}
         </span>
       ))}
       {answer != null && (
@@ -78,5 +81,43 @@ export function QuestionLine({ question, of }: { question: Interaction; of: stri
       )}{" "}
       {status === "submitted" && <AnsweredBy question={question} of={of} />}
     </p>
+  );
+}
+
+/** Closed questions with their answers. */
+export function ClosedQuestions({ closed }: { closed: Interaction[] }) {
+  const t = useText();
+  return (
+    <table className="list">
+      <thead>
+        <tr>
+          <th>{t("inbox.result")}</th>
+          <th>{t("inbox.question")}</th>
+          <th>{t("inbox.closedAt")}</th>
+        </tr>
+      </thead>
+      <tbody>
+        {closed.map((question) => (
+          <tr key={question.id}>
+            <td>
+              <QuestionState question={question} />
+            </td>
+            <td className="wide">
+              <Link className="row" to="/runs/$runId" params={{ runId: question.run_id }}>
+                {writeOut(question.request.title)}
+              </Link>
+              {question.status === "submitted" && (
+                <p className="reason">
+                  <AnsweredBy question={question} />
+                </p>
+              )}
+            </td>
+            <td>
+              <When at={question.submitted_at ?? question.expires_at} />
+            </td>
+          </tr>
+        ))}
+      </tbody>
+    </table>
   );
 }

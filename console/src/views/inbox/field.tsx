@@ -1,30 +1,37 @@
 import { useId } from "react";
 import type { Schema } from "../../api/client";
+import type { FieldFault } from "../../api/errors";
 import { writeOut } from "../../lib/answer-form";
+import { FieldFaults, invalid } from "../../ui/field-faults";
 
 interface FieldProps {
   field: Schema<"InteractionField">;
   value: unknown;
   set: (value: unknown) => void;
+  label: string;
+  faults: FieldFault[];
 }
 
 export function QuestionField(props: FieldProps) {
-  const { field } = props;
+  const { field, label, faults } = props;
   const id = useId();
   return (
     <div className="field">
       <label htmlFor={id}>
-        {writeOut(field.label)}
+        {label}
         {field.required && " *"}
       </label>
       <Control {...props} id={id} />
+      <FieldFaults id={`${id}-faults`} faults={faults} />
     </div>
   );
 }
 
-function Control({ field, value, set, id }: FieldProps & { id: string }) {
+function Control({ field, value, set, faults, id }: FieldProps & { id: string }) {
   const text = typeof value === "string" ? value : value == null ? "" : `${value}`;
-  const common = { id, required: field.required ?? false, placeholder: field.placeholder ?? undefined };
+  const marks = invalid(`${id}-faults`, faults);
+  const required = field.required ?? false;
+  const common = { id, required, placeholder: field.placeholder ?? undefined, ...marks };
   switch (field.type) {
     case "textarea":
       return <textarea {...common} rows={4} value={text} onChange={(event) => set(event.target.value)} />;
@@ -32,6 +39,7 @@ function Control({ field, value, set, id }: FieldProps & { id: string }) {
       return (
         <input
           id={id}
+          {...marks}
           type="checkbox"
           checked={value === true}
           onChange={(event) => set(event.target.checked)}
@@ -49,7 +57,13 @@ function Control({ field, value, set, id }: FieldProps & { id: string }) {
       );
     case "select":
       return (
-        <select id={id} required={common.required} value={text} onChange={(event) => set(event.target.value)}>
+        <select
+          id={id}
+          {...marks}
+          required={required}
+          value={text}
+          onChange={(event) => set(event.target.value)}
+        >
           <option value="" />
           <Options field={field} />
         </select>
@@ -58,8 +72,9 @@ function Control({ field, value, set, id }: FieldProps & { id: string }) {
       return (
         <select
           id={id}
+          {...marks}
           multiple
-          required={common.required}
+          required={required}
           value={Array.isArray(value) ? value.map(String) : []}
           onChange={(event) => set([...event.target.selectedOptions].map((option) => option.value))}
         >

@@ -6,7 +6,7 @@ import { auditQuery, authorizationQuery } from "../../api/queries";
 import { useRights } from "../../api/rights";
 import { type Translate, useText } from "../../i18n";
 import { writeOut } from "../../lib/answer-form";
-import { bytes, count, duration } from "../../lib/format";
+import { bytes, count, duration, short } from "../../lib/format";
 import { plainWord } from "../../lib/words";
 import { Badge, Empty, Loading, Scroll } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
@@ -74,10 +74,10 @@ export function CallsTab({ run }: { run: Run }) {
 
 /** Text of a call for the search: the call, the rule that allowed it, and the answered question with its key. */
 function searchText(t: Translate, call: AuditEntry): string {
-  const { action, resource, operation, decision, rule, outcome, approval } = call;
+  const { action, resource, operation, decision, rule, outcome, approval, approval_id } = call;
   const shown = [plainWord(t, decision), plainWord(t, rule)];
   const question = approval && [approval.title, approval.action_id, approval.by.name, approval.by.id];
-  return [action, resource, operation, decision, rule, outcome, ...shown, ...(question ?? [])]
+  return [action, resource, operation, decision, rule, outcome, approval_id, ...shown, ...(question ?? [])]
     .join(" ")
     .toLowerCase();
 }
@@ -121,6 +121,24 @@ function Approval({ approval }: { approval: Schema<"CallApproval"> }) {
   );
 }
 
+/** The approval that a tool call used, linked for those who may read it. */
+function UsedApproval({ approvalId }: { approvalId: string }) {
+  const t = useText();
+  const rights = useRights();
+  const text = t("calls.approval", { id: short(approvalId) });
+  return (
+    <p className="reason">
+      {rights?.readsAdmin ? (
+        <Link to="/approvals/$approvalId" params={{ approvalId }}>
+          {text}
+        </Link>
+      ) : (
+        text
+      )}
+    </p>
+  );
+}
+
 function CallRow({ call }: { call: AuditEntry }) {
   const t = useText();
   const { tokens } = call;
@@ -140,6 +158,7 @@ function CallRow({ call }: { call: AuditEntry }) {
           {(call.calls ?? 1) > 1 && ` × ${call.calls}`}
         </span>
         {call.approval != null && <Approval approval={call.approval} />}
+        {call.approval_id != null && <UsedApproval approvalId={call.approval_id} />}
       </td>
       <td>
         {call.outcome != null && <Badge tone={call.outcome === "ok" ? "off" : "bad"}>{call.outcome}</Badge>}

@@ -10,6 +10,7 @@ import { writeOut } from "../../lib/answer-form";
 import { count, duration, money } from "../../lib/format";
 import { budgetAnchor, refusingBudget } from "../../lib/usage";
 import { plainWord } from "../../lib/words";
+import { ConversationLink } from "../../ui/conversation-link";
 import { type CopiedAct, CopyMenu } from "../../ui/copy-menu";
 import { KeyName } from "../../ui/key-name";
 import { Copy, type Fact, Facts } from "../../ui/parts";
@@ -226,18 +227,6 @@ function RunLink({ runId }: { runId: string }) {
   return (
     <Link to="/runs/$runId" params={{ runId }}>
       {runId}
-    </Link>
-  );
-}
-
-function ConversationLink({ run }: { run: Run }) {
-  return (
-    <Link
-      to="/conversations/$conversationId"
-      params={{ conversationId: run.conversation_id ?? "" }}
-      search={{ bot_id: run.bot_id ?? undefined, thread_id: run.thread_id ?? undefined }}
-    >
-      {run.conversation_id}
     </Link>
   );
 }

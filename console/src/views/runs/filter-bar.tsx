@@ -1,6 +1,5 @@
 import { useQuery } from "@tanstack/react-query";
 import { Link, useNavigate } from "@tanstack/react-router";
-import { type FormEvent, useRef } from "react";
 import type { RunStatus } from "../../api/client";
 import { openQuestionsQuery } from "../../api/queries";
 import { type TextKey, useText } from "../../i18n";
@@ -11,16 +10,14 @@ import {
   type FilterName,
   failedSince,
   isFiltered,
-  localTime,
   type RunFilters,
   readFilters,
-  secondsOf,
   startOfDay,
   withFilter,
   withStatuses,
 } from "../../lib/filters";
 import { AgentChoice } from "../../ui/agent-choice";
-import { useKeys } from "../../ui/keys";
+import { FilterForm } from "../../ui/filter-form";
 import { FAILED, LIVE, WAITING } from "../../ui/status";
 import { useNow } from "../../ui/when";
 import { BulkActions } from "./bulk";
@@ -49,7 +46,11 @@ export function FilterBar({ filters }: { filters: RunFilters }) {
           </button>
         )}
       </div>
-      <OtherFilters filters={filters} apply={apply} />
+      <FilterForm
+        fields={OTHERS.map((name) => ({ name, label: t(`filter.${name}`), kind: FILTERS[name] }))}
+        values={filters}
+        apply={(values) => apply(readFilters({ ...filters, ...values }))}
+      />
     </section>
   );
 }
@@ -109,56 +110,4 @@ function QuickFilters({ filters, apply }: FilterProps) {
       )}
     </>
   );
-}
-
-function OtherFilters({ filters, apply }: FilterProps) {
-  const t = useText();
-  const element = useRef<HTMLDetailsElement>(null);
-  useKeys([
-    {
-      key: "/",
-      what: "keys.filter",
-      run: () => {
-        if (element.current !== null) element.current.open = true;
-        element.current?.querySelector("input")?.focus();
-      },
-    },
-  ]);
-  const submit = (event: FormEvent<HTMLFormElement>) => {
-    event.preventDefault();
-    const given = new FormData(event.currentTarget);
-    const values = OTHERS.map((name) => [name, written(name, `${given.get(name) ?? ""}`)]);
-    apply(readFilters({ ...filters, ...Object.fromEntries(values) }));
-  };
-  return (
-    <details ref={element} open={OTHERS.some((name) => filters[name] !== undefined)}>
-      <summary>{t("runs.moreFilters")}</summary>
-      {/* The key renews the fields after the back button. */}
-      <form onSubmit={submit} key={JSON.stringify(filters)}>
-        {OTHERS.map((name) => (
-          <label key={name} htmlFor={`filter-${name}`}>
-            {t(`filter.${name}`)}
-            <FilterInput name={name} value={filters[name] ?? ""} />
-          </label>
-        ))}
-        <button type="submit">{t("runs.apply")}</button>
-      </form>
-    </details>
-  );
-}
-
-function written(name: FilterName, given: string): string {
-  return FILTERS[name] === "time" ? secondsOf(given) : given;
-}
-
-function FilterInput({ name, value }: { name: FilterName; value: string }) {
-  const common = { id: `filter-${name}`, name };
-  switch (FILTERS[name]) {
-    case "time":
-      return <input {...common} type="datetime-local" defaultValue={localTime(value)} />;
-    case "number":
-      return <input {...common} type="number" min={0} step="any" defaultValue={value} />;
-    default:
-      return <input {...common} defaultValue={value} autoComplete="off" spellCheck={false} />;
-  }
 }

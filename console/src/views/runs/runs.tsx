@@ -1,5 +1,4 @@
 import { Link, useSearch } from "@tanstack/react-router";
-import { useRef } from "react";
 import type { Run } from "../../api/client";
 import { record } from "../../api/errors";
 import { type Translate, useText } from "../../i18n";
@@ -10,9 +9,9 @@ import { answeredQuestion } from "../../lib/waiting";
 import { plainWord } from "../../lib/words";
 import { ListAge } from "../../ui/age";
 import { CopyMenu } from "../../ui/copy-menu";
-import { useKeys } from "../../ui/keys";
 import { Empty, Loading } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { useRowKeys } from "../../ui/row-keys";
 import { RunState } from "../../ui/run-state";
 import { isPlainEnd } from "../../ui/status";
 import { When } from "../../ui/when";
@@ -55,23 +54,9 @@ function NoRuns({ filters }: { filters: RunFilters }) {
   );
 }
 
-/** Moves the focus to the next or previous row. */
-function useRowKeys(rows: React.RefObject<HTMLTableSectionElement | null>): void {
-  const move = (by: number) => {
-    const links = [...(rows.current?.querySelectorAll<HTMLElement>("a.row") ?? [])];
-    const current = links.indexOf(document.activeElement as HTMLElement);
-    links[Math.max(0, Math.min(links.length - 1, current + by))]?.focus();
-  };
-  useKeys([
-    { key: "j", what: "keys.nextRow", run: () => move(1) },
-    { key: "k", what: "keys.previousRow", run: () => move(-1) },
-  ]);
-}
-
 function RunTable({ runs, filters }: { runs: Run[]; filters: RunFilters }) {
   const t = useText();
-  const rows = useRef<HTMLTableSectionElement>(null);
-  useRowKeys(rows);
+  const rows = useRowKeys();
   return (
     <table className="list runs">
       <thead>

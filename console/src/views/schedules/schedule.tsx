@@ -6,6 +6,7 @@ import { useLanguage, useText } from "../../i18n";
 import { absolute } from "../../lib/format";
 import { MISFIRES, ruleOf, scheduleSpec, scheduleState } from "../../lib/schedules";
 import { ConfirmButton } from "../../ui/confirm";
+import { ObjectChanges } from "../../ui/object-changes";
 import { Badge, type Fact, Facts, Json, Loading } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
 import { Problem } from "../../ui/problem";
@@ -96,7 +97,8 @@ function ScheduleFacts({ schedule }: { schedule: Schedule }) {
           label: t("agents.updated"),
           value: (
             <>
-              <When at={schedule.updated_at} /> · <PrincipalName principal={schedule.updated_by} />
+              <When at={schedule.updated_at} /> · <PrincipalName principal={schedule.updated_by} /> ·{" "}
+              <ObjectChanges kind="schedule" id={schedule.id} />
             </>
           ),
         },

@@ -8,6 +8,7 @@ import { useText } from "../../i18n";
 import { generatesSecret, senderAddress } from "../../lib/sources";
 import { ConfirmButton } from "../../ui/confirm";
 import { KeyName } from "../../ui/key-name";
+import { ObjectChanges } from "../../ui/object-changes";
 import { Copy, Facts, Loading } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
 import { Problem } from "../../ui/problem";
@@ -121,7 +122,8 @@ function SourceFacts({ source }: { source: Source }) {
           label: t("agents.updated"),
           value: (
             <>
-              <When at={source.updated_at} /> · <PrincipalName principal={source.updated_by} />
+              <When at={source.updated_at} /> · <PrincipalName principal={source.updated_by} /> ·{" "}
+              <ObjectChanges kind="source" id={source.id} />
             </>
           ),
         },

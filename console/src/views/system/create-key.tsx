@@ -5,7 +5,7 @@ import { useText } from "../../i18n";
 import { Problem } from "../../ui/problem";
 import { ShownOnce } from "../../ui/shown-once";
 
-const ROLES = ["client", "viewer", "operator", "admin"] as Schema<"KeyRole">[];
+const ROLES = ["client", "approver", "viewer", "operator", "admin"] as Schema<"KeyRole">[];
 
 /** Creates a key, and shows it once. */
 export function CreateKey() {

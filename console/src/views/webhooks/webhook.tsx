@@ -7,6 +7,7 @@ import { useRights } from "../../api/rights";
 import { useText } from "../../i18n";
 import { webhookSpec, webhookState } from "../../lib/webhooks";
 import { ConfirmButton } from "../../ui/confirm";
+import { ObjectChanges } from "../../ui/object-changes";
 import { Badge, Facts, Loading } from "../../ui/parts";
 import { PrincipalName } from "../../ui/principal";
 import { Problem } from "../../ui/problem";
@@ -135,7 +136,8 @@ function WebhookFacts({ webhook, agentNames }: WebhookProps) {
           label: t("agents.updated"),
           value: (
             <>
-              <When at={webhook.updated_at} /> · <PrincipalName principal={webhook.updated_by} />
+              <When at={webhook.updated_at} /> · <PrincipalName principal={webhook.updated_by} /> ·{" "}
+              <ObjectChanges kind="webhook" id={webhook.id} />
             </>
           ),
         },
