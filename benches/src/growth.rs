@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 
 use crate::Options;
 use crate::database::Database;
-use crate::figures::{median, percentile, ratios, write};
-use crate::load::{FixedLoad, LoadOutcome, LoadTarget, RequestKind, complete};
+use crate::figures::{median, ratios, write};
+use crate::load::{FixedLoad, LoadOutcome, LoadTarget, RequestKind, complete, run_ms, run_rates};
 use crate::process::machine;
 use crate::stage::{BenchStage, ConfigAdditions, Gateway, MeasuredProcess, passthrough, play};
 use crate::stub::StubScript;
@@ -206,7 +206,7 @@ impl<'a> GrowingDatabase<'a> {
             );
         }
         let elapsed = begin.elapsed().as_secs_f64();
-        let [without, with] = [&without, &with].map(|rounds| median(&rates(rounds)));
+        let [without, with] = [&without, &with].map(|rounds| median(&run_rates(rounds)));
         let change = with / without - 1.0;
         let verdict = if change >= -MAX_SLOWDOWN {
             "within"
@@ -248,11 +248,6 @@ impl<'a> GrowingDatabase<'a> {
     }
 }
 
-fn rates(rounds: &[LoadOutcome]) -> Vec<f64> {
-    let rate = |one: &LoadOutcome| one.runs as f64 / one.seconds;
-    rounds.iter().map(rate).collect()
-}
-
 /// Microseconds of CPU a run, of each round.
 fn cpu(rounds: &[LoadOutcome]) -> Vec<f64> {
     let per_run = |one: &LoadOutcome| one.cpu * 1e6 / one.runs.max(1) as f64;
@@ -262,22 +257,17 @@ fn cpu(rounds: &[LoadOutcome]) -> Vec<f64> {
 impl SizeFigures {
     /// Of the rates, to the proxy.
     fn ratios(&self) -> Vec<f64> {
-        ratios(&rates(&self.rounds), &rates(&self.proxy))
-    }
-
-    fn run_ms(&self, at: f64) -> f64 {
-        let all = self.rounds.iter().flat_map(|one| one.run_ms.clone());
-        percentile(&all.collect::<Vec<_>>(), at)
+        ratios(&run_rates(&self.rounds), &run_rates(&self.proxy))
     }
 
     fn to_json(&self) -> Value {
         let reads = self.reads.iter().map(ReadLatencies::to_json);
         json!({
             "runs": self.runs, "fill_per_second": self.fill_per_second, "file_bytes": self.file_bytes,
-            "runs_per_second": rates(&self.rounds), "ratios": self.ratios(),
+            "runs_per_second": run_rates(&self.rounds), "ratios": self.ratios(),
             "cpu_us_per_run": cpu(&self.rounds),
             "cpu_ratio": median(&ratios(&cpu(&self.rounds), &cpu(&self.proxy))),
-            "run_p50_ms": self.run_ms(50.0), "run_p99_ms": self.run_ms(99.0),
+            "run_p50_ms": run_ms(&self.rounds, 50.0), "run_p99_ms": run_ms(&self.rounds, 99.0),
             "reads": reads.collect::<Vec<_>>(),
         })
     }
@@ -288,12 +278,12 @@ fn print_size(name: &str, figures: &SizeFigures) {
         "{name:<12} {:>8} runs: {:>6.0} runs/s, ratio {:.2}; CPU {:.0} µs a run, ratio {:.1}; p50 {:.1} ms, \
          p99 {:.1} ms; file {:.1} KiB a run; filled at {:.0} runs/s",
         figures.runs,
-        median(&rates(&figures.rounds)),
+        median(&run_rates(&figures.rounds)),
         median(&figures.ratios()),
         median(&cpu(&figures.rounds)),
         median(&ratios(&cpu(&figures.rounds), &cpu(&figures.proxy))),
-        figures.run_ms(50.0),
-        figures.run_ms(99.0),
+        run_ms(&figures.rounds, 50.0),
+        run_ms(&figures.rounds, 99.0),
         figures.file_bytes as f64 / 1024.0 / figures.runs as f64,
         figures.fill_per_second,
     );

@@ -2,6 +2,7 @@
 //! gateway adds to a model's stream.
 
 mod faces;
+mod prompts;
 mod runner;
 
 use std::time::{Duration, Instant};
@@ -86,7 +87,16 @@ async fn measure(stage: &BenchStage, database: &Database) -> anyhow::Result<Valu
         &tokens,
     )
     .await?;
-    Ok(json!({"target": name, "runs": RUNS, "calls": calls, "stream": streams, "faces": faces}))
+    let prompts = prompts::measure(
+        stage.options.rounds,
+        (name, &target.address, target.pid.context("a pid")?),
+        &model.address,
+        &tokens,
+    )
+    .await?;
+    Ok(json!({
+        "target": name, "runs": RUNS, "calls": calls, "stream": streams, "faces": faces, "prompts": prompts,
+    }))
 }
 
 /// A model of the gateway, and an agent with access to it.

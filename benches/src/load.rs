@@ -10,6 +10,7 @@ use tokio::task::LocalSet;
 use uuid::Uuid;
 
 use crate::client::{LoadConnection, StreamCheck};
+use crate::figures::percentile;
 use crate::process::cpu;
 
 /// Warm-up of every scenario, not counted.
@@ -110,6 +111,18 @@ pub(crate) struct LoadOutcome {
     pub(crate) first_event_ms: Vec<f64>,
     /// Milliseconds from the request to the end of the run.
     pub(crate) run_ms: Vec<f64>,
+}
+
+/// Runs per second of each round.
+pub(crate) fn run_rates(rounds: &[LoadOutcome]) -> Vec<f64> {
+    let rate = |one: &LoadOutcome| one.runs as f64 / one.seconds;
+    rounds.iter().map(rate).collect()
+}
+
+/// Time from the request to the end of a run at this percentile, in milliseconds.
+pub(crate) fn run_ms(rounds: &[LoadOutcome], at: f64) -> f64 {
+    let all = rounds.iter().flat_map(|one| one.run_ms.clone());
+    percentile(&all.collect::<Vec<_>>(), at)
 }
 
 #[derive(Clone, Copy, PartialEq)]

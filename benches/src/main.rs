@@ -18,6 +18,7 @@ mod cost;
 mod database;
 mod disk;
 mod disk_use;
+mod due;
 mod figures;
 mod fresh;
 mod graph;
@@ -123,6 +124,8 @@ enum Command {
     Append,
     /// Short runs, lists and the file at several numbers of runs, and the deletion of old ledgers under load.
     Growth(growth::GrowthArgs),
+    /// Short runs while many occurrences of schedules are due at once.
+    Due(due::DueArgs),
     /// Short runs on a PostgreSQL database without statistics, compared with the same after ANALYZE. `--postgres` names
     /// a server with the right to create databases.
     Fresh,
@@ -164,6 +167,7 @@ fn main() -> anyhow::Result<()> {
         Command::Steps { runs } => one_thread(steps::run(&options, runs)),
         Command::Append => one_thread(append::run(&options)),
         Command::Growth(args) => one_thread(growth::run(&options, &args)),
+        Command::Due(args) => one_thread(due::run(&options, &args)),
         Command::Fresh => one_thread(fresh::run(&options)),
         Command::Graph => graph::run(&options),
         Command::Rights => rights::run(&options),

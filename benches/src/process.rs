@@ -47,11 +47,26 @@ pub(crate) fn written(pid: u32) -> anyhow::Result<u64> {
 
 /// The resident memory of a process, in bytes.
 pub(crate) fn resident(pid: u32) -> anyhow::Result<u64> {
+    memory(pid, "VmRSS:")
+}
+
+/// The result of `work`, and the maximum resident memory of a process meanwhile, in bytes.
+pub(crate) async fn peak_resident<T>(
+    pid: u32,
+    work: impl Future<Output = anyhow::Result<T>>,
+) -> anyhow::Result<(T, u64)> {
+    // Begins the measurement of the maximum again.
+    fs::write(format!("/proc/{pid}/clear_refs"), "5")?;
+    let done = work.await?;
+    Ok((done, memory(pid, "VmHWM:")?))
+}
+
+fn memory(pid: u32, name: &str) -> anyhow::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
     let kib: u64 = line
         .and_then(|line| line.split_whitespace().next())
-        .context("VmRSS")?
+        .with_context(|| name.to_owned())?
         .parse()?;
     Ok(kib * 1024)
 }
