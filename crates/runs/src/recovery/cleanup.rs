@@ -9,8 +9,12 @@ use crate::artifacts::Artifacts;
 use crate::deps::RunDeps;
 use crate::ticks::ticks_every;
 
-/// Pause between two deletes, in which other writes commit.
+/// Shortest pause between two deletes, in which other writes commit.
 const BETWEEN_DELETES: Duration = Duration::from_millis(20);
+/// Pause after a delete in multiples of its duration, so that a backlog takes a third of the writer.
+const PAUSE_FACTOR: u32 = 2;
+/// Time after which a backlog is deleted with the shortest pauses: more rows expire than long pauses let it delete.
+const LONG_BACKLOG: Duration = Duration::from_hours(1);
 
 /// Time for which finished jobs are stored: seven days.
 const JOB_RETENTION_MS: i64 = 7 * DAY_MS;
@@ -113,15 +117,28 @@ impl ExpiredRows {
 pub(super) async fn keep_deleting(artifacts: &Artifacts) {
     let pause = artifacts.deps.limits.lease / 3;
     let mut tick = ticks_every(pause);
+    let mut backlog_since = Instant::now();
     loop {
         tick.tick().await;
         let next = Instant::now() + pause;
         let mut left = ExpiredRows::ALL.to_vec();
         // Kinds without expired rows cost no further transactions until the next tick.
         while !left.is_empty() && Instant::now() < next {
+            let begin = Instant::now();
             left = clean_some(artifacts, left).await;
-            tokio::time::sleep(BETWEEN_DELETES).await;
+            tokio::time::sleep(pause_after(begin.elapsed(), backlog_since.elapsed())).await;
         }
+        if left.is_empty() {
+            backlog_since = Instant::now();
+        }
+    }
+}
+
+fn pause_after(delete: Duration, backlog: Duration) -> Duration {
+    if backlog < LONG_BACKLOG {
+        BETWEEN_DELETES.max(delete * PAUSE_FACTOR)
+    } else {
+        BETWEEN_DELETES
     }
 }
 
@@ -180,4 +197,20 @@ async fn index_all(deps: &RunDeps) -> Result<(), StoreError> {
     // In steps, between which other writes commit.
     while deps.store.conversations().index_backlog().await? {}
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn backlog_takes_a_third_of_the_writer_for_an_hour() {
+        let (delete, hour) = (Duration::from_millis(50), Duration::from_hours(1));
+        assert_eq!(
+            pause_after(delete, Duration::ZERO),
+            Duration::from_millis(100)
+        );
+        assert_eq!(pause_after(Duration::ZERO, Duration::ZERO), BETWEEN_DELETES);
+        assert_eq!(pause_after(delete, hour), BETWEEN_DELETES);
+    }
 }
