@@ -7,12 +7,16 @@ use std::sync::Once;
 
 use rstest::rstest;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use crate::support::client::read_through;
 use crate::support::harness::{FinishedRun, HarnessFixture, HarnessSetup, quoted};
 use crate::support::harness_packages::HarnessPackage;
 use crate::support::skipped;
 use crate::support::waiting::until;
+
+/// Real harnesses that run at the same time. More of them start too slowly for their turns on a machine of two cores.
+static HARNESSES: Semaphore = Semaphore::const_new(2);
 
 /// Names of a harness's tools in model requests.
 struct HarnessToolNames {
@@ -362,13 +366,16 @@ async fn open(name: &str, setup: HarnessSetup<'_>) -> Option<HarnessFixture> {
         ),
         _ => (name, format!("{name}/default")),
     };
-    let house = HarnessFixture::open(HarnessSetup {
+    let permit = HARNESSES.acquire().await.unwrap();
+    let mut house = HarnessFixture::open(HarnessSetup {
         harness: format!("preset = \"{preset}\"\ncommand = {}", quoted(&command)),
         readable: vec![directory],
         runner: &runner,
         ..setup
-    });
-    Some(house.await)
+    })
+    .await;
+    house.permit = Some(permit);
+    Some(house)
 }
 
 /// The harness, if `RUNNEL_TEST_HARNESSES` selects it.

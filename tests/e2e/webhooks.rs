@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::interactions::{ask, asking_event, question};
 use crate::support::client::{Client, message};
-use crate::support::database::rows;
+use crate::support::database::{change_rows, rows};
 use crate::support::gateway::{Agent, Config};
 use crate::support::receiver::{ReceivedMessage, Receiver};
 use crate::support::runner::StubRunner;
@@ -73,7 +73,7 @@ async fn statuses(admin: &Client, webhook: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Makes all waits of deliveries that are not being tried end now.
+/// Makes all waits of deliveries that are not being tried end now. Callers repeat it.
 async fn end_waits(database: &str) {
     let now = Utc::now().timestamp_millis();
     // A try in progress has a lease of a minute.
@@ -83,8 +83,8 @@ async fn end_waits(database: &str) {
         now + 40_000,
         now + 61_000
     );
-    rows(database, &due).await;
-    rows(database, "UPDATE webhooks SET open_until = 0").await;
+    change_rows(database, &due).await;
+    change_rows(database, "UPDATE webhooks SET open_until = 0").await;
 }
 
 /// Posts an event for the agent `main`, and returns its ended run.

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Once;
 
+use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row, SqliteConnection};
 use url::Url;
 use uuid::Uuid;
@@ -152,17 +153,33 @@ impl Drop for Database {
 
 /// The first column, as text, of all rows of a query.
 pub async fn rows(url: &str, sql: &str) -> Vec<String> {
+    try_rows(url, sql).await.unwrap()
+}
+
+/// Changes rows that a gateway may change at the same time. False: the gateway won a deadlock, and nothing changed.
+pub async fn change_rows(url: &str, sql: &str) -> bool {
+    match try_rows(url, sql).await {
+        Ok(_) => true,
+        Err(error) => {
+            let code = error.as_database_error().and_then(DatabaseError::code);
+            assert_eq!(code.as_deref(), Some("40P01"), "{error}");
+            false
+        }
+    }
+}
+
+async fn try_rows(url: &str, sql: &str) -> sqlx::Result<Vec<String>> {
     let sql = AssertSqlSafe(sql.to_owned());
     if url.starts_with("sqlite:") {
-        let mut database = SqliteConnection::connect(url).await.unwrap();
-        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await.unwrap();
-        database.close().await.unwrap();
-        rows.iter().map(|row| row.get(0)).collect()
+        let mut database = SqliteConnection::connect(url).await?;
+        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await?;
+        database.close().await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     } else {
-        let mut database = PgConnection::connect(url).await.unwrap();
-        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await.unwrap();
-        database.close().await.unwrap();
-        rows.iter().map(|row| row.get(0)).collect()
+        let mut database = PgConnection::connect(url).await?;
+        let rows = sqlx::raw_sql(sql).fetch_all(&mut database).await?;
+        database.close().await?;
+        Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 use tokio::process::Command;
+use tokio::sync::SemaphorePermit;
 use uuid::Uuid;
 
 use super::client::Client;
@@ -47,6 +48,8 @@ pub struct HarnessFixture {
     pub gateway: GatewayProcess,
     /// Parent directory of the workspaces.
     pub root: PathBuf,
+    /// Of a real harness, which occupies a core while it starts.
+    pub permit: Option<SemaphorePermit<'static>>,
     service: Option<ChildServer>,
     settings: PathBuf,
 }
@@ -169,6 +172,7 @@ impl HarnessFixture {
             admin: gateway.admin(),
             gateway,
             root,
+            permit: None,
             service: Some(service),
             settings,
         })

@@ -88,6 +88,11 @@ impl Receiver {
         self.state.reactions.lock().unwrap().extend(reactions);
     }
 
+    /// Drops the reactions of `react` that no request has received.
+    pub fn drop_reactions(&self) {
+        self.state.reactions.lock().unwrap().clear();
+    }
+
     /// Reaction to all other requests. `None`: 204.
     pub fn always(&self, reaction: Option<Reaction>) {
         *self.state.always.lock().unwrap() = reaction;

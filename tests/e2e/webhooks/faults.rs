@@ -38,7 +38,6 @@ async fn faulty_receivers_delay_only_their_own_messages(
     slow.always(Some(Reaction::Drip));
     let good_hook = create(&stage.admin, &good, &json!({"name": "good"})).await;
     let slow_hook = create(&stage.admin, &slow, &json!({"name": "slow body"})).await;
-    let begin = std::time::Instant::now();
     for number in 0..20 {
         run_of(&stage, &format!("m-{number}")).await;
     }
@@ -48,7 +47,11 @@ async fn faulty_receivers_delay_only_their_own_messages(
         statuses(&stage.admin, &good_hook).await == ["delivered"; 20]
     })
     .await;
-    assert!(begin.elapsed().as_secs() < 15, "{:?}", begin.elapsed());
+    // The circuit of the hanging receiver opens after its first tries.
+    let hanging = hooks
+        .iter()
+        .find(|(.., error)| *error == "no response in time");
+    assert!(hanging.unwrap().0.received().len() < 20);
     until("all deliveries to the slow receiver", async || {
         statuses(&stage.admin, &slow_hook).await == ["delivered"; 20]
     })
