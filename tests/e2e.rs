@@ -19,6 +19,8 @@ mod action_graphs;
 mod advice;
 #[path = "e2e/agents.rs"]
 mod agents;
+#[path = "e2e/amendments.rs"]
+mod amendments;
 #[path = "e2e/api_keys.rs"]
 mod api_keys;
 #[path = "e2e/approvals.rs"]

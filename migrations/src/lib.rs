@@ -24,6 +24,7 @@ mod m20261130_000018_changes;
 mod m20261201_000019_key_limits;
 mod m20261201_000020_sessions;
 mod m20261201_000025_change_export;
+mod m20261201_000026_amendments;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -50,6 +51,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261201_000019_key_limits::Migration),
             Box::new(m20261201_000020_sessions::Migration),
             Box::new(m20261201_000025_change_export::Migration),
+            Box::new(m20261201_000026_amendments::Migration),
         ]
     }
 }

@@ -26,7 +26,7 @@ async fn stage(engine: Engine, server: &EffectServer) -> Option<OwnStage> {
 }
 
 /// A call that waits for this number of seconds, with a key or without one.
-async fn call(host: &Client, key: Option<&str>, amount: u64, wait: u64) -> ApiResponse {
+pub async fn call(host: &Client, key: Option<&str>, amount: u64, wait: u64) -> ApiResponse {
     let path = format!("/tools/act/call?wait_seconds={wait}");
     let request = host.request(Method::POST, &path);
     let request = match key {
@@ -40,18 +40,18 @@ async fn call(host: &Client, key: Option<&str>, amount: u64, wait: u64) -> ApiRe
 
 /// The question of a call that was not made.
 #[track_caller]
-fn held(response: &ApiResponse) -> String {
+pub fn held(response: &ApiResponse) -> String {
     assert_eq!(response.status, 202, "{}", response.body);
     assert_eq!(response.body["status"], "awaiting_approval");
     response.body["interaction_id"].as_str().unwrap().to_owned()
 }
 
-async fn question(client: &Client, id: &str) -> Value {
+pub async fn question(client: &Client, id: &str) -> Value {
     let path = format!("/v1/interactions/{id}");
     client.get(&path).await.expect(200).body
 }
 
-async fn answer(client: &Client, id: &str, action: &str, values: Value) -> ApiResponse {
+pub async fn answer(client: &Client, id: &str, action: &str, values: Value) -> ApiResponse {
     let shown = question(client, id).await;
     let body = json!({
         "interaction_id": shown["request"]["interaction_id"], "action_id": action, "values": values,
@@ -60,7 +60,7 @@ async fn answer(client: &Client, id: &str, action: &str, values: Value) -> ApiRe
     client.create(&path, &body).await
 }
 
-async fn open_questions(client: &Client) -> Vec<String> {
+pub async fn open_questions(client: &Client) -> Vec<String> {
     let found = client.get("/v1/interactions?status=open").await.expect(200);
     let items = found.body["items"].as_array().unwrap().clone();
     let ids = items
@@ -69,7 +69,7 @@ async fn open_questions(client: &Client) -> Vec<String> {
     ids.collect()
 }
 
-async fn approvals(admin: &Client) -> Vec<Value> {
+pub async fn approvals(admin: &Client) -> Vec<Value> {
     let found = admin.get("/v1/approvals").await.expect(200);
     found.body["items"].as_array().unwrap().clone()
 }

@@ -76,9 +76,10 @@ test("labels of such a question are in the language of the reader", () => {
 });
 
 test("an answer has the values that its action needs", () => {
-  const values = { arguments: "{}", reason: "no", call: "{}" };
+  const values = { arguments: "{}", count: 3, reason: "no", call: "{}" };
   expect(callValues("allow_once", values)).toEqual({});
   expect(callValues("allow_conversation", values)).toEqual({ arguments: "{}" });
+  expect(callValues("allow_run", values)).toEqual({ arguments: "{}", count: 3 });
   expect(callValues("deny", values)).toEqual({ reason: "no" });
 });
 

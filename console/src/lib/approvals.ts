@@ -51,12 +51,18 @@ export function isShown({ status, agent_id, tool }: Approval, filters: ApprovalF
 const ACTIONS: Record<string, TextKey> = {
   allow_once: "approvals.allowOnce",
   allow_conversation: "approvals.allowConversation",
+  allow_run: "approvals.allowRun",
   deny: "approvals.deny",
 };
 const FIELDS: Record<string, TextKey> = {
   arguments: "approvals.rules",
   call: "approvals.call",
   reason: "approvals.reason",
+};
+/** Fields of a question about an amendment, which lasts as long as its run. */
+const RUN_FIELDS: Record<string, TextKey> = {
+  arguments: "approvals.rulesOfRun",
+  count: "approvals.countOfRun",
 };
 
 /** Field of a question with the rules for the arguments. */
@@ -75,7 +81,10 @@ export function partLabel(
   kind: "action" | "field",
   part: { id: string; label: string },
 ): string {
-  const key = isCallQuestion(question) ? (kind === "action" ? ACTIONS : FIELDS)[part.id] : undefined;
+  if (!isCallQuestion(question)) return writeOut(part.label);
+  const isAmendment = question.request.actions?.some(({ id }) => id === "allow_run") ?? false;
+  const fields = isAmendment ? { ...FIELDS, ...RUN_FIELDS } : FIELDS;
+  const key = (kind === "action" ? ACTIONS : fields)[part.id];
   return key === undefined ? writeOut(part.label) : t(key);
 }
 
@@ -89,8 +98,13 @@ export function firstValues(question: Pick<Interaction, "sequence" | "request">)
 
 /** The values that an action of such a question needs. Others would be stored as part of the answer. */
 export function callValues(actionId: string | null, values: FormValues): FormValues {
-  const needed: Record<string, string> = { allow_conversation: RULES_FIELD, deny: "reason" };
-  return Object.fromEntries(Object.entries(values).filter(([name]) => name === needed[actionId ?? ""]));
+  const needed: Record<string, string[]> = {
+    allow_conversation: [RULES_FIELD],
+    allow_run: [RULES_FIELD, "count"],
+    deny: ["reason"],
+  };
+  const names = needed[actionId ?? ""] ?? [];
+  return Object.fromEntries(Object.entries(values).filter(([name]) => names.includes(name)));
 }
 
 /** A question about a call that was answered with a denial. */

@@ -8,13 +8,15 @@ mod tests;
 use protocol::JsonObject;
 use protocol::admin::Fault;
 use protocol::approval::{ApprovalSpec, ArgumentRules};
+use protocol::resources::ToolResource;
 use serde_json::json;
 
 use crate::canonical::canonical_json;
 use crate::tool_policy::{matches_tool, pattern_fault};
 
 pub use question::{
-    ApprovalAnswer, ApprovalDecision, HeldCall, decision_of, denial_reason, question, read_answer,
+    ApprovalAnswer, ApprovalDecision, HeldCall, NeededAmendment, decision_of, denial_reason,
+    question, read_answer,
 };
 pub use rules::{check_rules, covers};
 
@@ -28,6 +30,21 @@ const MAX_COUNT: u64 = 1_000_000;
 /// Returns the text whose hash identifies a call: its tool and its parameters, as canonical JSON.
 pub fn call_text(tool: &str, parameters: &JsonObject) -> String {
     canonical_json(&json!({"tool": tool, "parameters": parameters}))
+}
+
+/// Returns the text whose hash identifies the definition of a tool, as canonical JSON. An amendment opens a tool of this
+/// definition only.
+pub fn definition_text(tool: &ToolResource) -> String {
+    let ToolResource {
+        tool_name,
+        parameters,
+        source,
+        effect,
+        ..
+    } = tool;
+    canonical_json(&json!({
+        "tool": tool_name, "parameters": parameters, "source": source, "effect": effect,
+    }))
 }
 
 /// Returns true if an approval with this pattern and these rules covers a call.

@@ -28,7 +28,8 @@ use crate::state::StateOwner;
 pub use granted::{EventScope, GrantCandidates, SharedGrants};
 pub use parent::{Ancestor, ParentGrant};
 pub use questions::{
-    ActionNotGranted, granted_action, granted_wake, has_granted_actions, needs_approval,
+    ActionNotGranted, amendable_tool, granted_action, granted_wake, has_amendable_tools,
+    has_granted_actions, needs_approval,
 };
 
 pub mod advice;
@@ -988,6 +989,73 @@ mod tests {
             },
         };
         assert_eq!(subject.token_limits(), [limit(agent(2)), key]);
+    }
+
+    #[test]
+    fn amendments_open_only_tools_without_an_entry() {
+        let policy = |tools: serde_json::Value| json!({"tools": tools, "on_denied": "ask"});
+        for (permissions, policy, may_amend) in [
+            (everything(), policy(json!([])), true),
+            (everything(), policy(json!({"other": "allow"})), true),
+            (everything(), json!({"tools": []}), false),
+            // Granted.
+            (everything(), policy(json!(["search"])), false),
+            (everything(), policy(json!({"search": "deny"})), false),
+            (everything(), policy(json!({"se*": "deny"})), false),
+            // The runner may call no tools, and describing one is no call.
+            (json!({"tools": ["detail"]}), policy(json!([])), false),
+        ] {
+            let snapshot = snapshot(&permissions, &policy, &json!({}), None);
+            assert_eq!(
+                amendable_tool(&snapshot, "search").is_some(),
+                may_amend,
+                "{permissions} {policy}"
+            );
+            assert_eq!(has_amendable_tools(&snapshot), may_amend);
+            assert_eq!(amendable_tool(&snapshot, "none"), None);
+            // The grant itself stays the same.
+            let calls = snapshot.tool("search", ToolOperation::Call);
+            assert_eq!(calls.is_ok(), policy["tools"] == json!(["search"]));
+        }
+    }
+
+    #[test]
+    fn amendments_of_child_runs_stay_within_the_parent() {
+        let (asks, all) = (json!({"tools": [], "on_denied": "ask"}), all_named());
+        for (parent_policy, may_amend) in [(&asks, false), (&all, true)] {
+            let parent = snapshot(&everything(), parent_policy, &json!({}), None);
+            let parent = ParentGrant {
+                snapshot: &parent,
+                grants: None,
+            };
+            let manifest = manifest(&everything());
+            let workspace = WorkspaceId("default".to_owned());
+            let subject = Subject {
+                run_id: RunId(uuid::Uuid::nil()),
+                agent_version: 1,
+                endpoint_id: EndpointId(uuid::Uuid::nil()),
+                event_id: "e",
+                has_prompt: false,
+                shows_interactions: false,
+                has_artifacts: false,
+                registered_skills: &[],
+                peers: &[],
+                parent: Some(&parent),
+                token_limits: &[],
+                owner: StateOwner {
+                    workspace: &workspace,
+                    runner: &manifest.id,
+                    agent: AgentId(uuid::Uuid::nil()),
+                    bot_id: None,
+                    generation: None,
+                    conversation: None,
+                    actor: None,
+                    subject: None,
+                },
+            };
+            let child = authorize(&catalog(), &manifest, &agent(&asks, &json!({})), &subject);
+            assert_eq!(amendable_tool(&child, "search").is_some(), may_amend);
+        }
     }
 
     #[test]

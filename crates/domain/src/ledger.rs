@@ -1,7 +1,7 @@
 //! Ledger format of an event: one JSON line, and the SSE frame for clients (`docs/protocol.md`, Ledger events).
 
 use protocol::id::RunId;
-use protocol::result::{RUN_RESTARTED, ResultType};
+use protocol::result::{GATEWAY_TYPES, ResultType};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -83,11 +83,9 @@ pub fn write_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str, line: &str) 
 
 fn begin_frame(frames: &mut Vec<u8>, sequence: u64, kind: &str) {
     // SSE parsers end a field at a line break, so only registered types enter this field.
-    let event = match ResultType::parse(kind) {
-        Some(result) => result.as_str(),
-        None if kind == RUN_RESTARTED => RUN_RESTARTED,
-        None => "unknown",
-    };
+    let result = ResultType::parse(kind).map(ResultType::as_str);
+    let own = || GATEWAY_TYPES.into_iter().find(|own| *own == kind);
+    let event = result.or_else(own).unwrap_or("unknown");
     frames.extend_from_slice(b"id: ");
     serde_json::to_writer(&mut *frames, &sequence).expect("numbers always serialise");
     frames.extend_from_slice(b"\nevent: ");

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 
 use protocol::admin::DeltaMode;
 use protocol::platform_action::MAX_RUN_ACTIONS;
-use protocol::result::{DEFAULT_FINISH_REASON, RUN_RESTARTED, RUNNER_ERROR, ResultType};
+use protocol::result::{DEFAULT_FINISH_REASON, GATEWAY_TYPES, RUNNER_ERROR, ResultType};
 use protocol::run::RunStatus;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -186,8 +186,8 @@ impl<'a> ResultValidator<'a> {
                 "a result's type is malformed",
             );
         }
-        if envelope.kind == RUN_RESTARTED {
-            let message = "only the gateway writes run.restarted";
+        if GATEWAY_TYPES.contains(&envelope.kind.as_ref()) {
+            let message = "only the gateway writes run.restarted and run.amended";
             return self.strike(Reason::InvalidEnvelope, None, raw, message);
         }
         let number = match envelope.sequence.map(|raw| raw.get().parse::<u64>()) {

@@ -64,9 +64,13 @@ pub fn pattern_fault(pattern: &str) -> Option<&'static str> {
 
 /// Returns the rule of a policy for a tool. `Deny` without a matching entry.
 pub fn rule_for(policy: &ToolPolicy, name: &str) -> ToolRule {
+    matching_rule(policy, name).unwrap_or(ToolRule::Deny)
+}
+
+/// Returns the rule of the entries that match a tool. `None`: the policy has no entry for it.
+pub fn matching_rule(policy: &ToolPolicy, name: &str) -> Option<ToolRule> {
     match policy {
-        ToolPolicy::List(listed) if listed.names(name) => ToolRule::Allow,
-        ToolPolicy::List(_) => ToolRule::Deny,
+        ToolPolicy::List(listed) => listed.names(name).then_some(ToolRule::Allow),
         ToolPolicy::Rules(rules) => {
             let matching = || {
                 let patterns = rules.iter();
@@ -77,10 +81,7 @@ pub fn rule_for(policy: &ToolPolicy, name: &str) -> ToolRule {
                 |pattern: NamePattern<'_>| matching().any(|(other, _)| other.is_narrower(pattern));
             // Entries that do not contain each other are equally narrow: the strictest of them wins.
             let narrowest = matching().filter(|(pattern, _)| !is_replaced(*pattern));
-            narrowest
-                .map(|(_, rule)| rule)
-                .max()
-                .unwrap_or(ToolRule::Deny)
+            narrowest.map(|(_, rule)| rule).max()
         }
     }
 }

@@ -59,10 +59,16 @@ impl ToolCalling<'_> {
         let call = HeldCall {
             tool: self.name.to_owned(),
             parameters: parameters.clone(),
+            amends: self.needed_amendment(),
         };
+        let denial = call.amends.as_ref().map(|amends| self.denial(amends));
         let awaited = &self.state.runs.awaited;
-        let decision = awaited.ask_about_call(&self.caller.grant, &call, wait);
-        match decision.await? {
+        let decision = awaited.ask_about_call(&self.caller.grant, &call, denial, wait);
+        let decision = decision.await?;
+        if let Some(amends) = &call.amends {
+            self.record_denial(amends, &decision).await?;
+        }
+        match decision {
             CallDecision::Allowed => Ok(None),
             CallDecision::Open { question } if wait.is_some() => {
                 Ok(Some(HeldToolCall::awaiting(question)))
@@ -77,6 +83,10 @@ impl ToolCalling<'_> {
                 "no person decided about this call in time; continue without it, or repeat it to ask again",
             )),
             CallDecision::Cancelled => Err(ApiError::cancelled()),
+            CallDecision::Full => Err(ApiError::unauthorized(
+                "this run was not granted the tool, and its number of questions about calls is exhausted; continue \
+                 without the tool",
+            )),
             CallDecision::TooLong => Err(ApiError::conflict(
                 "too_long_to_approve",
                 "this call needs an approval, and its arguments are too long to be shown to a person; \
@@ -99,6 +109,7 @@ impl ToolCalling<'_> {
             tool: &granted.tool_name,
             parameters,
             request_sha256: &request_sha256(&granted.tool_name, parameters),
+            definition_sha256: None,
         };
         let now = self.state.runs.clock().now_ms();
         let approvals = self.state.runs.store().interactions();

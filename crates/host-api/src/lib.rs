@@ -1,5 +1,6 @@
 //! The host API: the routes that a runner calls with its run token (`docs/runners/host-api.md`).
 
+mod amendment;
 mod artifacts;
 mod call_approval;
 pub mod checkpoint;

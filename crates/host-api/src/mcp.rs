@@ -213,12 +213,15 @@ impl RunMcpServer {
             ApprovedOutcome::Result(result) => result,
             ApprovedOutcome::Held(_) => return Err(approval_required()),
         };
-        // Looked up after the call: the call has checked the grant.
-        let tool = caller.grant.snapshot.tool(name, ToolOperation::Call)?;
-        let returns_mcp_results = tool
-            .source
-            .as_deref()
-            .is_some_and(|source| source.starts_with("mcp:"));
+        // Looked up after the call: the call has checked the grant. An amended tool is in the catalog only.
+        let source = match caller.grant.snapshot.tool(name, ToolOperation::Call) {
+            Ok(granted) => granted.source.clone(),
+            Err(_) => state
+                .tools
+                .find(name)
+                .and_then(|tool| tool.resource.source.clone()),
+        };
+        let returns_mcp_results = source.is_some_and(|source| source.starts_with("mcp:"));
         // Without this, a model would see an MCP result nested in another one.
         Ok(if returns_mcp_results {
             original_result(result)

@@ -10,7 +10,6 @@ use store::{AnswerFromRecord, RecordedAnswer};
 
 use crate::ticketed_call::{refusal, request_sha256, stored_result};
 use crate::tools::{CallKey, ToolCalling, still_exists};
-use web::auth::AuditedCall;
 use web::error::{ApiError, ApiResult};
 
 impl ToolCalling<'_> {
@@ -40,11 +39,7 @@ impl ToolCalling<'_> {
         }
         self.caller.access.check_local(self.state).await?;
         self.caller.answer.check_available()?;
-        let call = AuditedCall {
-            action: "call_tool",
-            resource: self.name,
-            operation: "call",
-        };
+        let call = self.audited_call();
         let answer = AnswerFromRecord {
             run_id: run.id,
             request_sha256: request_sha256(&granted.tool_name, parameters),

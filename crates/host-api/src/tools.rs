@@ -12,6 +12,7 @@ use domain::tool_call::is_repeatable;
 use http::{HeaderMap, StatusCode};
 use protocol::JsonObject;
 use protocol::error::ErrorBody;
+use protocol::id::ApprovalId;
 use protocol::interaction::MAX_WAIT_SECONDS;
 use protocol::resources::{StateScope, ToolOperation, ToolResource};
 use protocol::tool::{
@@ -22,6 +23,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess, TicketKey};
 
+use crate::amendment::AMENDED;
 use crate::call_approval::ApprovedOutcome;
 use crate::host_call::{HostCall, Spend};
 use crate::result_offload::offload;
@@ -230,19 +232,18 @@ impl ToolCalling<'_> {
         if let Some(recorded) = self.answer_from_record(parameters, key).await? {
             return Ok(recorded);
         }
-        let call = AuditedCall {
-            action: "call_tool",
-            resource: self.name,
-            operation: "call",
+        let call = self.audited_call();
+        let amended = self.amended_tool(parameters, key).await?;
+        let (caller, state) = (self.caller, self.state);
+        let (mut host_call, granted) = if let Some(amended) = &amended {
+            let begun = HostCall::begin_by(caller, state, call, AMENDED).await?;
+            (begun, &amended.resource)
+        } else {
+            let permission: Result<&ToolResource, NotGranted> =
+                caller.grant.snapshot.tool(self.name, ToolOperation::Call);
+            let approval = self.approval.as_ref();
+            HostCall::begin_approved(caller, state, call, permission, approval).await?
         };
-        let permission: Result<&ToolResource, NotGranted> = self
-            .caller
-            .grant
-            .snapshot
-            .tool(self.name, ToolOperation::Call);
-        let approval = self.approval.as_ref();
-        let begun = HostCall::begin_approved(self.caller, self.state, call, permission, approval);
-        let (mut host_call, granted) = begun.await?;
         host_call.trace_tool(self.name, key.map(|key| key.key));
         // Held by the call until its end.
         if let Err(refused) = host_call.take_slot(CallKind::Tool) {
@@ -252,8 +253,9 @@ impl ToolCalling<'_> {
         if let Err(refused) = host_call.reserve(Spend::of_tool(self.name)).await {
             return host_call.end(Err(refused));
         }
+        let approvals = amended.as_ref().map(|amended| amended.approvals.clone());
         let called = self
-            .call_granted(&host_call, granted, parameters, key)
+            .call_granted(&host_call, granted, approvals, parameters, key)
             .await;
         // A tool error is a result: the call itself has succeeded.
         if let Ok(result) = &called {
@@ -265,10 +267,12 @@ impl ToolCalling<'_> {
         host_call.end(called)
     }
 
+    /// `amendments`: those that cover the call of a tool that the snapshot does not grant.
     async fn call_granted(
         &self,
         host_call: &HostCall,
         granted: &ToolResource,
+        amendments: Option<Vec<ApprovalId>>,
         parameters: &JsonObject,
         key: Option<CallKey<'_>>,
     ) -> ApiResult<Value> {
@@ -286,7 +290,10 @@ impl ToolCalling<'_> {
             registered: registered.as_ref(),
             registrar: &registrar,
         };
-        let approvals = self.covering_approvals(granted, parameters).await?;
+        let approvals = match amendments {
+            Some(amendments) => Some(amendments),
+            None => self.covering_approvals(granted, parameters).await?,
+        };
         let doing = async {
             let (key, key_of) = match key {
                 Some(CallKey { key, scope }) => {
@@ -328,6 +335,14 @@ impl ToolCalling<'_> {
             self.record_activation(skill).await?;
         }
         Ok(result)
+    }
+
+    pub(super) fn audited_call(&self) -> AuditedCall<'_> {
+        AuditedCall {
+            action: "call_tool",
+            resource: self.name,
+            operation: "call",
+        }
     }
 
     /// The runs that share the idempotency key.

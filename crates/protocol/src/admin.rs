@@ -17,8 +17,8 @@ use crate::principal::Principal;
 mod policy;
 
 pub use policy::{
-    AgentFilters, IdList, OnUnknownEffect, PolicyCheck, ResourcePolicy, Star, StatePolicy,
-    ToolPolicy, ToolRule,
+    AgentFilters, IdList, OnDenied, OnUnknownEffect, PolicyCheck, ResourcePolicy, Star,
+    StatePolicy, ToolPolicy, ToolRule,
 };
 
 pub use fault::{FAULT_CHARS, Fault, MAX_FAULTS};

@@ -127,6 +127,9 @@ pub struct Approval {
     pub run_id: Option<RunId>,
     /// Name of a tool, or a pattern with one `*`.
     pub tool: String,
+    /// True if it amends the grant of its run: it also opens the tool, as far as its definition stays the same.
+    #[serde(default)]
+    pub amendment: bool,
     /// Rules by JSON pointer. Absent for an approval of one exact call, which its question shows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub arguments: Option<ArgumentRules>,

@@ -5,7 +5,10 @@ use serde_json::Value;
 
 use crate::JsonObject;
 use crate::admin::RestartPoint;
+use crate::approval::ArgumentRules;
+use crate::id::ApprovalId;
 use crate::message::{LlmTokenUsage, Message, MessageChunk};
+use crate::principal::Principal;
 use crate::resources::StateScope;
 
 /// One result of a run, as a runner writes it.
@@ -86,6 +89,33 @@ pub struct RunRestartedPayload {
     pub from: RestartPoint,
     /// The results between this sequence and this event are superseded; 0: all earlier results.
     pub after: u64,
+}
+
+/// Type of the gateway's event at an amendment of the run's grant. Runners cannot send it.
+pub const RUN_AMENDED: &str = "run.amended";
+
+/// Types of events that the gateway alone writes.
+pub const GATEWAY_TYPES: [&str; 2] = [RUN_RESTARTED, RUN_AMENDED];
+
+/// Payload of `run.amended`: a person has allowed calls of a tool that the run was not granted. Times are epoch seconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct RunAmendedPayload {
+    /// The amendment, as of `GET /v1/approvals/{approval_id}`.
+    #[cfg_attr(feature = "openapi", schema(value_type = String))]
+    pub approval_id: ApprovalId,
+    /// The question, which shows the call that was held.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interaction_id: Option<String>,
+    pub tool: String,
+    /// Rules for the arguments by JSON pointer. Absent: exactly the call of the question.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub arguments: Option<ArgumentRules>,
+    /// Maximum number of calls. Absent: unlimited.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub count: Option<u64>,
+    pub expires_at: i64,
+    pub allowed_by: Principal,
 }
 
 /// Payload of `message.delta`.

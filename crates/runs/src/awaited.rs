@@ -3,16 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use domain::approval::{
-    ApprovalDecision, HeldCall, call_text, decision_of, denial_reason, question,
-};
+use domain::approval::{ApprovalDecision, HeldCall, decision_of, denial_reason, question};
 use domain::canonical::canonical_json;
 use domain::interaction::MAX_SECONDS;
 use domain::normalize::RunQuestion;
 use protocol::approval::ApprovalScope;
 use protocol::interaction::AwaitedInteraction;
 use store::{
-    AskAboutCall, AskAboutRun, AskedAboutCall, AwaitedRecord, CloseAwaited, StoreError, sha256_hex,
+    AskAboutCall, AskAboutRun, AskedAboutCall, AuditEntry, AwaitedRecord, CloseAwaited, StoreError,
+    sha256_hex,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -55,6 +54,8 @@ pub enum CallDecision {
     Cancelled,
     /// The arguments are too long for a question.
     TooLong,
+    /// The run has as many questions about calls as amendments may add to.
+    Full,
 }
 
 impl CallDecision {
@@ -63,7 +64,9 @@ impl CallDecision {
             AwaitedInteraction::Submitted {
                 action_id, values, ..
             } => match decision_of(action_id.as_deref()) {
-                Some(ApprovalDecision::Once | ApprovalDecision::Conversation) => Self::Allowed,
+                Some(
+                    ApprovalDecision::Once | ApprovalDecision::Conversation | ApprovalDecision::Run,
+                ) => Self::Allowed,
                 // An unknown action allows nothing.
                 Some(ApprovalDecision::Deny) | None => Self::Denied {
                     reason: denial_reason(&values),
@@ -123,11 +126,12 @@ impl AwaitedInteractions {
     }
 
     /// Asks whether a live run may call a tool, and waits for the decision. Equal calls wait for the same question.
-    /// `wait`: maximum; `None`: until the question is final.
+    /// `denial`: audit row of a call that needs an amendment. `wait`: maximum; `None`: until the question is final.
     pub async fn ask_about_call(
         &self,
         grant: &Grant,
         call: &HeldCall,
+        denial: Option<AuditEntry>,
         wait: Option<Duration>,
     ) -> Result<CallDecision, AwaitError> {
         let now = self.deps.clock.now_ms();
@@ -142,7 +146,7 @@ impl AwaitedInteractions {
         let Some(request) = request else {
             return Ok(CallDecision::TooLong);
         };
-        let text = call_text(&call.tool, &call.parameters);
+        let text = call.text();
         let asking = self.deps.store.write(AskAboutCall {
             id,
             workspace: grant.run.workspace.clone(),
@@ -155,11 +159,13 @@ impl AwaitedInteractions {
             },
             call_sha256: sha256_hex(text.as_bytes()),
             call: text,
+            denial,
             at: now,
         });
         let (question_id, interaction_id) = match asking.await? {
             AskedAboutCall::Open { id, interaction_id } => (id, interaction_id),
             AskedAboutCall::Denied(answer) => return Ok(CallDecision::of(answer, String::new())),
+            AskedAboutCall::Full => return Ok(CallDecision::Full),
             AskedAboutCall::RunEnded => return Err(WaitError::Over(AbortReason::Ended).into()),
         };
         if question_id == id.to_string() {

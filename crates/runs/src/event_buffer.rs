@@ -5,13 +5,15 @@ use domain::ledger::{LedgerEvent, LedgerSource};
 use domain::normalize::{AcceptedResult, Rejection, ResultEffect, StateUpdate};
 use domain::run::{Failure, Run};
 use protocol::JsonObject;
-use protocol::id::{RunId, WorkspaceId};
-use protocol::result::{RUN_RESTARTED, ResultType, RunRestartedPayload};
+use protocol::id::{ApprovalId, RunId, WorkspaceId};
+use protocol::result::{
+    RUN_AMENDED, RUN_RESTARTED, ResultType, RunAmendedPayload, RunRestartedPayload,
+};
 use serde_json::value::{RawValue, to_raw_value};
 use serde_json::{Value, json};
 use store::{
-    AcceptedCall, Append, AppendResults, AuditEntry, NewInteraction, NewPlatformAction,
-    PlatformActionRecord, RunEnd,
+    AcceptedCall, Append, AppendResults, ApprovalRecord, AuditEntry, CoveredCalls, NewInteraction,
+    NewPlatformAction, PlatformActionRecord, RunEnd,
 };
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -45,6 +47,7 @@ pub(super) struct EventBuffer {
     interactions: Vec<NewInteraction>,
     actions: Vec<NewPlatformAction>,
     announced: Vec<(String, u64)>,
+    amended: Vec<(ApprovalId, u64)>,
     judged_through: Option<u64>,
     accepted: Vec<AcceptedCall>,
     usage: Option<String>,
@@ -72,6 +75,7 @@ impl EventBuffer {
             interactions: Vec::new(),
             actions: Vec::new(),
             announced: Vec::new(),
+            amended: Vec::new(),
             judged_through: None,
             accepted: Vec::new(),
             usage: None,
@@ -199,6 +203,30 @@ impl EventBuffer {
         self.enter(kind, &data, None, LedgerSource::Host, &metadata, seconds);
     }
 
+    /// Adds the event of an amendment, unless the buffer has it. `now`: epoch seconds.
+    pub(super) fn amend(&mut self, amendment: &ApprovalRecord, now: i64) {
+        if self.amended.iter().any(|(id, _)| *id == amendment.id) {
+            return;
+        }
+        let payload = RunAmendedPayload {
+            approval_id: amendment.id,
+            interaction_id: amendment.interaction_id.clone(),
+            tool: amendment.tool.clone(),
+            arguments: match &amendment.covered {
+                CoveredCalls::Rules(rules) => Some(rules.clone()),
+                // The question shows the call.
+                CoveredCalls::Exact { .. } => None,
+            },
+            count: amendment.max_uses,
+            expires_at: amendment.expires_at.div_euclid(1000),
+            allowed_by: amendment.created_by.clone(),
+        };
+        let data = to_raw_value(&payload).expect("a value serialises to JSON");
+        self.amended.push((amendment.id, self.next_sequence()));
+        let metadata = Value::Null;
+        self.enter(RUN_AMENDED, &data, None, LedgerSource::Host, &metadata, now);
+    }
+
     /// Adds the gateway's own `processor.log`.
     pub(super) fn note(&mut self, text: &str, now: i64) {
         let data = json!({"text": text, "level": "warning"}).to_string();
@@ -322,6 +350,7 @@ impl EventBuffer {
             interactions: std::mem::take(&mut self.interactions),
             actions: std::mem::take(&mut self.actions),
             announced: std::mem::take(&mut self.announced),
+            amended: std::mem::take(&mut self.amended),
             // Results that the end leaves unjudged are dropped.
             judged_through: self.judged_through.filter(|_| terminal.is_none()),
             // An ended run accepts no more results, so none needs their numbers.

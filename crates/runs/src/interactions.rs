@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use domain::api_key::AgentReach;
-use domain::approval::{ApprovalAnswer, DEFAULT_SECONDS, HeldCall, read_answer};
+use domain::approval::{ApprovalAnswer, DEFAULT_SECONDS, HeldCall, call_text, read_answer};
 use domain::budget::raise_of;
 use domain::canonical::canonical_json;
 use domain::interaction::MAX_SECONDS;
@@ -217,9 +217,14 @@ impl Interactions {
         // The answer was checked, so it has no fault.
         let (scope, covered, max_uses, seconds) = match read_answer(submission, &call) {
             Ok(ApprovalAnswer::Once) => {
-                let request_sha256 = sha256_hex(held_call.as_bytes());
+                let text = call_text(&call.tool, &call.parameters);
+                let request_sha256 = sha256_hex(text.as_bytes());
                 let covered = CoveredCalls::Exact { request_sha256 };
                 (ApprovalScope::Run, covered, Some(1), MAX_SECONDS)
+            }
+            Ok(ApprovalAnswer::Run { rules, count }) => {
+                let covered = CoveredCalls::Rules(rules);
+                (ApprovalScope::Run, covered, Some(count), DEFAULT_SECONDS)
             }
             Ok(ApprovalAnswer::Conversation(rules)) => {
                 let covered = CoveredCalls::Rules(rules);
@@ -228,16 +233,28 @@ impl Interactions {
             Ok(ApprovalAnswer::Deny) | Err(_) => return Ok(None),
         };
         let run = self.deps.store.runs().find_run(workspace, record.run_id);
-        let conversation_key = run.await?.and_then(|run| run.conversation_key);
+        // Deleted with its run, so the answer is refused as well.
+        let Some(run) = run.await? else {
+            return Ok(None);
+        };
         let now = self.deps.clock.now_ms();
+        let mut expires_at = now.saturating_add(seconds.saturating_mul(1000));
+        let definition_sha256 = call.amends.map(|amends| amends.definition_sha256);
+        if definition_sha256.is_some() {
+            // An amendment lasts as long as the frozen grant at most.
+            expires_at = expires_at.min(run.deadline_at);
+        }
         Ok(Some(ApprovalRecord {
             id: ApprovalId(Uuid::now_v7()),
             workspace: workspace.clone(),
             scope,
             agent_id: record.agent_id,
-            conversation_key: conversation_key.filter(|_| scope == ApprovalScope::Conversation),
+            conversation_key: run
+                .conversation_key
+                .filter(|_| scope == ApprovalScope::Conversation),
             run_id: Some(record.run_id),
             tool: call.tool,
+            definition_sha256,
             covered,
             max_uses,
             used: 0,
@@ -248,7 +265,7 @@ impl Interactions {
                 AnswerSender::Key(key) => key.id.into(),
                 AnswerSender::Link { .. } => PrincipalKind::Link.into(),
             },
-            expires_at: now.saturating_add(seconds.saturating_mul(1000)),
+            expires_at,
             revoked: None,
         }))
     }

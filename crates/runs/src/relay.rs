@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use domain::authorization::has_granted_actions;
+use domain::authorization::{has_amendable_tools, has_granted_actions};
 use domain::normalize::ResultCounts;
 use domain::run::Run;
 use futures_util::StreamExt as _;
@@ -25,8 +25,8 @@ use crate::live::{CommittedFrames, LiveRun};
 use reader::ResultReader;
 use runner_client::Answer;
 use signals::{
-    AnnouncedActions, RunSignal, RunSignals, grace_over, interrupted, lost, released,
-    requested_actions, silence_at,
+    AnnouncedRows, RunSignal, RunSignals, find_amendments, grace_over, interrupted, lost, released,
+    silence_at, unannounced_rows,
 };
 use source::{AppendedSource, ResultInput};
 
@@ -161,10 +161,14 @@ impl RelayShell<'_> {
     ) -> Result<EndCause, RelayStop> {
         let (parts, live, run) = (self.parts, self.live, self.run);
         self.signals.push(lost(live));
-        if has_granted_actions(&self.prepared.snapshot) {
+        let prepared = self.prepared;
+        let snapshot = &*prepared.snapshot;
+        let may_amend = has_amendable_tools(snapshot);
+        if may_amend || has_granted_actions(snapshot) {
             // Other runs need no looks at the database.
-            let none = AnnouncedActions::default();
-            self.signals.push(requested_actions(&parts.deps, run, none));
+            let none = AnnouncedRows::default();
+            let rows = unannounced_rows(&parts.deps, run, snapshot, none);
+            self.signals.push(rows);
         }
         loop {
             let input = match machine.step(self.facts()) {
@@ -217,7 +221,14 @@ impl RelayShell<'_> {
                     self.signals.push(silence_at(at));
                     continue;
                 }
-                RelayOutput::End(cause) => return Ok(cause),
+                RelayOutput::End(cause) => {
+                    if may_amend {
+                        // The terminal event is the last one, so an amendment gets its event before it.
+                        let rows = Box::pin(find_amendments(&parts.deps, run)).await;
+                        machine.on(RelayInput::UnannouncedFound(rows), self.facts());
+                    }
+                    return Ok(cause);
+                }
                 RelayOutput::Stop(stop) => return Err(stop),
             };
             machine.on(input, self.facts());
@@ -245,11 +256,12 @@ impl RelayShell<'_> {
                     RelayInput::Interrupted(self.parts.interrupts.interruption(self.live))
                 }
                 RunSignal::Silent => RelayInput::Silent,
-                RunSignal::Actions(mut actions) => {
-                    let found = std::mem::take(&mut actions.found);
-                    let (deps, run) = (&self.parts.deps, self.run);
-                    self.signals.push(requested_actions(deps, run, actions));
-                    RelayInput::ActionsFound(found)
+                RunSignal::Unannounced(mut rows) => {
+                    let found = std::mem::take(&mut rows.found);
+                    let (deps, snapshot) = (&self.parts.deps, &*self.prepared.snapshot);
+                    let next = unannounced_rows(deps, self.run, snapshot, rows);
+                    self.signals.push(next);
+                    RelayInput::UnannouncedFound(found)
                 }
             },
             // Data that is already in the socket joins the same commit.

@@ -15,6 +15,10 @@ use crate::repositories::{InteractionRepository, RetentionRepository};
 use crate::runs::principal_if_any;
 use crate::sql::{Sql, SqlRow, text};
 
+mod amendments;
+
+pub(crate) use amendments::write_announced_amendments;
+
 /// Maximum active approvals of a workspace that the API creates. Answers of persons are bounded by their questions.
 const MAX_ACTIVE: i64 = 1_000;
 /// Maximum approvals that a call is compared with, newest first. Further ones do not cover it.
@@ -34,6 +38,8 @@ pub struct ApprovalRecord {
     pub run_id: Option<RunId>,
     /// Name or pattern of tools.
     pub tool: String,
+    /// Hash of the definition of the tool that it adds to the grant of its run. `None`: it adds none.
+    pub definition_sha256: Option<String>,
     pub covered: CoveredCalls,
     pub max_uses: Option<u64>,
     pub used: u64,
@@ -94,17 +100,21 @@ pub struct CallToApprove<'a> {
     pub tool: &'a str,
     pub parameters: &'a JsonObject,
     pub request_sha256: &'a str,
+    /// Hash of the tool's definition, if the call needs an amendment. `None`: the run was granted the tool.
+    pub definition_sha256: Option<&'a str>,
 }
 
-const COLUMNS: &str = "id, workspace_id, scope, agent_id, conversation_key, run_id, tool, arguments, request_sha256, \
-    max_uses, used, last_used_at, interaction_id, created_at, created_by, expires_at, revoked_at, revoked_by";
+const COLUMNS: &str = "id, workspace_id, scope, agent_id, conversation_key, run_id, tool, definition_sha256, \
+    arguments, request_sha256, max_uses, used, last_used_at, interaction_id, created_at, created_by, expires_at, \
+    revoked_at, revoked_by";
 
 /// Condition of an approval that covers calls at `$2`.
 const ACTIVE: &str =
     "revoked_at IS NULL AND expires_at > $2 AND (max_uses IS NULL OR used < max_uses)";
 
 impl InteractionRepository<'_> {
-    /// Approvals that cover a call of this run at `now`. Those of the run itself come first, then the newest.
+    /// Approvals that cover a call of this run at `now`. Those of the run itself come first, then the newest. Only
+    /// amendments cover a call that needs one, and they cover no other.
     pub async fn find_covering_approvals(
         self,
         run: &Run,
@@ -112,7 +122,8 @@ impl InteractionRepository<'_> {
         now: i64,
     ) -> Result<Vec<ApprovalId>, StoreError> {
         let sql = format!(
-            "SELECT {COLUMNS} FROM approvals WHERE workspace_id = $1 AND {ACTIVE} AND (run_id = $3 AND scope = 'run' \
+            "SELECT {COLUMNS} FROM approvals WHERE workspace_id = $1 AND {ACTIVE} \
+             AND coalesce(definition_sha256, '') = $6 AND (run_id = $3 AND scope = 'run' \
              OR agent_id = $4 AND (scope = 'agent' OR scope = 'conversation' AND conversation_key = $5)) \
              ORDER BY CASE WHEN scope = 'run' THEN 0 ELSE 1 END, id DESC LIMIT {MAX_COMPARED}"
         );
@@ -123,6 +134,7 @@ impl InteractionRepository<'_> {
             run.agent_id.to_string().into(),
             // Null for a run without a conversation, which equals no key.
             run.conversation_key.clone().into(),
+            call.definition_sha256.unwrap_or_default().into(),
         ];
         let rows = self.db.readers.query_sql(sql, values).await?;
         let mut covering = Vec::new();
@@ -210,6 +222,7 @@ fn read_approval(row: &SqlRow) -> Result<ApprovalRecord, StoreError> {
             .map(|run| parsed("approvals.run_id", &id, &run))
             .transpose()?,
         tool: row.text("tool")?,
+        definition_sha256: row.text_if_any("definition_sha256")?,
         covered,
         max_uses: row
             .number_if_any("max_uses")?
@@ -232,8 +245,8 @@ pub(crate) async fn insert_approval(tx: &impl Sql, new: &ApprovalRecord) -> Resu
         CoveredCalls::Exact { request_sha256 } => (None, Some(request_sha256.clone())),
     };
     let sql = "INSERT INTO approvals (id, workspace_id, scope, agent_id, conversation_key, run_id, tool, arguments, \
-        request_sha256, max_uses, used, interaction_id, created_at, created_by, expires_at) \
-        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14)";
+        request_sha256, max_uses, used, interaction_id, created_at, created_by, expires_at, definition_sha256) \
+        VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, 0, $11, $12, $13, $14, $15)";
     let values: Vec<Value> = vec![
         new.id.to_string().into(),
         new.workspace.as_str().into(),
@@ -249,6 +262,7 @@ pub(crate) async fn insert_approval(tx: &impl Sql, new: &ApprovalRecord) -> Resu
         new.created_at.into(),
         new.created_by.stored().into(),
         new.expires_at.into(),
+        new.definition_sha256.clone().into(),
     ];
     tx.execute_sql(sql.to_owned(), values).await
 }

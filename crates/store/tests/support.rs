@@ -452,6 +452,7 @@ impl StoreFixture {
             interactions: Vec::new(),
             actions: Vec::new(),
             announced: Vec::new(),
+            amended: Vec::new(),
             judged_through: None,
             accepted: Vec::new(),
             terminal: None,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::Command;
 
-use protocol::result::{RUN_RESTARTED, ResultType};
+use protocol::result::{GATEWAY_TYPES, ResultType};
 use serde_json::{Value, json};
 
 #[track_caller]
@@ -109,7 +109,7 @@ fn committed(name: &str) -> Value {
 /// Generated clients narrow a union by the `type` of an event.
 #[test]
 fn each_result_type_selects_its_payload_schema() {
-    let own = [RUN_RESTARTED];
+    let own = GATEWAY_TYPES;
     for (document, union, own) in [
         ("gateway.json", "AgentRunEvent", &own[..]),
         ("gateway.json", "AgentRunResult", &own[..0]),

@@ -7,12 +7,14 @@ import { type GrantDecision, readDecisions } from "../../lib/decisions";
 import { plainWord } from "../../lib/words";
 import { Badge, Empty, Json, Loading, Scroll } from "../../ui/parts";
 import { Problem } from "../../ui/problem";
+import { ApprovalTable } from "../approvals/table";
 import { RunQuestions } from "./state";
 
 /** Rows of one list; the search narrows a longer one. */
 const MAX_ROWS = 500;
 
 export function GrantsTab({ run }: { run: Run }) {
+  const t = useText();
   const authorization = useQuery(authorizationQuery(run.run_id));
   if (authorization.isPending) return <Loading what="tab.grants" />;
   if (authorization.error !== null) {
@@ -21,6 +23,8 @@ export function GrantsTab({ run }: { run: Run }) {
   return (
     <>
       <RunQuestions run={run} />
+      {authorization.data.amendments.length > 0 && <h3>{t("grants.amendments")}</h3>}
+      <ApprovalTable approvals={authorization.data.amendments} />
       <GrantTable decisions={readDecisions(authorization.data.decisions)} />
       <details>
         <summary>JSON</summary>

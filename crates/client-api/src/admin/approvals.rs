@@ -4,9 +4,10 @@ use axum::Json;
 use axum::extract::State;
 use domain::approval::{DEFAULT_SECONDS, check_approval};
 use http::StatusCode;
+use protocol::api_key::KeyRole;
 use protocol::approval::{Approval, ApprovalScope, ApprovalSpec};
 use protocol::error::ErrorBody;
-use protocol::id::{AgentId, ApprovalId, RunId};
+use protocol::id::{AgentId, ApprovalId, RunId, WorkspaceId};
 use protocol::run::Page;
 use store::{ApprovalRecord, CoveredCalls, CreateApproval, ListPage, RevokeApproval};
 use uuid::Uuid;
@@ -23,9 +24,11 @@ fn seconds(at: i64) -> i64 {
     at.div_euclid(1000)
 }
 
-async fn shown(
+/// Approvals as a reader of this role sees them.
+pub(crate) async fn approval_views(
     state: &ApiState,
-    caller: &AdminCaller,
+    workspace: &WorkspaceId,
+    reader: KeyRole,
     records: Vec<ApprovalRecord>,
 ) -> ApiResult<Vec<Approval>> {
     let now = state.runs.clock().now_ms();
@@ -35,7 +38,7 @@ async fn shown(
         let revoked_by = one.revoked_by.as_mut();
         std::iter::once(&mut one.created_by).chain(revoked_by)
     });
-    name_keys(state, &caller.workspace, caller.role, principals.collect()).await?;
+    name_keys(state, workspace, reader, principals.collect()).await?;
     Ok(approvals)
 }
 
@@ -51,6 +54,7 @@ fn view(record: ApprovalRecord, now: i64) -> Approval {
         agent_id: record.agent_id,
         run_id: record.run_id,
         tool: record.tool,
+        amendment: record.definition_sha256.is_some(),
         arguments: match record.covered {
             CoveredCalls::Rules(rules) => Some(rules),
             CoveredCalls::Exact { .. } => None,
@@ -73,7 +77,7 @@ async fn one(
     record: ApprovalRecord,
 ) -> ApiResult<Json<Approval>> {
     let id = record.id;
-    let approvals = shown(state, caller, vec![record]).await?;
+    let approvals = approval_views(state, &caller.workspace, caller.role, vec![record]).await?;
     let approval = approvals.into_iter().next();
     let approval = approval.ok_or_else(|| ApiError::not_found("approval", id))?;
     Ok(Json(approval))
@@ -157,6 +161,7 @@ pub(crate) async fn create_approval(
         conversation_key: covered.conversation_key,
         run_id: covered.run,
         tool: spec.tool,
+        definition_sha256: None,
         covered: CoveredCalls::Rules(spec.arguments),
         max_uses: spec.count,
         used: 0,
@@ -196,7 +201,7 @@ pub(crate) async fn list_approvals(
     let approvals = state.runs.store().interactions();
     let found = approvals.newest_approvals(workspace, before.as_deref(), limit);
     let ListPage { items, has_more } = found.await?;
-    let items = shown(&state, &caller, items).await?;
+    let items = approval_views(&state, workspace, caller.role, items).await?;
     let id = |approval: &Approval| approval.id.to_string();
     let page = ListPage { items, has_more };
     Ok(Json(to_page(&state, "approvals", workspace, page, id)))

@@ -10,6 +10,7 @@ use domain::normalize::ERROR_RESPONSE;
 use domain::run::Run;
 use http::{HeaderMap, StatusCode};
 use protocol::api_key::KeyRole;
+use protocol::approval::Approval;
 use protocol::context::AvailableApis;
 use protocol::error::ErrorBody;
 use protocol::id::{RunId, WorkspaceId};
@@ -19,6 +20,7 @@ use protocol::run::{AgentRun, AgentRunEvent, Page};
 use serde::{Deserialize, Serialize};
 use store::{CancelOutcome, StoreError};
 
+use crate::admin::approvals::approval_views;
 use crate::client::run_filter::{CountsByStatus, RunFilterQuery};
 use crate::client::run_stream::stream_after;
 use crate::principals::name_keys;
@@ -310,6 +312,8 @@ pub(crate) struct RunAuthorization {
     /// it.
     #[schema(value_type = Vec<Object>)]
     decisions: Vec<Decision>,
+    /// Amendments of the frozen grant, oldest first. `POST /v1/approvals/{approval_id}/revoke` revokes one.
+    amendments: Vec<Approval>,
 }
 
 /// Retrieves the authorization decisions of a run.
@@ -325,6 +329,9 @@ pub(crate) async fn get_run_authorization(
 ) -> ApiResult<Response> {
     let run = caller.find_run(&state, id).await?;
     let stored = state.runs.store().runs().find_snapshot(id).await?;
+    let amendments = state.runs.store().interactions().amendments_of_run(id);
+    let (workspace, role) = (&run.workspace, caller.role);
+    let amendments = approval_views(&state, workspace, role, amendments.await?).await?;
     let explain = move || -> Result<Response, StoreError> {
         let snapshot = read_snapshot(stored.as_deref().unwrap_or_default());
         let snapshot = snapshot.map_err(|_| StoreError::Corrupt {
@@ -338,6 +345,7 @@ pub(crate) async fn get_run_authorization(
             resources: Arc::unwrap_or_clone(snapshot.resources),
             available_apis: snapshot.available_apis,
             decisions: snapshot.decisions.to_vec(),
+            amendments,
         };
         Ok(Json(explained).into_response())
     };

@@ -9,9 +9,10 @@ use protocol::interaction::{
     InteractionAction, InteractionActionStyle, InteractionField, InteractionFieldType,
     InteractionKind, InteractionRequest, InteractionSubmission,
 };
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 
+use super::MAX_COUNT;
 use super::rules::{RULES_BYTES, check_rules, covers};
 use crate::canonical::canonical_json;
 use crate::form::escape_pointer;
@@ -27,18 +28,40 @@ const REASON_CHARS: usize = 1_000;
 
 const ONCE: &str = "allow_once";
 const CONVERSATION: &str = "allow_conversation";
+const RUN: &str = "allow_run";
 const DENY: &str = "deny";
 /// Field with the rules for the arguments.
 const RULES: &str = "arguments";
 const REASON: &str = "reason";
+/// Field with the number of calls that an amendment allows.
+const COUNT: &str = "count";
 /// Field with arguments that the description cannot show completely.
 const CALL: &str = "call";
 
 /// A call that needs a decision.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HeldCall {
     pub tool: String,
     pub parameters: JsonObject,
+    /// The amendment that the call needs. `None`: the run was granted the tool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub amends: Option<NeededAmendment>,
+}
+
+/// An amendment of a run's grant that a call needs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NeededAmendment {
+    /// Hash of the definition of the tool: an answer opens no other tool of the same name.
+    pub definition_sha256: String,
+    /// The rule that denies the call.
+    pub rule: String,
+}
+
+impl HeldCall {
+    /// Returns the text that identifies the call, as canonical JSON.
+    pub fn text(&self) -> String {
+        canonical_json(self)
+    }
 }
 
 /// Decision of a person.
@@ -46,6 +69,7 @@ pub struct HeldCall {
 pub enum ApprovalDecision {
     Once,
     Conversation,
+    Run,
     Deny,
 }
 
@@ -55,6 +79,11 @@ pub enum ApprovalAnswer {
     Once,
     /// Calls of the tool that these rules cover, in the conversation.
     Conversation(ArgumentRules),
+    /// Calls of the tool that these rules cover, until the run ends.
+    Run {
+        rules: ArgumentRules,
+        count: u64,
+    },
     Deny,
 }
 
@@ -63,6 +92,7 @@ pub fn decision_of(action_id: Option<&str>) -> Option<ApprovalDecision> {
     match action_id? {
         ONCE => Some(ApprovalDecision::Once),
         CONVERSATION => Some(ApprovalDecision::Conversation),
+        RUN => Some(ApprovalDecision::Run),
         DENY => Some(ApprovalDecision::Deny),
         _ => None,
     }
@@ -76,7 +106,7 @@ pub fn denial_reason(values: &JsonObject) -> Option<String> {
 
 /// Returns the question about a call. `None`: its arguments are too long to be shown completely. `id` is not predictable,
 /// so a runner cannot ask under this id before. `widest`: `Conversation` offers to allow calls of the
-/// conversation. `expires_at`: epoch seconds.
+/// conversation; an amendment ends with its run in any case. `expires_at`: epoch seconds.
 pub fn question(
     id: &str,
     call: &HeldCall,
@@ -87,7 +117,11 @@ pub fn question(
     if shown.len() > CALL_BYTES {
         return None;
     }
-    let title = format!("Allow the call of {}?", written_out(&call.tool));
+    let tool = written_out(&call.tool);
+    let title = match call.amends {
+        None => format!("Allow the call of {tool}?"),
+        Some(_) => format!("Add {tool} to the grant of this run?"),
+    };
     let mut fields = Vec::new();
     let arguments = if shown.chars().count() <= SHOWN_CHARS {
         format!("Arguments: {shown}")
@@ -101,24 +135,33 @@ pub fn question(
         ));
         format!("The arguments are in the field `{CALL}`.")
     };
-    let description = format!(
-        "The run waits to call the tool {}. {arguments}\n\
-         Allow this call once, or calls like it in this conversation; the rules for their arguments are in the field \
-         `{RULES}`. Leave the question open to decide later.",
-        written_out(&call.tool)
-    );
+    let description = match &call.amends {
+        None => format!(
+            "The run waits to call the tool {tool}. {arguments}\n\
+             Allow this call once, or calls like it in this conversation; the rules for their arguments are in the \
+             field `{RULES}`. Leave the question open to decide later."
+        ),
+        Some(NeededAmendment { rule, .. }) => format!(
+            "The run waits to call the tool {tool}, which it was not granted: {rule}. {arguments}\n\
+             Newly allowed by this call once: 1 call of {tool} with exactly these arguments, until the run ends. \
+             By calls like it: the number of calls in the field `{COUNT}`, whose arguments the rules in the field \
+             `{RULES}` cover, until the run ends. Leave the question open to decide later."
+        ),
+    };
     let rules = canonical_json(&exact_rules(&call.parameters));
-    let offers_conversation =
-        widest == ApprovalScope::Conversation && rules.chars().count() <= RULE_CHARS;
+    let is_short = rules.chars().count() <= RULE_CHARS;
     let mut actions = vec![action(ONCE, "Allow once", InteractionActionStyle::Primary)];
-    if offers_conversation {
+    let text = InteractionFieldType::Textarea;
+    if call.amends.is_some() && is_short {
+        let label = "Rules for the arguments, for this run";
+        fields.push(field(RULES, label, text, rules.into()));
+        let label = "Number of calls, for this run";
+        fields.push(field(COUNT, label, InteractionFieldType::Number, json!(1)));
+        let label = "Allow for this run";
+        actions.push(action(RUN, label, InteractionActionStyle::Default));
+    } else if call.amends.is_none() && is_short && widest == ApprovalScope::Conversation {
         let label = "Rules for the arguments, for this conversation";
-        fields.push(field(
-            RULES,
-            label,
-            InteractionFieldType::Textarea,
-            rules.into(),
-        ));
+        fields.push(field(RULES, label, text, rules.into()));
         let label = "Allow for this conversation";
         actions.push(action(CONVERSATION, label, InteractionActionStyle::Default));
     }
@@ -169,20 +212,43 @@ pub fn read_answer(
     call: &HeldCall,
 ) -> Result<ApprovalAnswer, Fault> {
     let decision = decision_of(submission.action_id.as_deref());
-    match decision {
-        Some(ApprovalDecision::Once) => Ok(ApprovalAnswer::Once),
-        Some(ApprovalDecision::Conversation) => {
-            conversation_rules(submission, call).map(ApprovalAnswer::Conversation)
+    match (decision, &call.amends) {
+        (Some(ApprovalDecision::Once), _) => Ok(ApprovalAnswer::Once),
+        (Some(ApprovalDecision::Conversation), None) => {
+            answered_rules(submission, call).map(ApprovalAnswer::Conversation)
         }
-        Some(ApprovalDecision::Deny) => Ok(ApprovalAnswer::Deny),
-        None => Err(Fault::new(
+        (Some(ApprovalDecision::Run), Some(_)) => Ok(ApprovalAnswer::Run {
+            rules: answered_rules(submission, call)?,
+            count: answered_count(submission)?,
+        }),
+        (Some(ApprovalDecision::Deny), _) => Ok(ApprovalAnswer::Deny),
+        // An amendment never outlives its run.
+        (_, None) => Err(Fault::new(
             "/action_id",
             "is required: allow_once, allow_conversation or deny",
+        )),
+        (_, Some(_)) => Err(Fault::new(
+            "/action_id",
+            "is required: allow_once, allow_run or deny",
         )),
     }
 }
 
-fn conversation_rules(
+fn answered_count(submission: &InteractionSubmission) -> Result<u64, Fault> {
+    let Some(value) = submission
+        .values
+        .get(COUNT)
+        .filter(|value| !value.is_null())
+    else {
+        return Ok(1);
+    };
+    let count = value
+        .as_u64()
+        .filter(|count| (1..=MAX_COUNT).contains(count));
+    count.ok_or_else(|| Fault::new("/values/count", "must be an integer of 1 to 1,000,000"))
+}
+
+fn answered_rules(
     submission: &InteractionSubmission,
     call: &HeldCall,
 ) -> Result<ArgumentRules, Fault> {

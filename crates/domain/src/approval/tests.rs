@@ -253,6 +253,74 @@ fn answers_cover_the_call_of_the_question() {
 }
 
 #[test]
+fn amendments_end_with_their_run() {
+    let parameters = json!({"path": "/repo/a"});
+    let needed =
+        json!({"definition_sha256": "00", "rule": "resource_policy.tools does not name it"});
+    let held_call: HeldCall = serde_json::from_value(
+        json!({"tool": "fs_write", "parameters": parameters, "amends": needed}),
+    )
+    .unwrap();
+    assert_ne!(held_call.text(), call(&parameters).text());
+    let request = question("tool_ask.1", &held_call, ApprovalScope::Conversation, 10).unwrap();
+    assert_eq!(check_request(&request, Some(0)), []);
+    let description = request.description.clone().unwrap();
+    for shown in [
+        r#"{"path":"/repo/a"}"#,
+        "resource_policy.tools does not name it",
+    ] {
+        assert!(description.contains(shown), "{description}");
+    }
+    let actions: Vec<_> = request.actions.iter().map(|one| one.id.as_str()).collect();
+    assert_eq!(actions, ["allow_once", "allow_run", "deny"]);
+    let read = |action: &str, values: Value| {
+        let submission: InteractionSubmission = serde_json::from_value(
+            json!({"interaction_id": "tool_ask.1", "action_id": action, "values": values}),
+        )
+        .unwrap();
+        read_answer(&submission, &held_call)
+    };
+    let exact = rules(json!({"/path": {"equals": "/repo/a"}}));
+    for (values, count) in [
+        (json!({}), 1),
+        (json!({"count": null}), 1),
+        (json!({"count": 3}), 3),
+    ] {
+        let rules = exact.clone();
+        let expected = ApprovalAnswer::Run { rules, count };
+        assert_eq!(read("allow_run", values), Ok(expected));
+    }
+    for (action, values, pointer) in [
+        ("allow_conversation", json!({}), "/action_id"),
+        ("allow_run", json!({"count": 0}), "/values/count"),
+        ("allow_run", json!({"count": 1.5}), "/values/count"),
+        ("allow_run", json!({"count": "3"}), "/values/count"),
+        ("allow_run", json!({"arguments": "{}"}), "/values/arguments"),
+    ] {
+        assert_eq!(read(action, values).unwrap_err().pointer, pointer);
+    }
+}
+
+#[test]
+fn amendments_open_one_definition_of_a_tool() {
+    let text = |tool: Value| definition_text(&serde_json::from_value(tool).unwrap());
+    let own = json!({"tool_name": "t", "source": "mcp:a", "effect": "read", "parameters": {"type": "object"}});
+    for (member, other) in [
+        ("tool_name", json!("u")),
+        ("source", json!("mcp:b")),
+        ("effect", json!("write")),
+        ("parameters", json!({})),
+    ] {
+        let mut changed = own.clone();
+        changed[member] = other;
+        assert_ne!(text(changed), text(own.clone()), "{member}");
+    }
+    let mut described = own.clone();
+    described["description"] = json!("d");
+    assert_eq!(text(described), text(own));
+}
+
+#[test]
 fn denials_give_their_reason_to_the_model() {
     let reason = |value: Value| denial_reason(value.as_object().unwrap());
     assert_eq!(

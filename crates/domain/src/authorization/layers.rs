@@ -12,9 +12,10 @@ use protocol::resources::{
 
 use super::{Decision, EventScope, Layer, ParentGrant};
 use crate::form::{SelectorValues, selected};
-use crate::tool_policy::rule_for;
+use crate::tool_policy::matching_rule;
 
 mod agents;
+mod amendments;
 mod artifacts;
 mod history;
 mod interactions;
@@ -141,7 +142,8 @@ impl<'a> LayerEvaluation<'a> {
     pub(super) fn tools(&mut self, tools: &[ToolResource]) -> Vec<ToolResource> {
         let mut granted = Vec::new();
         for tool in tools {
-            let rule = rule_for(&self.agent.resource_policy.tools, &tool.tool_name);
+            let entry = matching_rule(&self.agent.resource_policy.tools, &tool.tool_name);
+            let rule = entry.unwrap_or(ToolRule::Deny);
             let is_denied = rule == ToolRule::Deny;
             let mut operations = Vec::new();
             for &operation in &tool.operations {
@@ -171,6 +173,7 @@ impl<'a> LayerEvaluation<'a> {
                     operations.push(operation);
                 }
             }
+            amendments::decide_amendment(self, tool, entry, &operations);
             if !operations.is_empty() {
                 let approval = self.approval_of(tool, rule);
                 granted.push(ToolResource {

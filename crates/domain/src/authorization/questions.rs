@@ -4,6 +4,9 @@ use protocol::platform_action::ActionApproval;
 
 use super::{AuthorizationSnapshot, Decision, NotGranted};
 
+/// Operation of the decision that a person may add calls of a tool to the grant.
+pub(super) const AMEND: &str = "amend";
+
 /// A platform action that the snapshot does not grant, with the rule that denied it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this run was not granted the platform action {action}: {rule}")]
@@ -24,10 +27,30 @@ impl AuthorizationSnapshot {
     }
 }
 
-/// Returns true if calls of a granted tool need an approval.
+/// Returns true if calls of a tool need an approval or an amendment.
 pub fn needs_approval(snapshot: &AuthorizationSnapshot, tool: &str) -> bool {
     let mut tools = snapshot.resources.tools.iter();
     tools.any(|one| one.tool_name == tool && one.approval.is_some())
+        || amendable_tool(snapshot, tool).is_some()
+}
+
+/// Returns the rule that denies the calls of a tool, if a person may amend the grant by it.
+pub fn amendable_tool<'a>(snapshot: &'a AuthorizationSnapshot, tool: &str) -> Option<&'a str> {
+    let decided = |operation: &str| {
+        let is_it =
+            |one: &&Decision| one.kind == "tool" && one.id == tool && one.operation == operation;
+        snapshot.decisions.iter().find(is_it)
+    };
+    decided(AMEND).filter(|decision| decision.granted)?;
+    // A call that the snapshot grants needs no amendment.
+    let denied = decided("call").filter(|decision| !decision.granted)?;
+    Some(&denied.rule)
+}
+
+/// Returns true if a person may amend the grant.
+pub fn has_amendable_tools(snapshot: &AuthorizationSnapshot) -> bool {
+    let may_amend = |one: &Decision| one.kind == "tool" && one.operation == AMEND && one.granted;
+    snapshot.decisions.iter().any(may_amend)
 }
 
 /// Returns the approval of a granted platform action.

@@ -1179,9 +1179,11 @@ fn new_start_replaces_results_after_its_point() {
 
 #[test]
 fn runners_cannot_write_events_of_the_gateway() {
-    let forged = result("run.restarted", &json!({"after": 0}), &json!(2));
-    let verdicts = verdicts(&[delta("a", 1), forged, delta("b", 2)]);
-    assert_eq!(verdicts, ["ok", "invalid_envelope", "ok"]);
+    for kind in ["run.restarted", "run.amended"] {
+        let forged = result(kind, &json!({"after": 0}), &json!(2));
+        let verdicts = verdicts(&[delta("a", 1), forged, delta("b", 2)]);
+        assert_eq!(verdicts, ["ok", "invalid_envelope", "ok"], "{kind}");
+    }
 }
 
 #[test]

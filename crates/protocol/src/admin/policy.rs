@@ -68,6 +68,30 @@ pub struct ResourcePolicy {
     /// Handling of a tool call that may have had its effect. Omitted when `fail`, for gateways without the setting.
     #[serde(skip_serializing_if = "OnUnknownEffect::is_fail")]
     pub on_unknown_effect: OnUnknownEffect,
+    /// Handling of a call of a tool that the run was not granted. Omitted when `deny`, for gateways without the setting.
+    #[serde(skip_serializing_if = "OnDenied::is_deny")]
+    pub on_denied: OnDenied,
+}
+
+/// Handling of a call of a tool that the run was not granted (`docs/approvals.md`, Amendments).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum OnDenied {
+    /// The call fails with 403.
+    #[default]
+    Deny,
+    /// The call waits for a person, who may amend the grant of the run. Tools that a rule denies, the manifest excludes
+    /// or the parent run was not granted fail with 403.
+    Ask,
+}
+
+impl OnDenied {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    fn is_deny(&self) -> bool {
+        // Earlier gateways refuse a policy with the member.
+        *self == Self::Deny
+    }
 }
 
 /// Handling of a tool call whose outcome is unknown, if the tool names no `reconcile` call or it does not know either.

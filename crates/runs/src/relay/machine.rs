@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use super::judging::{JudgedNumbers, PendingResult, over_limit};
 use super::reader::{ReaderItem, ResultReader};
 use super::restored::StoredResults;
+use super::signals::Unannounced;
 use super::source::{SourceRead, end_of_input};
 use super::steps::{RelayFacts, RelayInput, RelayOutput, RelaySource, RelayWait};
 use super::{RelayStop, Relayed};
@@ -218,9 +219,16 @@ impl<'a> RelayMachine<'a> {
             RelayInput::ArtifactFound(Err(error)) => self.stop(RelayStop::Unwritable(error)),
             RelayInput::CancelFound(true) => self.on_cancel_found(),
             RelayInput::CancelFound(false) => self.on_no_cancel_found(),
-            RelayInput::ActionsFound(actions) => {
-                for action in &actions {
-                    self.buffer.announce(action, facts.epoch_ms);
+            RelayInput::UnannouncedFound(rows) => {
+                for row in &rows {
+                    match row {
+                        Unannounced::Action(action) => {
+                            self.buffer.announce(action, facts.epoch_ms);
+                        }
+                        Unannounced::Amendment(amendment) => {
+                            self.buffer.amend(amendment, facts.seconds());
+                        }
+                    }
                 }
             }
             RelayInput::AppendsClosed(closed) => match closed {

@@ -4,11 +4,12 @@ use std::collections::HashSet;
 use std::pin::pin;
 use std::time::Duration;
 
+use domain::authorization::{AuthorizationSnapshot, has_amendable_tools, has_granted_actions};
 use domain::run::Run;
 use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
-use store::PlatformActionRecord;
+use store::{ApprovalRecord, PlatformActionRecord};
 use tokio::time::Instant;
 
 use crate::deps::RunDeps;
@@ -18,10 +19,10 @@ use crate::lifecycle::Lifecycle;
 use crate::live::LiveRun;
 use crate::notifier::RunWaiter;
 
-/// Minimum pause between two looks for platform actions: notifications may come in bursts.
+/// Minimum pause between two looks for rows without an event: notifications may come in bursts.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(25);
-/// Interval of looks for platform actions without a notification.
-const ACTION_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval of looks for rows without an event, without a notification.
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A control signal, at most one of each kind or rarely more.
 pub(super) enum RunSignal {
@@ -33,17 +34,66 @@ pub(super) enum RunSignal {
     Release,
     /// The maximum silence may be over.
     Silent,
-    /// Host calls have requested these platform actions.
-    Actions(AnnouncedActions),
+    /// Rows of the run need their events.
+    Unannounced(AnnouncedRows),
 }
 
-/// Platform actions of host calls that get their events.
+/// A row of the run whose event the ledger lacks: other processes write rows, and only the run's task numbers the
+/// ledger.
+pub(crate) enum Unannounced {
+    /// A host call has requested it.
+    Action(PlatformActionRecord),
+    /// A person has allowed it.
+    Amendment(ApprovalRecord),
+}
+
+impl Unannounced {
+    fn id(&self) -> String {
+        match self {
+            Self::Action(action) => action.id.clone(),
+            Self::Amendment(amendment) => amendment.id.to_string(),
+        }
+    }
+}
+
+/// Rows that get their events.
 #[derive(Default)]
-pub(super) struct AnnouncedActions {
+pub(super) struct AnnouncedRows {
     /// Without an event so far.
-    pub(super) found: Vec<PlatformActionRecord>,
+    pub(super) found: Vec<Unannounced>,
     /// Ids of all so far: their events may wait for their commit.
     seen: HashSet<String>,
+}
+
+/// Rows of the run without an event. Reads only those that its grant makes possible.
+async fn find_unannounced(
+    deps: &RunDeps,
+    run: &Run,
+    snapshot: &AuthorizationSnapshot,
+) -> Vec<Unannounced> {
+    let interactions = deps.store.interactions();
+    let mut found = Vec::new();
+    // An outage delays the events; the next look finds them.
+    if has_granted_actions(snapshot) {
+        let actions = interactions.unannounced_actions(run.id).await;
+        let actions = actions.unwrap_or_default().into_iter();
+        found.extend(actions.map(Unannounced::Action));
+    }
+    if has_amendable_tools(snapshot) {
+        found.extend(find_amendments(deps, run).await);
+    }
+    found
+}
+
+/// Amendments of the run without an event.
+pub(super) async fn find_amendments(deps: &RunDeps, run: &Run) -> Vec<Unannounced> {
+    let amendments = deps
+        .store
+        .interactions()
+        .unannounced_amendments(run.id)
+        .await;
+    let amendments = amendments.unwrap_or_default().into_iter();
+    amendments.map(Unannounced::Amendment).collect()
 }
 
 /// Signals in a set of their own: `select!` would poll each of them for every chunk.
@@ -72,11 +122,12 @@ pub(super) fn released(lifecycle: &Lifecycle) -> BoxFuture<'_, RunSignal> {
     Box::pin(lifecycle.stopping.cancelled().map(|()| RunSignal::Release))
 }
 
-/// [`RunSignal::Actions`], when host calls have requested platform actions. `after`: those before.
-pub(super) fn requested_actions<'a>(
+/// [`RunSignal::Unannounced`], when rows of the run need their events. `after`: those before.
+pub(super) fn unannounced_rows<'a>(
     deps: &'a RunDeps,
     run: &'a Run,
-    after: AnnouncedActions,
+    snapshot: &'a AuthorizationSnapshot,
+    after: AnnouncedRows,
 ) -> BoxFuture<'a, RunSignal> {
     Box::pin(async move {
         let mut seen = after.seen;
@@ -86,17 +137,15 @@ pub(super) fn requested_actions<'a>(
             let mut notified = pin!(notifications.notified());
             notified.as_mut().enable();
             let looked_at = Instant::now();
-            // An outage delays the events; the next look finds them.
-            let unannounced = deps.store.interactions().unannounced_actions(run.id).await;
-            let mut found = unannounced.unwrap_or_default();
-            found.retain(|action| !seen.contains(&action.id));
+            let mut found = find_unannounced(deps, run, snapshot).await;
+            found.retain(|row| !seen.contains(&row.id()));
             if !found.is_empty() {
-                seen.extend(found.iter().map(|action| action.id.clone()));
-                return RunSignal::Actions(AnnouncedActions { found, seen });
+                seen.extend(found.iter().map(Unannounced::id));
+                return RunSignal::Unannounced(AnnouncedRows { found, seen });
             }
             tokio::select! {
                 () = &mut notified => tokio::time::sleep_until(looked_at + BETWEEN_LOOKS).await,
-                () = tokio::time::sleep_until(looked_at + ACTION_INTERVAL) => {}
+                () = tokio::time::sleep_until(looked_at + LOOK_INTERVAL) => {}
             }
         }
     })

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use domain::run::Failure;
-use store::{Append, Appended, PlatformActionRecord, ResumePoint, StoreError};
+use store::{Append, Appended, ResumePoint, StoreError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::RelayStop;
 use super::reader::ResultReader;
+use super::signals::Unannounced;
 use super::source::SourceRead;
 use crate::ending::EndCause;
 use crate::live::CommittedFrames;
@@ -59,8 +60,8 @@ pub(crate) enum RelayInput {
     ArtifactFound(Result<bool, StoreError>),
     /// The row of the run has a cancel request, or not.
     CancelFound(bool),
-    /// Host calls have requested these platform actions, and the ledger has no event of them.
-    ActionsFound(Vec<PlatformActionRecord>),
+    /// Rows of the run whose events the ledger lacks.
+    UnannouncedFound(Vec<Unannounced>),
     /// No more appends are accepted. False: another process owns the run.
     AppendsClosed(Result<bool, StoreError>),
 }

@@ -9,9 +9,13 @@ use uuid::Uuid;
 
 use super::gateway_question::{GatewayQuestion, insert_gateway_questions};
 use crate::error::{StoreError, parsed_json};
+use crate::model::audit::AuditEntry;
 use crate::mutation::Mutation;
 use crate::sql::{Sql, text};
 use crate::state::lock_live_run;
+
+/// Questions about calls after which a run asks for no amendment: a run that tries out names must not fill the inbox.
+const MAX_QUESTIONS: i64 = 100;
 
 /// Asks about a call of a live run, unless an open question or a denial is about the same call.
 #[derive(Clone, Debug)]
@@ -25,6 +29,8 @@ pub struct AskAboutCall {
     pub call: String,
     /// Hash of `call`.
     pub call_sha256: String,
+    /// Audit row of a call that the run was not granted, written with its question. `None`: it was granted the tool.
+    pub denial: Option<AuditEntry>,
     /// Epoch milliseconds.
     pub at: i64,
 }
@@ -39,6 +45,8 @@ pub enum AskedAboutCall {
     },
     /// A person denied the same call of this run before.
     Denied(AwaitedInteraction),
+    /// The run has as many questions about calls as amendments may add to.
+    Full,
     RunEnded,
 }
 
@@ -83,6 +91,13 @@ impl Mutation for AskAboutCall {
                 None => {}
             }
         }
+        if let Some(denial) = &self.denial {
+            if count_questions(tx, self.run_id).await? >= MAX_QUESTIONS {
+                return Ok(AskedAboutCall::Full);
+            }
+            // With the question: polls for its answer are no further denials.
+            crate::audit::insert(tx, [denial]).await?;
+        }
         let question = GatewayQuestion {
             id: self.id,
             workspace: self.workspace.clone(),
@@ -104,6 +119,12 @@ impl Mutation for AskAboutCall {
             interaction_id: self.question.interaction_id.clone(),
         })
     }
+}
+
+async fn count_questions(tx: &impl Sql, run: RunId) -> Result<i64, StoreError> {
+    let sql = "SELECT CAST(COUNT(*) AS BIGINT) AS n FROM interactions WHERE run_id = $1 AND held_sha256 IS NOT NULL";
+    let counted = tx.query_sql(sql.to_owned(), vec![text(run)]).await?;
+    counted.first().map_or(Ok(0), |row| row.number("n"))
 }
 
 fn is_denial(given: &AwaitedInteraction) -> bool {

@@ -8,6 +8,7 @@ use protocol::run::RunStatus;
 use sea_orm::Value;
 
 use super::lines::stored_lines;
+use crate::approvals::write_announced_amendments;
 use crate::async_runs::{accept_calls, refuse_overtaken};
 use crate::conversation::{lock_runs, lock_transcripts, waiting_among};
 use crate::error::{StoreError, signed};
@@ -101,6 +102,7 @@ async fn write_events(tx: &impl Sql, appends: &[&Append]) -> Result<(), StoreErr
     insert_interactions(tx, appends).await?;
     note_questions(tx, appends).await?;
     write_platform_actions(tx, appends).await?;
+    write_announced_amendments(tx, appends).await?;
     accept_calls(tx, appends).await?;
     record_judged(tx, appends).await?;
     let mut refusals = Vec::new();

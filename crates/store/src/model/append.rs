@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use domain::normalize::{Rejection, RunQuestion, StateUpdate};
-use protocol::id::{RunId, WorkspaceId};
+use protocol::id::{ApprovalId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use uuid::Uuid;
 
@@ -39,6 +39,8 @@ pub struct Append {
     pub actions: Vec<NewPlatformAction>,
     /// Platform actions of host calls, each with the sequence of its event.
     pub announced: Vec<(String, u64)>,
+    /// Amendments of the run, each with the sequence of its event.
+    pub amended: Vec<(ApprovalId, u64)>,
     /// For async runs: all results up to this number are in the ledger after this commit.
     pub judged_through: Option<u64>,
     /// Append calls that this commit accepts, in the order of their results. None with an end.

@@ -12,9 +12,10 @@ pub(super) mod served;
 use std::collections::BTreeMap;
 
 use protocol::result::{
-    ActionRequestedPayload, ArtifactCreatedPayload, MessageCompletedPayload, MessageDeltaPayload,
-    ProcessorLogPayload, RUN_RESTARTED, RunCompletedPayload, RunFailedPayload, RunRestartedPayload,
-    StateUpdatedPayload, ToolCallCompletedPayload, ToolCallStartedPayload,
+    ActionRequestedPayload, ArtifactCreatedPayload, GATEWAY_TYPES, MessageCompletedPayload,
+    MessageDeltaPayload, ProcessorLogPayload, RunAmendedPayload, RunCompletedPayload,
+    RunFailedPayload, RunRestartedPayload, StateUpdatedPayload, ToolCallCompletedPayload,
+    ToolCallStartedPayload,
 };
 use utoipa::openapi::schema::{ArrayItems, Schema};
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
@@ -44,7 +45,7 @@ pub(super) fn documented() -> OpenApiRouter<ApiState> {
 const EVENTS: TypedUnion = TypedUnion {
     name: "AgentRunEvent",
     word: "Event",
-    own: &[RUN_RESTARTED],
+    own: &GATEWAY_TYPES,
     is_data_optional: false,
 };
 
@@ -174,6 +175,7 @@ pub fn runner_document() -> utoipa::openapi::OpenApi {
         RunCompletedPayload,
         RunFailedPayload,
         RunRestartedPayload,
+        RunAmendedPayload,
     )),
     modifiers(&SecuritySchemes),
 )]
