@@ -73,6 +73,7 @@ pub mod proxy;
 pub mod python;
 pub mod receiver;
 pub mod repository;
+pub mod rotel;
 pub mod routes;
 pub mod runner;
 pub mod script;

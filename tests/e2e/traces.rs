@@ -12,6 +12,7 @@ use crate::support::collector::{
 };
 use crate::support::gateway::{Config, STUB_API_KEY};
 use crate::support::held::HeldRun;
+use crate::support::rotel::Rotel;
 use crate::support::runner::{RUNNER_ID, StubRunner, manifest};
 use crate::support::script::sse;
 use crate::support::tool_server::{TIMEOUT, ToolServer};
@@ -346,6 +347,52 @@ async fn exports_metrics_of_unsampled_runs() {
     for (_, body) in collector.requests() {
         assert_lacks!(String::from_utf8_lossy(&body), CANARY);
     }
+}
+
+/// Rotel decodes the exports, batches them, and relays them in its own encoding.
+#[tokio::test]
+async fn real_collector_relays_each_signal() {
+    let (collector, tools) = (Collector::start().await, ToolServer::start().await);
+    let rotel = or_skip!(Rotel::start(&collector.url).await);
+    let settings = "metrics_interval_seconds = 1.0\nlogs = \"info\"";
+    let (stage, _files) = traced(Sqlite, &rotel.url, &tools, settings).await.unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let streamed = run.request(Method::POST, "/models/talker/stream");
+    let streamed = streamed.json(&says(CANARY)).send().await.unwrap();
+    assert_lacks!(streamed.text().await.unwrap(), "error");
+    let parameters = json!({"parameters": {"text": CANARY}});
+    assert_eq!(run.call("/tools/echo/call", &parameters).await.status, 200);
+    run.end(&stage).await;
+
+    let root = collector
+        .wait_for_match("the run", |span| span.parent_id.is_empty())
+        .await;
+    assert_eq!(root.attributes["runnel.run.id"], json!(run.run_id));
+    for name in ["chat talk-9", "execute_tool echo"] {
+        let span = collector
+            .wait_for_match(name, |span| span.name == name)
+            .await;
+        assert_eq!(span.trace_id, root.trace_id);
+        assert_eq!(span.resource, root.resource);
+    }
+    until("metrics of the run", async || {
+        let metrics = [
+            "gen_ai.client.operation.duration",
+            "gen_ai.invoke_agent.duration",
+        ];
+        let series = collector.series();
+        let is_there = |metric: &&str| series.iter().any(|one| one.metric == **metric);
+        metrics.iter().all(is_there)
+    })
+    .await;
+    let is_of_start = |record: &Value| {
+        let message = record["message"].as_str().unwrap_or_default();
+        message.starts_with("runnel") && message.contains(" serves ")
+    };
+    let record = collector.wait_for_record("the start", is_of_start).await;
+    assert_eq!(record["severity"], "INFO");
+    assert_eq!(record["code.namespace"], "gateway::cli::serve");
+    assert_eq!(record["agents"], 1);
 }
 
 #[tokio::test]

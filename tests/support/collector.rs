@@ -1,12 +1,15 @@
 //! An OTLP collector that accepts spans or simulates an outage.
 
+use std::io::Read as _;
 use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use flate2::read::GzDecoder;
 use http::{HeaderMap, StatusCode, Uri};
+use opentelemetry_proto::tonic::collector::logs::v1::ExportLogsServiceRequest;
 use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::KeyValue;
@@ -63,6 +66,8 @@ struct CollectorState {
     spans: watch::Sender<Vec<ReceivedSpan>>,
     /// Those of the last export, because each has all counts.
     series: watch::Sender<Vec<ReceivedSeries>>,
+    /// Log records as JSON: attributes, and with them `severity` and `message`.
+    records: watch::Sender<Vec<Value>>,
     /// All export requests, accepted or refused.
     requests: watch::Sender<Vec<(HeaderMap, Bytes)>>,
 }
@@ -80,6 +85,7 @@ impl Collector {
             manner: Mutex::new(CollectorMode::Takes),
             spans: watch::Sender::default(),
             series: watch::Sender::default(),
+            records: watch::Sender::default(),
             requests: watch::Sender::default(),
         });
         let router = Router::new().fallback(take).with_state(Arc::clone(&shared));
@@ -116,6 +122,13 @@ impl Collector {
         self.shared.series.borrow().clone()
     }
 
+    /// Waits for the first log record that matches `is`.
+    pub async fn wait_for_record(&self, what: &str, is: impl Fn(&Value) -> bool) -> Value {
+        let mut records = self.shared.records.subscribe();
+        let found = within(what, records.wait_for(|all| all.iter().any(&is))).await;
+        found.unwrap().iter().find(|one| is(one)).unwrap().clone()
+    }
+
     /// Waits until `count` export requests have arrived.
     pub async fn wait_for_exports(&self, count: usize) {
         let mut requests = self.shared.requests.subscribe();
@@ -141,31 +154,73 @@ async fn take(
     body: Bytes,
 ) -> Response {
     assert_eq!(headers["content-type"], "application/x-protobuf");
+    let body = unpacked(&headers, body);
     let all = |all: &mut Vec<_>| all.push((headers, body.clone()));
     shared.requests.send_modify(all);
-    let is_of_metrics = uri.path() == "/v1/metrics";
-    assert!(is_of_metrics || uri.path() == "/v1/traces", "{uri}");
     let manner = *shared.manner.lock().unwrap();
     match manner {
         CollectorMode::Refuses => return StatusCode::SERVICE_UNAVAILABLE.into_response(),
         CollectorMode::Hangs => std::future::pending().await,
         CollectorMode::Takes => {}
     }
-    if is_of_metrics {
-        let request = ExportMetricsServiceRequest::decode(body).unwrap();
-        shared.series.send_replace(series(&request));
-        return StatusCode::OK.into_response();
-    }
-    let request = ExportTraceServiceRequest::decode(body).unwrap();
-    shared.spans.send_modify(|all| {
-        for of_process in &request.resource_spans {
-            let resource = of_process.resource.as_ref();
-            let resource = values(resource.map_or(&[][..], |one| &one.attributes[..]));
-            let spans = of_process.scope_spans.iter().flat_map(|scope| &scope.spans);
-            all.extend(spans.map(|span| seen(span, &resource)));
+    match uri.path() {
+        "/v1/traces" => {
+            let request = ExportTraceServiceRequest::decode(body).unwrap();
+            shared.spans.send_modify(|all| all.extend(spans(&request)));
         }
-    });
+        "/v1/metrics" => {
+            let request = ExportMetricsServiceRequest::decode(body).unwrap();
+            shared.series.send_replace(series(&request));
+        }
+        "/v1/logs" => {
+            let request = ExportLogsServiceRequest::decode(body).unwrap();
+            shared
+                .records
+                .send_modify(|all| all.extend(records(&request)));
+        }
+        other => panic!("no signal has the path {other}"),
+    }
     StatusCode::OK.into_response()
+}
+
+fn spans(request: &ExportTraceServiceRequest) -> Vec<ReceivedSpan> {
+    let mut received = Vec::new();
+    for of_process in &request.resource_spans {
+        let resource = of_process.resource.as_ref();
+        let resource = values(resource.map_or(&[][..], |one| &one.attributes[..]));
+        let spans = of_process.scope_spans.iter().flat_map(|scope| &scope.spans);
+        received.extend(spans.map(|span| seen(span, &resource)));
+    }
+    received
+}
+
+fn records(request: &ExportLogsServiceRequest) -> impl Iterator<Item = Value> {
+    let scopes = request.resource_logs.iter();
+    let scopes = scopes.flat_map(|of_process| &of_process.scope_logs);
+    let records = scopes.flat_map(|scope| &scope.log_records);
+    records.map(|record| {
+        let mut received = values(&record.attributes);
+        received["severity"] = json!(record.severity_text);
+        let body = record.body.clone().and_then(|body| body.value);
+        if let Some(Told::StringValue(text)) = body {
+            received["message"] = json!(text);
+        }
+        received
+    })
+}
+
+/// The body without its compression.
+fn unpacked(headers: &HeaderMap, body: Bytes) -> Bytes {
+    match headers.get("content-encoding") {
+        None => body,
+        Some(encoding) => {
+            assert_eq!(encoding, "gzip");
+            let mut unpacked = Vec::new();
+            let mut decoder = GzDecoder::new(&body[..]);
+            decoder.read_to_end(&mut unpacked).unwrap();
+            unpacked.into()
+        }
+    }
 }
 
 fn series(request: &ExportMetricsServiceRequest) -> Vec<ReceivedSeries> {

@@ -1,19 +1,16 @@
 //! JSON log format: one object per line, errors with all their causes, fields of bounded length.
 
 use std::borrow::Cow;
-use std::error::Error;
 use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value, json};
-use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-/// Maximum size of one field. A longer value is cut and marked.
-const MAX_BYTES: usize = 4096;
+use crate::event_fields::EventFields;
 
 /// Fields are siblings of `timestamp`, `level`, `message` and `target`. The library's own JSON format omits the
 /// causes of errors.
@@ -32,7 +29,7 @@ where
     ) -> fmt::Result {
         let mut time = String::new();
         SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let mut fields = Fields(Map::new());
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         let mut line = Map::new();
         line.insert("timestamp".to_owned(), Value::String(time));
@@ -66,76 +63,14 @@ pub fn for_terminals(json: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-struct Fields(Map<String, Value>);
-
-impl Fields {
-    fn enter(&mut self, field: &Field, value: impl Into<Value>) {
-        self.0.insert(field.name().to_owned(), value.into());
-    }
-
-    fn text(&mut self, field: &Field, mut text: String) {
-        if text.len() > MAX_BYTES {
-            // A cut inside a character would make the line invalid UTF-8.
-            let end = text.floor_char_boundary(MAX_BYTES);
-            text.truncate(end);
-            text.push('…');
-        }
-        self.enter(field, text);
-    }
-}
-
-impl Visit for Fields {
-    fn record_error(&mut self, field: &Field, error: &(dyn Error + 'static)) {
-        let mut text = error.to_string();
-        let mut next = error.source();
-        // A chain of causes may be long; the field is cut at this length anyway.
-        while let Some(cause) = next.filter(|_| text.len() <= MAX_BYTES) {
-            let message = cause.to_string();
-            // A wrapping error often repeats its cause.
-            if !text.ends_with(&message) {
-                text = format!("{text}: {message}");
-            }
-            next = cause.source();
-        }
-        self.text(field, text);
-    }
-
-    fn record_str(&mut self, field: &Field, value: &str) {
-        self.text(field, value.to_owned());
-    }
-
-    fn record_bool(&mut self, field: &Field, value: bool) {
-        self.enter(field, value);
-    }
-
-    fn record_i64(&mut self, field: &Field, value: i64) {
-        self.enter(field, value);
-    }
-
-    fn record_u64(&mut self, field: &Field, value: u64) {
-        self.enter(field, value);
-    }
-
-    fn record_u128(&mut self, field: &Field, value: u128) {
-        // JSON numbers of this size would lose digits in most readers.
-        self.enter(field, u64::try_from(value).unwrap_or(u64::MAX));
-    }
-
-    fn record_f64(&mut self, field: &Field, value: f64) {
-        self.enter(field, value);
-    }
-
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.text(field, format!("{value:?}"));
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::error::Error;
     use std::io::Write;
     use std::sync::{Arc, Mutex};
 
     use super::*;
+    use crate::event_fields::MAX_BYTES;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);

@@ -8,8 +8,10 @@ pub mod process;
 pub mod spans;
 pub mod tolerance;
 
+mod event_fields;
 mod json_lines;
 mod local_time;
+mod log_records;
 
 pub use json_lines::for_terminals;
 pub use local_time::time_of_day;
@@ -19,6 +21,8 @@ use std::str::FromStr as _;
 
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::filter::{Directive, LevelFilter};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Log filter in the syntax of `tracing` (`info,gateway=debug`).
 const FILTER_VARIABLE: &str = "RUNNEL_LOG";
@@ -65,11 +69,16 @@ pub fn init(format: LogFormat, default_filter: &str) {
         .with_ansi(has_colours())
         .with_writer(io::stderr);
     let installed = match format {
-        LogFormat::Json => lines.event_format(json_lines::JsonLines).try_init(),
+        LogFormat::Json => {
+            let lines = lines.event_format(json_lines::JsonLines).finish();
+            lines.with(log_records::LogRecords).try_init()
+        }
         LogFormat::Text => lines
             .with_timer(local_time::TimeOfDay)
             .with_target(false)
             .compact()
+            .finish()
+            .with(log_records::LogRecords)
             .try_init(),
     };
     // A test or an embedding program has its own subscriber: keep it.

@@ -56,6 +56,7 @@ const MODEL_COST: &str = "runnel_model_cost_total";
 const TOOL_CALLS: &str = "runnel_tool_calls_total";
 const TOOL_CALL_SECONDS: &str = "runnel_tool_call_seconds";
 const SPANS: &str = "runnel_spans_total";
+const LOG_RECORDS: &str = "runnel_log_records_total";
 const HTTP_REQUESTS: &str = "runnel_http_requests_total";
 const HTTP_REQUEST_SECONDS: &str = "runnel_http_request_seconds";
 const LIVE_RUNS: &str = "runnel_live_runs";
@@ -144,6 +145,7 @@ pub fn install() -> Result<PrometheusHandle, BuildError> {
     }
     for outcome in Exported::ALL {
         counter!(SPANS, "outcome" => outcome.as_str()).absolute(0);
+        counter!(LOG_RECORDS, "outcome" => outcome.as_str()).absolute(0);
     }
     gauge!(BUILD_INFO, "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(handle)
@@ -237,6 +239,11 @@ pub fn swept(why: RecoveryReason) {
 /// Results of span export.
 pub fn spans_exported(outcome: Exported, count: u64) {
     counter!(SPANS, "outcome" => outcome.as_str()).increment(count);
+}
+
+/// Results of the export of log records.
+pub fn log_records_exported(outcome: Exported, count: u64) {
+    counter!(LOG_RECORDS, "outcome" => outcome.as_str()).increment(count);
 }
 
 /// A lease that another replica took over.

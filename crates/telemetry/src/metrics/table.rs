@@ -137,6 +137,8 @@ metrics!(
         "Time from a tool call to its result";
     Counter super::SPANS, ["outcome"],
         "Spans for the trace collector: taken, failed, or dropped because the queue was full";
+    Counter super::LOG_RECORDS, ["outcome"],
+        "Log records for the collector: taken, failed, or dropped because the queue was full";
     Counter super::HTTP_REQUESTS, ["method", "route", "status"],
         "Answered requests, by route template and status class";
     Histogram super::HTTP_REQUEST_SECONDS, ["face"],

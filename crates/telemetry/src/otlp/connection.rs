@@ -22,7 +22,7 @@ const ANSWER_BYTES: usize = 64 * 1024;
 const PAUSE: Duration = Duration::from_secs(1);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// One signal of a collector: traces or metrics.
+/// One signal of a collector: traces, metrics or logs.
 pub(super) struct CollectorConnection {
     egress: Egress,
     url: Url,
@@ -42,7 +42,7 @@ pub(super) enum ExportFailure {
 }
 
 impl CollectorConnection {
-    /// `signal`: `traces` or `metrics`.
+    /// `signal`: `traces`, `metrics` or `logs`.
     pub(super) fn new(egress: Egress, collector: &Collector, signal: &str) -> Self {
         let mut url = collector.endpoint.clone();
         // A URL without a path cannot be a base; the request then fails and is logged.
@@ -65,7 +65,7 @@ impl CollectorConnection {
         }
     }
 
-    /// Sends one request. Returns the number of rejected spans or points.
+    /// Sends one request. Returns the number of rejected spans, points or records.
     pub(super) async fn post(&self, body: Vec<u8>) -> Result<u64, ExportFailure> {
         let request = self
             .egress

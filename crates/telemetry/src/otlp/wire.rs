@@ -1,5 +1,6 @@
 //! The subset of OTLP messages in use (opentelemetry-proto 1.x, `trace/v1/trace.proto`).
 
+pub(super) mod logs;
 pub(super) mod metrics;
 
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(super) struct ExportResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct PartialSuccess {
-    /// Spans, or points of metrics.
+    /// Spans, points of metrics, or log records.
     #[prost(int64, tag = "1")]
     pub(super) rejected: i64,
 }
@@ -42,7 +43,7 @@ struct ResourceSpans {
     schema_url: String,
 }
 
-/// Source of the spans.
+/// Source of the signals.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Resource {
     #[prost(message, repeated, tag = "1")]

@@ -1,9 +1,10 @@
-//! `[telemetry]`: export of traces and metrics.
+//! `[telemetry]`: export of traces, metrics and log records.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde_json::Value;
+use tracing::Level;
 use url::Url;
 
 use super::endpoint::read_headers;
@@ -25,6 +26,8 @@ pub struct TelemetryConfig {
     pub service_name: String,
     /// Time between two exports of metrics. `None`: none are exported.
     pub metrics_interval: Option<Duration>,
+    /// Least level of exported log records. `None`: none are exported.
+    pub log_level: Option<Level>,
 }
 
 impl TelemetryConfig {
@@ -34,6 +37,7 @@ impl TelemetryConfig {
         let sample_ratio = table.optional("sample_ratio", number(0.0, 1.0));
         let service_name = table.optional("service_name", name);
         let metrics_interval = table.optional("metrics_interval_seconds", seconds(1.0..=3600.0));
+        let log_level = table.optional("logs", log_level);
         let idle = refuse_unused_keys(
             &mut table,
             &otlp_endpoint,
@@ -45,6 +49,7 @@ impl TelemetryConfig {
                     "metrics_interval_seconds",
                     matches!(metrics_interval, Ok(Some(_))),
                 ),
+                ("logs", matches!(log_level, Ok(Some(_)))),
             ],
         );
         table.close()?;
@@ -55,7 +60,18 @@ impl TelemetryConfig {
             sample_ratio: sample_ratio?.unwrap_or(1.0),
             service_name: service_name?.unwrap_or_else(|| "runnel".to_owned()),
             metrics_interval: metrics_interval?,
+            log_level: log_level?,
         })
+    }
+}
+
+fn log_level(value: Value) -> Result<Level, String> {
+    // Less severe events include those of the export itself, which would never end.
+    match text(value)?.as_str() {
+        "error" => Ok(Level::ERROR),
+        "warn" => Ok(Level::WARN),
+        "info" => Ok(Level::INFO),
+        _ => Err("must be \"error\", \"warn\" or \"info\"".to_owned()),
     }
 }
 
@@ -75,7 +91,7 @@ fn endpoint(value: Value) -> Result<Url, String> {
 fn refuse_unused_keys(
     table: &mut Table<'_>,
     endpoint: &Result<Option<Url>, Reported>,
-    settings: [(&str, bool); 4],
+    settings: [(&str, bool); 5],
 ) -> Result<(), Reported> {
     if !matches!(endpoint, Ok(None)) {
         return Ok(());

@@ -20,6 +20,7 @@ pub(super) fn collector(
         sample_ratio: telemetry.sample_ratio,
         service_name: telemetry.service_name.clone(),
         metrics_interval: telemetry.metrics_interval,
+        log_level: telemetry.log_level,
     })
 }
 
