@@ -299,6 +299,7 @@ async fn metrics_match_traffic() {
         "runnel_breaker_state",
         "runnel_budget_waits",
         "runnel_changes_exported",
+        "runnel_hook_calls",
         "runnel_inputs_tolerated",
         "runnel_model_",
         "runnel_schedule_tries",

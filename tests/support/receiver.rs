@@ -17,6 +17,8 @@ pub enum Reaction {
     Status(u16),
     /// Status and a header line.
     Headed(u16, String),
+    /// Status 200 with this body.
+    Body(String),
     /// Reads the request, and never responds.
     Hang,
     /// Closes the connection without a response.
@@ -125,9 +127,14 @@ async fn serve(mut stream: TcpStream, state: &ReceiverState) {
     state.received.lock().unwrap().push(message);
     let scripted = state.reactions.lock().unwrap().pop_front();
     let reaction = scripted.or_else(|| state.always.lock().unwrap().clone());
+    let mut body = String::new();
     let (status, header) = match reaction.unwrap_or(Reaction::Status(204)) {
         Reaction::Status(status) => (status, String::new()),
         Reaction::Headed(status, header) => (status, format!("{header}\r\n")),
+        Reaction::Body(text) => {
+            body = text;
+            (200, String::new())
+        }
         Reaction::Hang => return drip(&mut stream, b"").await,
         Reaction::Close => return,
         Reaction::Reset => {
@@ -141,9 +148,11 @@ async fn serve(mut stream: TcpStream, state: &ReceiverState) {
         }
         Reaction::DripHead => return drip(&mut stream, b"H").await,
     };
-    let head =
-        format!("HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: 0\r\n{header}\r\n");
-    let _ = stream.write_all(head.as_bytes()).await;
+    let length = body.len();
+    let response = format!(
+        "HTTP/1.1 {status} X\r\nconnection: close\r\ncontent-length: {length}\r\n{header}\r\n{body}"
+    );
+    let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.shutdown().await;
 }
 

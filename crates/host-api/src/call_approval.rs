@@ -10,6 +10,7 @@ use protocol::tool::HeldToolCall;
 use serde_json::{Value, json};
 use store::CallToApprove;
 
+use crate::hooks::checked_parameters;
 use crate::ticketed_call::request_sha256;
 use crate::tools::{CallKey, ToolCalling};
 use runs::awaited::CallDecision;
@@ -36,6 +37,8 @@ impl ToolCalling<'_> {
         key: Option<CallKey<'_>>,
         wait: Option<Duration>,
     ) -> ApiResult<ApprovedOutcome> {
+        // Before everything else: grant, approval and ticket are of the arguments that the tool gets.
+        let parameters = checked_parameters(self.caller, self.state, self.name, parameters).await?;
         for _ in 0..DECISIONS {
             match self.call(&parameters, key).await {
                 Err(error) if is_approval_required(&error) => {}

@@ -7,6 +7,7 @@ pub mod checkpoint;
 mod child_runs;
 mod events;
 pub mod history;
+mod hooks;
 mod host_call;
 mod interactions;
 mod knowledge;

@@ -100,17 +100,22 @@ async fn create_message(
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
     let id = named_model(&body)?;
+    // Before the call begins: these faults use no permit and no budget.
+    check_message(&body)?;
+    let (delivery, betas) = (Delivery::of(&body), betas_of(&headers, &caller));
+    call_model(&caller, &state, &id, delivery, MessagesFace { body, betas }).await
+}
+
+/// Checks the members of a request that need no model.
+fn check_message(body: &JsonObject) -> ApiResult<()> {
     if body.get("max_tokens").is_none_or(Value::is_null) {
         return Err(ApiError::invalid(
             "/max_tokens",
             "must be the maximum of tokens of the answer",
         ));
     }
-    // Before the call begins: these faults use no permit and no budget.
-    check_thread(&body)?;
-    check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
-    let (delivery, betas) = (Delivery::of(&body), betas_of(&headers, &caller));
-    call_model(&caller, &state, &id, delivery, MessagesFace { body, betas }).await
+    check_thread(body)?;
+    check_token_limits(body).map_err(|fault| ApiError::faults(&[fault]))
 }
 
 /// Refuses a conversation that the server would store. By this code, clients send the full conversation instead.

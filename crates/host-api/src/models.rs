@@ -4,11 +4,14 @@ pub(crate) mod body;
 pub(crate) mod reading;
 
 pub(crate) mod allowed_parameters;
+mod answer_stream;
 pub(crate) mod content_parts;
+pub(crate) mod hooked;
 pub(crate) mod images;
 mod native;
 pub(crate) mod pipeline;
 pub(crate) mod routing;
+mod stream_text;
 pub(crate) mod token_bounds;
 
 use std::time::Instant;

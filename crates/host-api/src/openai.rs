@@ -20,9 +20,8 @@ use crate::models::body::ModelBody;
 use crate::models::pipeline::{Delivery, call_model};
 use crate::models::reading::embed;
 use crate::models::routing::{answered_by, begin_call};
-use crate::models::token_bounds::check_token_limits;
-use chat::ChatFace;
 pub(crate) use chat::PreparedChat;
+use chat::{ChatFace, check_chat};
 pub use chat::{chunk_frame, complete};
 use embedded::EmbeddingResponse;
 pub(crate) use listing::LIST;
@@ -101,17 +100,7 @@ pub(crate) async fn create_chat_completion(
     }: ModelBody<JsonObject>,
 ) -> ApiResult<Response> {
     let id = named_model(&body)?;
-    if !body.get("messages").is_some_and(Value::is_array) {
-        return Err(ApiError::invalid("/messages", "must be a list"));
-    }
-    check_token_limits(&body).map_err(|fault| ApiError::faults(&[fault]))?;
-    // Before the stream begins: later, this fault would have no status of its own.
-    if body
-        .get("stream_options")
-        .is_some_and(|options| !options.is_object() && !options.is_null())
-    {
-        return Err(ApiError::invalid("/stream_options", "must be an object"));
-    }
+    check_chat(&body)?;
     call_model(&caller, &state, &id, Delivery::of(&body), ChatFace(body)).await
 }
 

@@ -16,10 +16,12 @@ use store::{
 use uuid::Uuid;
 
 use crate::call_approval::approval_required;
+use crate::hooks::{checked_result, withheld, withheld_by};
 use crate::host_call::HostCall;
 use crate::result_offload::offload;
 use crate::unknown_effect::SettledEffect;
 use runs::Runs;
+use runs::hooks::HookRefused;
 use tools::{AvailableTool, CallOrigin, SkillsOfRun};
 use web::auth::RunCaller;
 use web::calls_in_progress::CallsInProgress;
@@ -67,11 +69,10 @@ impl TicketedCall<'_> {
         };
         match self.settle(&unknown, parameters).await? {
             SettledEffect::Done(result) => {
-                let result = offload(self.caller, self.state, self.tool, result).await;
-                let end = ToolCallEnd::Done(result.to_string());
-                self.finish(unknown.call_id, end).await?;
+                let checked = self.checked(result).await?;
+                self.finish(unknown.call_id, end_of(&checked)).await?;
                 self.note(&unknown.ticket, CallEffect::Recorded);
-                Ok(result)
+                checked.map_err(withheld_error)
             }
             SettledEffect::NotDone => {
                 let error = unknown.error.unwrap_or_else(declined);
@@ -153,6 +154,16 @@ impl TicketedCall<'_> {
                 begun => return Ok(begun),
             }
         }
+    }
+
+    /// The result after its hooks, within the size limit.
+    async fn checked(&self, result: Value) -> Result<Result<Value, HookRefused>, StoreError> {
+        let name = &self.granted.tool_name;
+        let checked = checked_result(self.caller, self.state, name, result).await?;
+        Ok(match checked {
+            Ok(result) => Ok(offload(self.caller, self.state, self.tool, result).await),
+            Err(refused) => Err(refused),
+        })
     }
 
     fn intent(&self, id: Uuid, parameters: &JsonObject, replaces: Option<Uuid>) -> BeginToolCall {
@@ -266,12 +277,12 @@ impl CallInProgress {
         let called = call.state.tools.call(call.tool, parameters, origin);
         let called = called.await;
         let called = match called {
-            Ok(result) => Ok(offload(call.caller, call.state, call.tool, result).await),
+            Ok(result) => Ok(call.checked(result).await?),
             Err(error) => Err(error),
         };
         failpoint::pass("tool_call.before_outcome").await?;
         let end = match &called {
-            Ok(result) => ToolCallEnd::Done(result.to_string()),
+            Ok(checked) => end_of(checked),
             Err(error) if error.had_no_effect() => ToolCallEnd::Undone,
             Err(_) => ToolCallEnd::Unknown,
         };
@@ -282,9 +293,11 @@ impl CallInProgress {
         self.finish = None;
         failpoint::pass("tool_call.after_outcome").await?;
         match called {
-            Ok(result) => {
+            Ok(checked) => {
                 call.note(ticket, CallEffect::Done);
-                Ok(TriedCall::Answered(result))
+                checked
+                    .map(TriedCall::Answered)
+                    .map_err(|refused| withheld_error(refused).with("ticket", json!(ticket)))
             }
             Err(error) if error.had_no_effect() => {
                 call.note(ticket, CallEffect::NotDone);
@@ -324,12 +337,22 @@ pub(super) fn request_sha256(tool_name: &str, parameters: &JsonObject) -> String
     sha256_hex(call_text(tool_name, parameters).as_bytes())
 }
 
-/// Parses the stored result of a call. `row`: names it in the error.
-pub(super) fn stored_result(result: &str, row: &str) -> Result<Value, StoreError> {
-    serde_json::from_str(result).map_err(|_| StoreError::Corrupt {
+/// Parses the stored result of a call, which may be the refusal of a hook. `row`: names it in the error.
+pub(super) fn stored_result(result: &str, row: &str) -> ApiResult<Value> {
+    if let Some(refused) = withheld_by(result) {
+        return Err(withheld_error(refused));
+    }
+    let parsed = serde_json::from_str(result).map_err(|_| StoreError::Corrupt {
         column: "tool_calls.result",
         row: row.to_owned(),
-    })
+    });
+    Ok(parsed?)
+}
+
+/// The error of a refused result. The tool was called.
+fn withheld_error(refused: HookRefused) -> ApiError {
+    let effect = CallEffect::Done.as_str();
+    ApiError::from(refused).with("effect", json!(effect))
 }
 
 pub(super) fn refusal(decision: RepeatedCallDecision) -> ApiError {
@@ -350,6 +373,13 @@ pub(super) fn refusal(decision: RepeatedCallDecision) -> ApiError {
              again, with a new key if the call had one",
         ),
     }
+}
+
+fn end_of(checked: &Result<Value, HookRefused>) -> ToolCallEnd {
+    ToolCallEnd::Done(match checked {
+        Ok(result) => result.to_string(),
+        Err(refused) => withheld(refused),
+    })
 }
 
 fn declined() -> ApiError {

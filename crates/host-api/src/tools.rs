@@ -25,6 +25,7 @@ use store::{ActivateSkill, ApprovalReference, KeyOf, StateAccess, TicketKey};
 
 use crate::amendment::AMENDED;
 use crate::call_approval::ApprovedOutcome;
+use crate::hooks::checked_result;
 use crate::host_call::{HostCall, Spend};
 use crate::result_offload::offload;
 use crate::ticketed_call::TicketedCall;
@@ -307,8 +308,10 @@ impl ToolCalling<'_> {
                         skills: &skills,
                         key: None,
                     };
-                    let called = self.state.tools.call(&tool, parameters, origin).await;
-                    return Ok(offload(self.caller, self.state, &tool, called?).await);
+                    let called = self.state.tools.call(&tool, parameters, origin).await?;
+                    let checked =
+                        checked_result(self.caller, self.state, self.name, called).await?;
+                    return Ok(offload(self.caller, self.state, &tool, checked?).await);
                 }
                 None => {
                     let attempt = self.caller.grant.attempt;

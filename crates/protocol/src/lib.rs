@@ -27,6 +27,7 @@ pub mod discovery;
 pub mod error;
 pub mod feed;
 pub mod history;
+pub mod hook;
 pub mod host_api;
 pub mod job;
 pub mod knowledge;

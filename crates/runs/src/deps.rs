@@ -23,6 +23,7 @@ use crate::ended_runs::EndedRuns;
 use crate::endpoint_cache::EndpointCache;
 use crate::feed::Change;
 use crate::grant::Grant;
+use crate::hooks::Hooks;
 use crate::ledger::LedgerWriter;
 use crate::lifecycle::Lifecycle;
 use crate::limits::RunLimits;
@@ -71,6 +72,7 @@ pub(crate) struct RunDeps {
     pub(super) own_limits: OwnLimiters,
     pub(super) endpoint_cache: EndpointCache,
     pub(super) pauses: PauseBoard,
+    pub(super) hooks: Arc<Hooks>,
 }
 
 impl RunDeps {
@@ -91,6 +93,7 @@ impl RunDeps {
             rates: EventRates::new(parts.limits.workspace_events),
             own_limits: OwnLimiters::default(),
             pauses: PauseBoard::default(),
+            hooks: Arc::new(Hooks::new(parts.egress.clone(), parts.clock)),
             endpoint_cache: EndpointCache::new(Arc::clone(&parts.master_key)),
             store: parts.store,
             bus: parts.bus,

@@ -1,6 +1,7 @@
 //! Intake: from an event to a stored run, in one transaction. A refused event leaves no rows.
 
 mod error;
+mod hooked;
 mod retry;
 mod sender;
 
@@ -15,6 +16,7 @@ use domain::trace::TraceParent;
 use egress::limiter::Permit;
 use protocol::context::RawEventRef;
 use protocol::event::{EventAccepted, EventEnvelope};
+use protocol::hook::HookMoment;
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
@@ -237,8 +239,9 @@ impl Intake {
         incoming: IntakeRequest,
     ) -> Result<AcceptedEvent, IntakeError> {
         let key = incoming.key(workspace, self.deps.clock.now_ms());
-        // A stored event gets its first answer, even if its files would no longer fit.
-        if may_have_files(&event, files)
+        let is_hooked = self.deps.hooks.applies(HookMoment::Event, None);
+        // A stored event gets its first answer, even if its files would no longer fit, or a hook would refuse it.
+        if (is_hooked || may_have_files(&event, files))
             && let Some(stored) = self.deps.store.events().find_existing_event(key).await?
         {
             return accepted(stored, DecisionEffects::default());
@@ -255,6 +258,11 @@ impl Intake {
             parent,
             start,
         } = incoming;
+        let event = if is_hooked {
+            self.checked_event(workspace, &event_id, event).await?
+        } else {
+            event
+        };
         let mut event = completed(event);
         let uploads = uploads_for(parent.as_ref(), &scope);
         let attached = self

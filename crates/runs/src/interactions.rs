@@ -12,6 +12,7 @@ use protocol::JsonObject;
 use protocol::approval::ApprovalScope;
 use protocol::context::{ActorContext, AgentInput};
 use protocol::event::EventEnvelope;
+use protocol::hook::HookMoment;
 use protocol::id::{ApiKeyId, ApprovalId, WorkspaceId};
 use protocol::interaction::{AwaitedInteraction, INTERACTION_SUBMITTED, InteractionSubmission};
 use protocol::principal::PrincipalKind;
@@ -116,6 +117,7 @@ impl Interactions {
         submission.submitted_at = None;
         let body_sha256 = sha256_hex(canonical_json(&submission).as_bytes());
         if question.record.is_awaited {
+            self.check_answer(workspace, question, &submission).await?;
             let given = self.give_answer(workspace, question, &submission, &body_sha256);
             match given.await? {
                 AnswerDelivery::Stored => return Ok(Answered::AnswerDelivery { replayed: false }),
@@ -270,14 +272,13 @@ impl Interactions {
         }))
     }
 
-    /// Stores an answer as an event of the same conversation, for the asking agent.
-    async fn submit_event(
+    /// The event of an answer: of the same conversation, for the asking agent.
+    async fn answer_event(
         &self,
         workspace: &WorkspaceId,
         AnsweredQuestion { record, sender }: &AnsweredQuestion,
         mut submission: InteractionSubmission,
-        body_sha256: String,
-    ) -> Result<AcceptedEvent, IntakeError> {
+    ) -> Result<EventEnvelope, StoreError> {
         let now = self.deps.clock.now_seconds();
         submission.submitted_at = Some(now);
         let source_event = self
@@ -294,11 +295,10 @@ impl Interactions {
                 column: "events.envelope",
                 row: record.event_id.clone(),
             })?;
-        let event_id = answer_event_id(&record.id);
         let answered_by = ("answered_by".to_owned(), json!(sender.actor()));
-        let event = EventEnvelope {
+        Ok(EventEnvelope {
             event_type: INTERACTION_SUBMITTED.to_owned(),
-            event_id: Some(event_id.clone()),
+            event_id: Some(answer_event_id(&record.id)),
             source_event_type: None,
             event_time: Some(now),
             input: Some(AgentInput {
@@ -309,7 +309,39 @@ impl Interactions {
             raw: None,
             raw_ref: None,
             ..source_event
-        };
+        })
+    }
+
+    /// Passes the answer for a waiting run through the hooks of events. It is not stored as an event.
+    async fn check_answer(
+        &self,
+        workspace: &WorkspaceId,
+        question: &AnsweredQuestion,
+        submission: &InteractionSubmission,
+    ) -> Result<(), IntakeError> {
+        if !self.deps.hooks.applies(HookMoment::Event, None) {
+            return Ok(());
+        }
+        let event = self.answer_event(workspace, question, submission.clone());
+        let event_id = answer_event_id(&question.record.id);
+        let checked = self
+            .intake
+            .checked_event(workspace, &event_id, event.await?);
+        // A hook cannot replace an answer, only deny it.
+        checked.await.map(drop)
+    }
+
+    /// Stores an answer as an event of the same conversation, for the asking agent.
+    async fn submit_event(
+        &self,
+        workspace: &WorkspaceId,
+        question: &AnsweredQuestion,
+        submission: InteractionSubmission,
+        body_sha256: String,
+    ) -> Result<AcceptedEvent, IntakeError> {
+        let AnsweredQuestion { record, sender } = question;
+        let event = self.answer_event(workspace, question, submission).await?;
+        let event_id = answer_event_id(&record.id);
         let incoming = IntakeRequest {
             // Derived from the question, so that a second answer of any client meets the first.
             dedupe_key: event_id.clone(),

@@ -17,6 +17,7 @@ pub mod denials;
 pub mod discovery;
 pub mod feed;
 pub mod grant;
+pub mod hooks;
 pub mod intake;
 pub mod interactions;
 pub mod jobs;
@@ -89,6 +90,7 @@ use crate::breakers::Breakers;
 use crate::call_limits::CallLimits;
 use crate::deps::RunDeps;
 use crate::grant::Grant;
+use crate::hooks::{HookEntryError, HookSpec};
 use crate::ledger::LedgerWriter;
 use crate::own_limits::{HeldTokens, TokenLimitReached};
 use clock::Clock;
@@ -147,6 +149,16 @@ impl Runs {
     /// The current catalog of resources.
     pub fn catalog(&self) -> Arc<ResourceCatalog> {
         self.deps.catalog.load_full()
+    }
+
+    /// Enters the hooks of the configuration. Called once, before the gateway serves.
+    pub async fn configure_hooks(
+        &self,
+        workspace: &WorkspaceId,
+        hooks: Vec<HookSpec>,
+    ) -> Result<(), HookEntryError> {
+        let store = self.store();
+        self.deps.hooks.configure(store, workspace, hooks).await
     }
 
     pub fn spans(&self) -> &Spans {

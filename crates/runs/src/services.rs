@@ -23,6 +23,7 @@ use crate::feed::Feed;
 use crate::finish::Finisher;
 use crate::gauges::Gauges;
 use crate::grant_lookup::GrantLookup;
+use crate::hooks::Hooks;
 use crate::intake::{ClientActivity, Intake};
 use crate::interactions::Interactions;
 use crate::interrupts::Interrupts;
@@ -57,6 +58,7 @@ pub struct Services {
     pub grants: GrantLookup,
     pub streams: RunStreams,
     pub feed: Feed,
+    pub hooks: Arc<Hooks>,
     pub async_runs: AsyncRuns,
     pub checkpoints: Checkpoints,
     pub aborts: CallAborts,
@@ -153,6 +155,7 @@ impl Services {
             grants: GrantLookup { deps: shared() },
             streams: RunStreams { deps: shared() },
             feed: Feed { deps: shared() },
+            hooks: Arc::clone(&deps.hooks),
             async_runs: AsyncRuns { deps: shared() },
             checkpoints: Checkpoints { deps: shared() },
             endpoints: Endpoints { deps: shared() },

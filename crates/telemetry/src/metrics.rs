@@ -46,6 +46,7 @@ const BUDGET_WAITS: &str = "runnel_budget_waits_total";
 const CHANGES_EXPORTED: &str = "runnel_changes_exported_total";
 const SOURCE_REQUESTS: &str = "runnel_source_requests_total";
 const WEBHOOK_TRIES: &str = "runnel_webhook_tries_total";
+const HOOK_CALLS: &str = "runnel_hook_calls_total";
 const SCHEDULE_TRIES: &str = "runnel_schedule_tries_total";
 const SCHEDULE_LATE: &str = "runnel_schedule_late_occurrences";
 const WEBHOOK_PENDING: &str = "runnel_webhook_pending_deliveries";
@@ -269,6 +270,11 @@ pub fn source_received(result: &'static str) {
 /// A try to deliver a message to a webhook.
 pub fn webhook_tried(outcome: &'static str) {
     counter!(WEBHOOK_TRIES, "outcome" => outcome).increment(1);
+}
+
+/// A call of a hook. `outcome`: `allowed`, `denied`, `replaced`, `failed_open` or `failed_closed`.
+pub fn hook_called(moment: &'static str, outcome: &'static str) {
+    counter!(HOOK_CALLS, "moment" => moment, "outcome" => outcome).increment(1);
 }
 
 /// A try to store the event of an occurrence.

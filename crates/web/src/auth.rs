@@ -401,45 +401,52 @@ impl RunCaller {
         refusal: Option<&str>,
         bytes: usize,
     ) -> AuditEntry {
-        let entry = AuditEntry {
-            id: Uuid::now_v7(),
-            workspace: self.grant.run.workspace.clone(),
-            run_id: self.grant.run.id,
-            action: call.action,
-            // Clients choose resource names, and the log must not grow by them.
-            resource: truncated_name(call.resource).to_owned(),
-            operation: call.operation,
-            allowed: refusal.is_none(),
-            rule: if let Some(refusal) = refusal {
-                refusal.to_owned().into()
-            } else {
-                let snapshot = &self.grant.snapshot;
-                let rule = snapshot.allowing_rule(call.action, call.resource, call.operation);
-                rule.into()
-            },
-            interaction_id: None,
-            bytes: bytes as u64,
-            at: state.runs.clock().now_ms(),
-            is_shared: false,
-        };
-        // From here on: many denials of a run share one row, so that a runner cannot fill the log.
-        let Some(refusal) = refusal else {
-            return entry;
-        };
-        match state
-            .runs
-            .denials
-            .count_denial(&self.grant, call.action, refusal)
-        {
-            DeniedEntry::Own => entry,
-            DeniedEntry::Shared { id, action, rule } => AuditEntry {
-                id,
-                action,
-                rule: rule.into(),
-                resource: String::new(),
-                is_shared: true,
-                ..entry
-            },
-        }
+        audit_entry(&self.grant, state, call, refusal, bytes)
+    }
+}
+
+/// Builds the audit row of a call of a run. `refusal` is the reason of a denial.
+pub fn audit_entry(
+    grant: &Grant,
+    state: &ApiState,
+    call: AuditedCall<'_>,
+    refusal: Option<&str>,
+    bytes: usize,
+) -> AuditEntry {
+    let entry = AuditEntry {
+        id: Uuid::now_v7(),
+        workspace: grant.run.workspace.clone(),
+        run_id: grant.run.id,
+        action: call.action,
+        // Clients choose resource names, and the log must not grow by them.
+        resource: truncated_name(call.resource).to_owned(),
+        operation: call.operation,
+        allowed: refusal.is_none(),
+        rule: if let Some(refusal) = refusal {
+            refusal.to_owned().into()
+        } else {
+            let snapshot = &grant.snapshot;
+            let rule = snapshot.allowing_rule(call.action, call.resource, call.operation);
+            rule.into()
+        },
+        interaction_id: None,
+        bytes: bytes as u64,
+        at: state.runs.clock().now_ms(),
+        is_shared: false,
+    };
+    // From here on: many denials of a run share one row, so that a runner cannot fill the log.
+    let Some(refusal) = refusal else {
+        return entry;
+    };
+    match state.runs.denials.count_denial(grant, call.action, refusal) {
+        DeniedEntry::Own => entry,
+        DeniedEntry::Shared { id, action, rule } => AuditEntry {
+            id,
+            action,
+            rule: rule.into(),
+            resource: String::new(),
+            is_shared: true,
+            ..entry
+        },
     }
 }

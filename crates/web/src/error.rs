@@ -16,6 +16,7 @@ pub mod version;
 mod api_error;
 mod billing_outcome;
 mod causes;
+mod hook;
 mod moved;
 mod register;
 mod schedule;

@@ -11,6 +11,7 @@ mod dev_layers;
 mod endpoint;
 mod event_source;
 mod fault;
+mod hook;
 mod host_api;
 mod knowledge;
 mod limits;
@@ -60,6 +61,7 @@ pub use dev_layers::DevLayers;
 pub use endpoint::EndpointEntry;
 pub use event_source::SourceEntry;
 pub use fault::{ConfigErrors, ConfigFault};
+pub use hook::HookEntry;
 pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
 pub use locations::Locations;
@@ -78,7 +80,7 @@ use source::{MergedSources, Variables};
 use table::{Reported, Table};
 
 /// Sections on which no other section depends.
-const INDEPENDENT: [&str; 11] = [
+const INDEPENDENT: [&str; 12] = [
     "server",
     "bus",
     "metrics",
@@ -89,6 +91,7 @@ const INDEPENDENT: [&str; 11] = [
     "agents",
     "sources",
     "webhooks",
+    "hooks",
     "schedules",
 ];
 
@@ -127,6 +130,8 @@ pub struct Config {
     pub agents: Vec<AgentSpec>,
     pub sources: Vec<SourceEntry>,
     pub webhooks: Vec<WebhookEntry>,
+    /// In the order in which they are called.
+    pub hooks: Vec<HookEntry>,
     /// In the shape of the API, with unique names.
     pub schedules: Vec<ScheduleSpec>,
     /// Position of each setting in its source, for messages about faults.
@@ -224,9 +229,11 @@ impl Config {
         let agents = table.tables("agents", "name", agent::read);
         let sources = table.tables("sources", "name", SourceEntry::read);
         let webhooks = table.tables("webhooks", "name", WebhookEntry::read);
+        let hooks = table.tables("hooks", "name", HookEntry::read);
         let schedules = table.tables("schedules", "name", schedule::read);
         let listeners = check_listeners(&server, &metrics, &mut table);
         let routes = routes::check_routes(&models, &mut table);
+        let few_hooks = hook::check_hooks(&hooks, &mut table);
         let embedding = check_embedding_models(&models, &knowledge_bases, &mut table);
         let reconcile = reconcile::check_reconcile(&tools, &mcp_servers, &mut table);
         let builtin = check_builtin_runners(
@@ -239,6 +246,7 @@ impl Config {
         table.close()?;
         listeners
             .and(routes)
+            .and(few_hooks)
             .and(embedding)
             .and(reconcile)
             .and(builtin)?;
@@ -270,6 +278,7 @@ impl Config {
             agents: agents?,
             sources: sources?,
             webhooks: webhooks?,
+            hooks: hooks?,
             schedules: schedules?,
             locations: Locations::default(),
         })
@@ -414,6 +423,7 @@ impl fmt::Debug for Config {
             .field("agents", &agents)
             .field("sources", &self.sources)
             .field("webhooks", &self.webhooks)
+            .field("hooks", &self.hooks)
             .field("schedules", &self.schedules.len())
             .finish_non_exhaustive()
     }
@@ -552,6 +562,7 @@ mod tests {
         assert_eq!(config.runner_endpoints[0].max_runs, 20);
         assert_eq!(config.sources[0].spec.name, "github");
         assert_eq!(config.webhooks[0].agents, Some(vec!["hello".to_owned()]));
+        assert_eq!(config.hooks[0].agents, Some(vec!["hello".to_owned()]));
         assert_eq!(config.schedules[0].agent.as_deref(), Some("hello"));
         let written = parse_toml(Path::new("examples"), &with_examples()).unwrap();
         let written = &written["agents"][0];

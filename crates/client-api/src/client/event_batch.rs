@@ -16,6 +16,7 @@ use utoipa::{PartialSchema, ToSchema};
 
 use crate::client::event_body::{EventBatch, PostedEvent};
 use runs::artifacts::UploadError;
+use runs::hooks::{HookCause, HookRefused};
 use runs::intake::{AcceptedEvent, EventSender, IntakeError};
 use runs::own_limits::StartLimit;
 use web::auth::ScopedCaller;
@@ -159,6 +160,10 @@ impl PendingRetries {
                 | IntakeError::Attachment(
                     UploadError::BlobStore(_) | UploadError::Store(_) | UploadError::Expired,
                 )
+                | IntakeError::Hook(HookRefused {
+                    cause: HookCause::Unavailable,
+                    ..
+                })
                 | IntakeError::TooFast { .. }
                 | IntakeError::Limit(StartLimit::KeyRate { .. } | StartLimit::KeyRuns { .. })
                 | IntakeError::WorkspaceFull { .. }

@@ -82,6 +82,7 @@ impl FaceAnswer for RelayedMessage {
             frames: typed_frames(&[Value::Object(event)]),
             counted: self.counted(bytes),
             end: self.0.has_stopped().then_some(Ok(())),
+            keep: None,
         })
     }
 

@@ -9,11 +9,14 @@ use llm_formats::messages::{
 };
 use protocol::JsonObject;
 use protocol::admin::Fault;
+use protocol::hook::{HookFormat, HookValue};
 use serde_json::Value;
 
 use super::answer::{RelayedMessage, WrittenMessage};
+use super::check_message;
 use crate::host_call::{CompletionTokens, Spend};
 use crate::models::allowed_parameters::check_parameters;
+use crate::models::hooked::check_replaced_body;
 use crate::models::images::Images;
 use crate::models::pipeline::{CallTarget, ModelFace, PreparedCall};
 use crate::models::token_bounds::chat_spend;
@@ -50,6 +53,22 @@ pub(super) struct MessagesFace {
 }
 
 impl ModelFace for MessagesFace {
+    const FORMAT: HookFormat = HookFormat::Messages;
+
+    fn document(&self) -> HookValue<'_> {
+        HookValue::Object(&self.body)
+    }
+
+    fn check_document(&self, replaced: &Value) -> Result<(), String> {
+        check_replaced_body(&self.body, replaced, check_message)
+    }
+
+    fn set_document(&mut self, replaced: Value) {
+        if let Value::Object(body) = replaced {
+            self.body = body;
+        }
+    }
+
     async fn prepare(self, target: &CallTarget<'_>) -> ApiResult<PreparedCall> {
         let Self { mut body, betas } = self;
         let CallTarget { model, id, .. } = *target;

@@ -1,18 +1,18 @@
 //! The native face: protocol messages over chat completions.
 
-use axum::Json;
 use axum::body::Bytes;
-use axum::response::IntoResponse as _;
 use llm_formats::chat::{ChunkReader, ThinkBlocks};
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
+use protocol::hook::{HookFormat, HookValue};
 use protocol::model::LlmRequest;
-use serde_json::json;
+use serde::Deserialize as _;
+use serde_json::{Value, json};
 
 use super::images::with_images;
 use super::pipeline::{
-    CallTarget, CompleteAnswer, CountedUse, FaceAnswer, LastFrames, ModelFace, PreparedCall,
-    RenderedItem,
+    AnswerBody, CallTarget, CompleteAnswer, CountedUse, FaceAnswer, LastFrames, ModelFace,
+    PreparedCall, RenderedItem,
 };
 use super::token_bounds::chat_spend;
 use super::{chat_body, counted_tokens, frame};
@@ -24,6 +24,24 @@ use web::error::ApiResult;
 pub(super) struct NativeFace(pub(super) LlmRequest);
 
 impl ModelFace for NativeFace {
+    const FORMAT: HookFormat = HookFormat::Native;
+
+    fn document(&self) -> HookValue<'_> {
+        HookValue::Request(&self.0)
+    }
+
+    fn check_document(&self, replaced: &Value) -> Result<(), String> {
+        let read = LlmRequest::deserialize(replaced);
+        let message = |_| "the replacement is no valid request".to_owned();
+        read.map(drop).map_err(message)
+    }
+
+    fn set_document(&mut self, replaced: Value) {
+        if let Ok(request) = serde_json::from_value(replaced) {
+            self.0 = request;
+        }
+    }
+
     async fn prepare(self, target: &CallTarget<'_>) -> ApiResult<PreparedCall> {
         let CallTarget { model, id, .. } = *target;
         let Self(request) = self;
@@ -54,8 +72,9 @@ impl FaceAnswer for NativeAnswer {
         let response = self.0.complete(&completion).ok_or_else(none)?;
         Ok(CompleteAnswer {
             bytes: response.message.plain_text().len(),
-            response: Json(response).into_response(),
+            body: AnswerBody::Invoked(Box::new(response)),
             counted: CountedUse::default(),
+            keep: None,
         })
     }
 

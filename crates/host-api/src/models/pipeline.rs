@@ -1,36 +1,40 @@
 //! The one pipeline of model calls. All four APIs ("faces") run it: the native one, chat completions, responses and
 //! messages.
 //!
+//! 0. [`check_request`] passes the request through the hooks.
 //! 1. [`RoutedCall::begin`] checks the snapshot, begins the audit, and takes a concurrency slot. A route has several
 //!    candidates: steps 1 to 4 repeat with the next one until one answers.
 //! 2. [`ModelFace::prepare`] checks the request, inlines its images, and builds the upstream request.
 //! 3. [`HostCall::reserve`] reserves the bound or the expected use in the budgets.
 //! 4. The provider is called, for a complete answer or a stream.
 //!    A stream reserves more by [`HostCall::grow`], and ends when a budget has nothing left.
-//! 5. [`FaceAnswer`] renders the answer, its events, or the error of a broken stream.
+//! 5. [`FaceAnswer`] renders the answer, its events, or the error of a broken stream. Hooks check the answer before
+//!    it, or the end of its stream, is delivered.
 //! 6. [`HostCall::end`] settles the use and records the outcome.
 
-use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::Json;
 use axum::body::{Body, Bytes};
 use axum::response::{IntoResponse as _, Response};
-use futures_util::stream::{self, BoxStream};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::StreamExt as _;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
+use protocol::hook::{HookFormat, HookValue};
 use protocol::message::LlmTokenUsage;
+use protocol::model::LlmInvokeResult;
 use protocol::resources::ModelOperation;
 use serde_json::Value;
 
+use super::answer_stream::AnswerStream;
+use super::hooked::{CheckedStream, check_answer, check_request};
 use super::routing::RoutedCall;
 use super::token_bounds::generated_bytes;
+use crate::hooks::HookedCall;
 use crate::host_call::{AttemptError, HostCall, Spend};
 use egress::upstream::UpstreamError;
 use models::{Model, Payment, ProviderRequest};
-use web::auth::RunCaller;
+use web::auth::{AuditedCall, RunCaller};
 use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
 use web::state::ApiState;
@@ -64,7 +68,19 @@ pub(crate) struct CallTarget<'a> {
 }
 
 /// A request in one of the APIs. Cloned if another candidate of a route may need it.
-pub(crate) trait ModelFace: Clone + Send {
+pub(crate) trait ModelFace: Clone + Send + Sync {
+    /// Form of request and answer, for hooks.
+    const FORMAT: HookFormat;
+
+    /// The request, for hooks.
+    fn document(&self) -> HookValue<'_>;
+
+    /// Checks a replacement of the request.
+    fn check_document(&self, replaced: &Value) -> Result<(), String>;
+
+    /// Replaces the request by a checked one.
+    fn set_document(&mut self, replaced: Value);
+
     /// Checks the request and builds the upstream request. Errors reserve no budget.
     fn prepare(
         self,
@@ -121,19 +137,55 @@ pub(crate) trait FaceAnswer: Send {
 
 /// A rendered complete answer.
 pub(crate) struct CompleteAnswer {
-    pub(crate) response: Response,
+    pub(crate) body: AnswerBody,
     /// Size for the audit, in bytes.
     pub(crate) bytes: usize,
     /// Use of a wire answer. The pipeline counts completions itself.
     pub(crate) counted: CountedUse,
+    /// Stores the answer for later requests, once it may be delivered.
+    pub(crate) keep: Option<KeepAnswer>,
+}
+
+/// Stores an answer as it is delivered.
+pub(crate) type KeepAnswer = Box<dyn FnOnce(&Value) + Send>;
+
+/// Body of a complete answer.
+pub(crate) enum AnswerBody {
+    Json(Value),
+    Invoked(Box<LlmInvokeResult>),
+}
+
+impl AnswerBody {
+    /// The answer, for hooks.
+    pub(super) fn hook_value(&self) -> HookValue<'_> {
+        match self {
+            Self::Json(body) => HookValue::Json(body),
+            Self::Invoked(result) => HookValue::Answer(result),
+        }
+    }
+}
+
+impl CompleteAnswer {
+    fn into_response(self) -> Response {
+        match self.body {
+            AnswerBody::Json(body) => {
+                if let Some(keep) = self.keep {
+                    keep(&body);
+                }
+                Json(body).into_response()
+            }
+            AnswerBody::Invoked(result) => Json(result).into_response(),
+        }
+    }
 }
 
 impl From<Value> for CompleteAnswer {
     fn from(body: Value) -> Self {
         Self {
             bytes: body.to_string().len(),
-            response: Json(body).into_response(),
+            body: AnswerBody::Json(body),
             counted: CountedUse::default(),
+            keep: None,
         }
     }
 }
@@ -146,6 +198,8 @@ pub(crate) struct RenderedItem {
     pub(crate) counted: CountedUse,
     /// `Some`: the answer ends with this item.
     pub(crate) end: Option<Result<(), UpstreamError>>,
+    /// Stores the complete answer for later requests, once its end may be delivered.
+    pub(crate) keep: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl From<Bytes> for RenderedItem {
@@ -154,6 +208,7 @@ impl From<Bytes> for RenderedItem {
             frames,
             counted: CountedUse::default(),
             end: None,
+            keep: None,
         }
     }
 }
@@ -183,17 +238,30 @@ pub(crate) struct CountedUse {
 }
 
 /// Calls a granted model, or the candidates of its route, and returns the answer in the form of the face.
-pub(crate) async fn call_model(
+pub(crate) async fn call_model<F: ModelFace>(
     caller: &RunCaller,
     state: &ApiState,
     id: &str,
     delivery: Delivery,
-    face: impl ModelFace,
+    mut face: F,
 ) -> ApiResult<Response> {
     let (action, operation) = match delivery {
         Delivery::Complete => ("models_invoke", ModelOperation::Invoke),
         Delivery::Stream => ("models_stream", ModelOperation::Stream),
     };
+    let hooked = HookedCall {
+        grant: &caller.grant,
+        state,
+        call: AuditedCall {
+            action,
+            resource: id,
+            operation: operation.as_str(),
+        },
+    };
+    // A call without a grant is refused below, and its request reaches no hook.
+    if caller.grant.snapshot.model(id, operation).is_ok() {
+        check_request(&hooked, &mut face).await?;
+    }
     let mut routed = RoutedCall::new(caller, state, id, action, operation);
     let mut face = Some(face);
     loop {
@@ -215,7 +283,8 @@ pub(crate) async fn call_model(
             Ok((prepared, paid)) => match delivery {
                 Delivery::Complete => match complete(&mut call, &target, prepared, &paid).await {
                     Ok(answer) => {
-                        let response = call.end(answer)?;
+                        let checked = checked_answer(&mut call, &hooked, F::FORMAT, answer).await;
+                        let response = call.end(checked)?;
                         return Ok(routed.answered(candidate, response));
                     }
                     Err(failed) => failed,
@@ -233,6 +302,7 @@ pub(crate) async fn call_model(
                                 is_completion,
                                 answer: prepared.answer,
                                 heartbeat: state.heartbeat,
+                                check: CheckedStream::of(&hooked, &caller.grant),
                             };
                             let response = event_stream(Body::from_stream(stream.frames()));
                             return Ok(routed.answered(candidate, response));
@@ -273,7 +343,7 @@ async fn complete(
     target: &CallTarget<'_>,
     prepared: PreparedCall,
     paid: &Payment,
-) -> Result<ApiResult<Response>, AttemptError> {
+) -> Result<ApiResult<CompleteAnswer>, AttemptError> {
     let is_completion = prepared.is_completion();
     let _images = prepared.images;
     let answering = target.model.provider.complete(prepared.request, paid);
@@ -283,117 +353,24 @@ async fn complete(
         call.count(domain::usage::usage_of(&received));
         call.count_text(generated_bytes(&received, "message"));
     }
-    Ok(prepared.answer.complete(received).map(|answer| {
-        call.count(answer.counted.usage);
+    Ok(prepared.answer.complete(received).inspect(|answer| {
+        call.count(answer.counted.usage.clone());
         call.count_text(answer.counted.text_bytes);
-        call.add_bytes(answer.bytes);
-        answer.response
     }))
 }
 
-/// A streaming answer. If it is dropped, the call ends as abandoned.
-struct AnswerStream {
-    call: HostCall,
-    items: BoxStream<'static, ApiResult<JsonObject>>,
-    /// The items are chunks of a completion.
-    is_completion: bool,
-    answer: Box<dyn FaceAnswer>,
-    /// Interval of heartbeats.
-    heartbeat: Duration,
-}
-
-impl AnswerStream {
-    /// All frames. The stream ends with the run or the first error.
-    fn frames(mut self) -> impl Stream<Item = Result<Bytes, Infallible>> {
-        let begun = self.answer.begin();
-        self.call.add_bytes(begun.len());
-        let later = stream::unfold(
-            Some(self),
-            |stream| async move { Some(stream?.next().await) },
-        );
-        stream::once(std::future::ready(begun))
-            .chain(later)
-            .filter(|frames| std::future::ready(!frames.is_empty()))
-            .map(Ok)
-    }
-
-    /// The next frames, and the rest of the stream.
-    async fn next(mut self) -> (Bytes, Option<Self>) {
-        let beat = self.answer.heartbeat();
-        let item = match beat {
-            None => self.items.next().await,
-            Some(beat) => match tokio::time::timeout(self.heartbeat, self.items.next()).await {
-                Ok(item) => item,
-                // The item is not lost: `next` of the stream is cancel-safe, and the next frame waits for it again.
-                Err(_) => return (beat, Some(self)),
-            },
-        };
-        match item {
-            Some(Ok(item)) => match self.read(item) {
-                (frames, Some(stream)) => stream.within_budget(frames).await,
-                ended => ended,
-            },
-            Some(Err(failed)) => (self.fail(failed), None),
-            None => (self.finish(), None),
-        }
-    }
-
-    fn read(mut self, item: JsonObject) -> (Bytes, Option<Self>) {
-        self.call.trace_mut().note_chunk();
-        if self.is_completion {
-            self.call.count(domain::usage::usage_of(&item));
-            self.call.count_text(generated_bytes(&item, "delta"));
-        }
-        let rendered = match self.answer.item(item) {
-            Ok(rendered) => rendered,
-            Err(failed) => return (self.fail(failed), None),
-        };
-        self.call.count(rendered.counted.usage);
-        self.call.count_text(rendered.counted.text_bytes);
-        self.call.add_bytes(rendered.frames.len());
-        match rendered.end {
-            None => (rendered.frames, Some(self)),
-            // The provider may leave the connection open after its last event.
-            Some(end) => {
-                let _ = self.call.end(end.map_err(ApiError::from));
-                (rendered.frames, None)
-            }
-        }
-    }
-
-    /// Ends the stream when its use reaches what its budgets have left. Exceeds them by the last item at most.
-    async fn within_budget(mut self, frames: Bytes) -> (Bytes, Option<Self>) {
-        // Nothing is left to stop: only the count of the answer may follow.
-        if self.answer.has_finished() {
-            return (frames, Some(self));
-        }
-        match self.call.grow().await {
-            Ok(()) => (frames, Some(self)),
-            Err(over) => ([frames, self.fail(over)].concat().into(), None),
-        }
-    }
-
-    /// Ends the stream after the provider's last item.
-    fn finish(mut self) -> Bytes {
-        // Without this check, a cut answer would look complete to the client.
-        if !self.answer.has_finished() {
-            let cut = "the stream ended before the answer did".to_owned();
-            return self.fail(UpstreamError::Malformed(cut).into());
-        }
-        let LastFrames { answer, mark } = self.answer.finish();
-        self.call.add_bytes(answer.len());
-        let _ = self.call.end(Ok(()));
-        if mark.is_empty() {
-            return answer;
-        }
-        [answer, mark].concat().into()
-    }
-
-    fn fail(self, failed: ApiError) -> Bytes {
-        let failed = self.call.end::<()>(Err(failed)).err();
-        let (status, error) = failed.unwrap_or_else(ApiError::internal).into_parts();
-        self.answer.error(status, error)
-    }
+/// The response of an answer after its hooks.
+async fn checked_answer(
+    call: &mut HostCall,
+    hooked: &HookedCall<'_>,
+    format: HookFormat,
+    answer: ApiResult<CompleteAnswer>,
+) -> ApiResult<Response> {
+    let mut answer = answer?;
+    call.within(check_answer(hooked, format, &mut answer))
+        .await?;
+    call.add_bytes(answer.bytes);
+    Ok(answer.into_response())
 }
 
 /// Encodes events as server-sent events, each named by its type.

@@ -3,16 +3,18 @@
 use axum::body::Bytes;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
+use protocol::hook::{HookFormat, HookValue};
 use serde_json::{Value, json};
 
 use crate::host_call::Spend;
 use crate::models::allowed_parameters::check_parameters;
 use crate::models::content_parts::{check_urls, without_data};
+use crate::models::hooked::check_replaced_body;
 use crate::models::images::with_images;
 use crate::models::pipeline::{
     CallTarget, CompleteAnswer, FaceAnswer, LastFrames, ModelFace, PreparedCall, RenderedItem,
 };
-use crate::models::token_bounds::{chat_spend, prompt_texts};
+use crate::models::token_bounds::{chat_spend, check_token_limits, prompt_texts};
 use web::error::openai::openai_error;
 use web::error::{ApiError, ApiResult};
 use web::memory_budget::MemoryPermit;
@@ -22,6 +24,22 @@ use web::memory_budget::MemoryPermit;
 pub(super) struct ChatFace(pub(super) JsonObject);
 
 impl ModelFace for ChatFace {
+    const FORMAT: HookFormat = HookFormat::Chat;
+
+    fn document(&self) -> HookValue<'_> {
+        HookValue::Object(&self.0)
+    }
+
+    fn check_document(&self, replaced: &Value) -> Result<(), String> {
+        check_replaced_body(&self.0, replaced, check_chat)
+    }
+
+    fn set_document(&mut self, replaced: Value) {
+        if let Value::Object(body) = replaced {
+            self.0 = body;
+        }
+    }
+
     async fn prepare(self, target: &CallTarget<'_>) -> ApiResult<PreparedCall> {
         let Self(body) = self;
         let options = body.get("stream_options");
@@ -39,6 +57,22 @@ impl ModelFace for ChatFace {
             answer: Box::new(answer),
         })
     }
+}
+
+/// Checks the members of a request that need no model.
+pub(super) fn check_chat(body: &JsonObject) -> ApiResult<()> {
+    if !body.get("messages").is_some_and(Value::is_array) {
+        return Err(ApiError::invalid("/messages", "must be a list"));
+    }
+    check_token_limits(body).map_err(|fault| ApiError::faults(&[fault]))?;
+    // Before the stream begins: later, this fault would have no status of its own.
+    if body
+        .get("stream_options")
+        .is_some_and(|options| !options.is_object() && !options.is_null())
+    {
+        return Err(ApiError::invalid("/stream_options", "must be an object"));
+    }
+    Ok(())
 }
 
 /// A checked chat completion with its images.

@@ -26,8 +26,11 @@ pub(super) struct WrittenResponse {
 impl FaceAnswer for WrittenResponse {
     fn complete(self: Box<Self>, completion: JsonObject) -> ApiResult<CompleteAnswer> {
         let (response, unsent) = self.writer.complete(&completion).map_err(too_large)?;
-        keep(self.stored, &response, unsent);
-        Ok(response.into())
+        let stored = self.stored;
+        Ok(CompleteAnswer {
+            keep: Some(Box::new(move |response| keep(stored, response, unsent))),
+            ..response.into()
+        })
     }
 
     fn begin(&mut self) -> Bytes {
@@ -72,9 +75,10 @@ impl FaceAnswer for PassedResponse {
             text_bytes: output_bytes(&response),
         };
         rewrite_response(&mut response, self.passing.head());
-        keep(self.stored, &response, None);
+        let stored = self.stored;
         Ok(CompleteAnswer {
             counted,
+            keep: Some(Box::new(move |response| keep(stored, response, None))),
             ..response.into()
         })
     }
@@ -82,21 +86,25 @@ impl FaceAnswer for PassedResponse {
     fn item(&mut self, mut event: JsonObject) -> ApiResult<RenderedItem> {
         let end = self.passing.read(&mut event);
         let event = Value::Object(event);
+        let frames = typed_frames(std::slice::from_ref(&event));
+        let mut keeping: Option<Box<dyn FnOnce() + Send>> = None;
         let end = end.map(|end| match end {
             AnswerEnd::Complete => {
-                keep(self.stored.take(), &event["response"], None);
+                let stored = self.stored.take();
+                keeping = Some(Box::new(move || keep(stored, &event["response"], None)));
                 Ok(())
             }
             // The event reports the failure already, so no further event follows.
             AnswerEnd::Failed(message) => Err(UpstreamError::Faulty(message)),
         });
         Ok(RenderedItem {
-            frames: typed_frames(&[event]),
+            frames,
             counted: CountedUse {
                 usage: self.passing.usage.clone(),
                 text_bytes: self.passing.text_bytes,
             },
             end,
+            keep: keeping,
         })
     }
 

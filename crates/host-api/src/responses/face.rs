@@ -6,6 +6,7 @@ use llm_formats::chat::responses::{
     passthrough_body, read_request,
 };
 use protocol::JsonObject;
+use protocol::hook::{HookFormat, HookValue};
 use protocol::message::Message;
 use protocol::model::LlmTool;
 use serde_json::{Value, json};
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::answer::{PassedResponse, WrittenResponse};
 use super::turn::Turn;
+use crate::models::hooked::check_replaced_body;
 use crate::models::pipeline::{CallTarget, FaceAnswer, ModelFace, PreparedCall};
 use crate::models::token_bounds::{check_token_limits, prompt_texts};
 use crate::openai::PreparedChat;
@@ -26,6 +28,22 @@ use web::response_store::ResponseOwner;
 pub(super) struct ResponsesFace(pub(super) JsonObject);
 
 impl ModelFace for ResponsesFace {
+    const FORMAT: HookFormat = HookFormat::Responses;
+
+    fn document(&self) -> HookValue<'_> {
+        HookValue::Object(&self.0)
+    }
+
+    fn check_document(&self, replaced: &Value) -> Result<(), String> {
+        check_replaced_body(&self.0, replaced, |_| Ok(()))
+    }
+
+    fn set_document(&mut self, replaced: Value) {
+        if let Value::Object(body) = replaced {
+            self.0 = body;
+        }
+    }
+
     async fn prepare(self, target: &CallTarget<'_>) -> ApiResult<PreparedCall> {
         let Self(mut request) = self;
         let mut turn = Turn::of(target.caller, target.state, &mut request)?;

@@ -7,6 +7,7 @@ use protocol::id::{AgentId, RunId, RunnerId};
 use store::{ChildRefused, StoreError, Unanswerable};
 
 use crate::artifacts::{AttachError, UploadError};
+use crate::hooks::HookRefused;
 use crate::own_limits::StartLimit;
 
 /// Cause of a refused event. None of it is stored.
@@ -46,6 +47,8 @@ pub enum IntakeError {
     TooFast { wait: Duration },
     #[error(transparent)]
     Limit(#[from] StartLimit),
+    #[error(transparent)]
+    Hook(#[from] HookRefused),
     #[error("100 runs of this agent wait in this conversation")]
     QueueFull,
     /// `status`: status of the runner in the registry.
@@ -112,6 +115,7 @@ impl IntakeError {
             Self::Limit(StartLimit::KeyRuns { .. }) => "key_full",
             Self::Limit(StartLimit::AgentRate { .. }) => "agent_too_fast",
             Self::Limit(StartLimit::AgentRuns { .. }) => "agent_full",
+            Self::Hook(refused) => refused.code(),
             Self::QueueFull => "queue_full",
             Self::RunnerUnavailable { .. } => "runner_unavailable",
             Self::Attachment(_) | Self::Reference(_) => "attachment",

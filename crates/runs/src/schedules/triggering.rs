@@ -19,6 +19,7 @@ use store::{
 
 use super::Schedules;
 use crate::artifacts::BodyFiles;
+use crate::hooks::{HookCause, HookRefused};
 use crate::intake::{AcceptedEvent, IntakeError, IntakeRequest};
 use crate::own_limits::{KeyStart, StartLimit};
 use telemetry::metrics;
@@ -317,6 +318,10 @@ fn retry_wait(error: &IntakeError, tries: u64) -> Option<Duration> {
         | IntakeError::EndpointFull { .. }
         | IntakeError::Limit(StartLimit::AgentRuns { .. })
         | IntakeError::RunnerUnavailable { .. }
+        | IntakeError::Hook(HookRefused {
+            cause: HookCause::Unavailable,
+            ..
+        })
         | IntakeError::Stopping => Some(wait),
         IntakeError::Store(error) if error.is_transient() => Some(wait),
         _ => None,

@@ -117,6 +117,8 @@ metrics!(
         "Requests to sources: accepted, duplicate, ignored by the filter, challenge, refused for the signature, faulty event, or not_accepted";
     Counter super::WEBHOOK_TRIES, ["outcome"],
         "Tries to deliver a message to a webhook: delivered, failed, dead after the last try, or gone for an answer of 410";
+    Counter super::HOOK_CALLS, ["moment", "outcome"],
+        "Calls of hooks: allowed, denied, replaced, or failed_open and failed_closed for hooks without a valid answer";
     Counter super::SCHEDULE_TRIES, ["outcome"],
         "Tries to trigger an occurrence of a schedule: triggered, no_agent, refused for now, or failed";
     Gauge super::SCHEDULE_LATE, [],

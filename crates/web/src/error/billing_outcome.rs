@@ -1,5 +1,6 @@
 //! Billing outcome of a failed provider call.
 
+use protocol::hook::HookMoment;
 use serde_json::Value;
 
 use super::api_error::ApiError;
@@ -21,7 +22,13 @@ pub enum BillingOutcome {
 impl ApiError {
     /// The billing outcome for this error.
     pub fn billing_outcome(&self) -> BillingOutcome {
-        let reason = self.details.get("reason").and_then(Value::as_str);
+        let detail = |name: &str| self.details.get(name).and_then(Value::as_str);
+        let moment = detail("moment").and_then(HookMoment::parse);
+        // Only errors of hooks have a moment. The provider has answered before this one.
+        if moment.is_some_and(HookMoment::is_of_answer) {
+            return BillingOutcome::Received;
+        }
+        let reason = detail("reason");
         match (self.code, reason) {
             // The rest of the answer was not read, so its size is unknown.
             (_, Some("upstream_too_large")) => BillingOutcome::AllReserved,
@@ -43,7 +50,17 @@ impl ApiError {
 mod tests {
     use super::*;
     use egress::upstream::UpstreamError;
+    use runs::hooks::{HookCause, HookRefused};
     use runs::intake::IntakeError;
+
+    fn refused(moment: HookMoment) -> ApiError {
+        let refused = HookRefused {
+            hook: "guard".to_owned(),
+            moment,
+            cause: HookCause::Denied("upstream_too_large".to_owned()),
+        };
+        refused.into()
+    }
 
     #[test]
     fn bills_aborted_calls_but_not_rejected_ones() {
@@ -71,6 +88,9 @@ mod tests {
                 BillingOutcome::Nothing,
             ),
             (ApiError::not_found("model", "m"), BillingOutcome::Nothing),
+            (refused(HookMoment::ModelRequest), BillingOutcome::Nothing),
+            (refused(HookMoment::ModelResponse), BillingOutcome::Received),
+            (refused(HookMoment::ToolResult), BillingOutcome::Received),
         ] {
             let error: ApiError = error;
             assert_eq!(

@@ -143,6 +143,7 @@ impl From<IntakeError> for ApiError {
                 Self::rate_limited_by("workspace_events", message, rounded_up_seconds(wait))
             }
             IntakeError::Limit(limit) => limit.into(),
+            IntakeError::Hook(refused) => refused.into(),
             IntakeError::RunnerUnavailable { runner, status, .. } => Self::unavailable(message)
                 .with("reason", json!("runner_unavailable"))
                 .with("runner_id", json!(runner))

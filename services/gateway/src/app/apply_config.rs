@@ -1,5 +1,5 @@
-//! Applies configured endpoints, agents, sources, webhooks and schedules to the database. All discovery and validation
-//! precedes the first write, because other replicas use the same rows.
+//! Applies configured endpoints, agents, sources, webhooks and schedules to the database, and enters the hooks. All
+//! discovery and validation precedes the first write, because other replicas use the same rows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -58,6 +58,10 @@ pub(super) async fn apply(runs: &Runs, declared: Declared) -> anyhow::Result<()>
     webhooks
         .await
         .context("a webhook of the configuration cannot be entered")?;
+    let hooks = runs.configure_hooks(&workspace, declared.hooks);
+    hooks
+        .await
+        .context("a hook of the configuration cannot be entered")?;
     let schedules = runs.schedules.configure(&workspace, declared.schedules);
     schedules
         .await

@@ -4,6 +4,7 @@ mod artifacts;
 mod bus;
 mod choices;
 mod exports;
+mod hooks;
 mod knowledge;
 mod models;
 mod prices;
@@ -49,6 +50,7 @@ use runs::RunLimits;
 use runs::artifacts::ArtifactLimits;
 use runs::bus::BusSettings;
 use runs::discovery::{manifest_list, modes};
+use runs::hooks::HookSpec;
 use runs::rate::EventRate;
 use runs::sources::source_faults;
 
@@ -60,6 +62,7 @@ pub(crate) struct Declared {
     pub(crate) sources: Vec<SourceSpec>,
     /// With their secrets.
     pub(crate) webhooks: Vec<WebhookSpec>,
+    pub(crate) hooks: Vec<HookSpec>,
     pub(crate) schedules: Vec<ScheduleSpec>,
     /// Without tools: their sources publish them.
     pub(crate) catalog: ResourceCatalog,
@@ -104,6 +107,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let pointer = format!("webhooks[{index}]");
         webhooks.extend(webhook(entry, egress.as_ref(), &pointer, &mut faults));
     }
+    let hooks = hooks::hooks(config, egress.as_ref(), &mut faults);
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
     let (skills, packages) = skills::skills(config, &mut faults);
@@ -118,6 +122,7 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
             agents: config.agents.clone(),
             sources,
             webhooks,
+            hooks,
             schedules: config.schedules.clone(),
             catalog: catalog(config, skills),
             models,
