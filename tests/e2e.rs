@@ -117,6 +117,8 @@ mod harness;
 mod harness_sandbox;
 #[path = "e2e/history.rs"]
 mod history;
+#[path = "e2e/hooks.rs"]
+mod hooks;
 #[path = "e2e/host_api.rs"]
 mod host_api;
 #[path = "e2e/host_runs.rs"]

@@ -50,11 +50,13 @@ impl HookMoment {
 
     /// True after a model or a tool was called.
     pub const fn is_of_answer(self) -> bool {
+        // A refusal of these comes too late for a retry: the effect has happened, or the tokens are paid.
         matches!(self, Self::ModelResponse | Self::ToolResult)
     }
 
     /// Parses a name of [`Self::as_str`].
     pub fn parse(name: &str) -> Option<Self> {
+        // Five names: a search is as fast as a map.
         Self::ALL.into_iter().find(|moment| moment.as_str() == name)
     }
 }

@@ -4,7 +4,6 @@ mod artifacts;
 mod bus;
 mod choices;
 mod exports;
-mod hooks;
 mod knowledge;
 mod models;
 mod prices;
@@ -37,8 +36,8 @@ pub(crate) use self::prices::{DerivedPrices, derived_prices, unpriced_models};
 
 use crate::change_export::ChangeReceiver;
 use crate::config::{
-    Config, ConfigErrors, ConfigFault, EndpointEntry, LimitsConfig, ModelEntry, SecretRef,
-    SourceEntry, WebhookEntry, closest,
+    Config, ConfigErrors, ConfigFault, EndpointEntry, HookEntry, LimitsConfig, ModelEntry,
+    SecretRef, SourceEntry, WebhookEntry, closest,
 };
 use ::knowledge::Base;
 use ::secrets::signature::SigningSecret;
@@ -107,7 +106,11 @@ pub(crate) fn declared(config: &Config) -> Result<Declared, ConfigErrors> {
         let pointer = format!("webhooks[{index}]");
         webhooks.extend(webhook(entry, egress.as_ref(), &pointer, &mut faults));
     }
-    let hooks = hooks::hooks(config, egress.as_ref(), &mut faults);
+    let mut hooks = Vec::new();
+    for (index, entry) in config.hooks.iter().enumerate() {
+        let pointer = format!("hooks[{index}]");
+        hooks.extend(hook(entry, egress.as_ref(), &pointer, &mut faults));
+    }
     let models = models::declared_models(config, egress.as_ref(), &mut faults);
     let mut tools = tools::tools(config, egress.as_ref(), &mut faults);
     let (skills, packages) = skills::skills(config, &mut faults);
@@ -216,6 +219,26 @@ fn webhook(
         payload: entry.payload,
         enabled: entry.enabled,
         secret: secret.map(|secret| secret.expose_secret().to_owned()),
+    })
+}
+
+fn hook(
+    entry: &HookEntry,
+    egress: Option<&Egress>,
+    pointer: &str,
+    faults: &mut Vec<ConfigFault>,
+) -> Option<HookSpec> {
+    check_egress(egress, &entry.url, &format!("{pointer}.url"), faults);
+    let secret = signing_secret(&entry.secret, &format!("{pointer}.secret"), faults);
+    Some(HookSpec {
+        name: entry.name.clone(),
+        url: entry.url.clone(),
+        // A secret that cannot be parsed is a fault already.
+        secret: SigningSecret::parse(&secret).ok()?,
+        on: entry.on.clone(),
+        agents: entry.agents.clone(),
+        timeout: entry.timeout,
+        on_failure: entry.on_failure,
     })
 }
 

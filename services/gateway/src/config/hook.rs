@@ -60,6 +60,7 @@ impl HookEntry {
             let message = "must be absent with \"event\" in on: the agent of an event is chosen after its hooks";
             shape = shape.and(table.demand("agents", has_agent, message));
         }
+        // Unknown keys are reported together with the faults above.
         table.close()?;
         shape?;
         let on = on?;
@@ -72,6 +73,7 @@ impl HookEntry {
             timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
             on_failure: match fail?.as_deref() {
                 Some("open") => HookFailure::Open,
+                // A guardrail that is down must not go unnoticed.
                 _ => HookFailure::Closed,
             },
         })
