@@ -504,6 +504,8 @@ fn without_request_id(body: String) -> String {
 fn form(route: &Operation) -> &'static str {
     if route.path.starts_with("/host/v1/anthropic/") {
         "anthropic"
+    } else if route.path.starts_with("/host/v1/gemini/") {
+        "gemini"
     } else if route.path.starts_with("/host/v1/openai/v1/responses") {
         "responses"
     } else if route.path.starts_with("/host/v1/openai/") {

@@ -251,6 +251,9 @@ const ROWS: &[(&str, ResourceKind, u16)] = &[
     ("count_message_tokens", ResourceKind::Own, 403),
     ("list_anthropic_models", ResourceKind::Own, 200),
     ("get_anthropic_model", ResourceKind::Entry, 404),
+    ("call_gemini_model", ResourceKind::Entry, 403),
+    ("list_gemini_models", ResourceKind::Own, 200),
+    ("get_gemini_model", ResourceKind::Entry, 404),
     ("list_granted_tools", ResourceKind::Own, 200),
     ("get_tool", ResourceKind::Entry, 403),
     ("call_tool", ResourceKind::Entry, 403),
@@ -365,6 +368,7 @@ fn named_part(ids: &ResourceIds, name: &str) -> String {
         (None, "area") => "plugin".to_owned(),
         (None, "key" | "body_id") => "k".to_owned(),
         (None, "model_id" | "message_id") => "m".to_owned(),
+        (None, "version") => "v1beta".to_owned(),
         (None, "name") => "search".to_owned(),
         (None, "kb_id") => "handbook".to_owned(),
         (None, "response_id") => response_id(ids),
@@ -388,6 +392,7 @@ fn named_part(ids: &ResourceIds, name: &str) -> String {
 fn action_of(operation: &Operation) -> &'static str {
     match operation.id.as_str() {
         "act_on_a2a_task" => ":cancel",
+        "call_gemini_model" => ":generateContent",
         _ => "",
     }
 }
@@ -471,6 +476,7 @@ pub fn request(
             }
             body
         }
+        "call_gemini_model" => json!({"contents": [{"parts": [{"text": "hi"}]}]}),
         "create_chat_completion" => {
             json!({"model": named("model_id"), "messages": [{"role": "user", "content": "hi"}]})
         }
@@ -940,6 +946,7 @@ async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine:
         "ag-ui",
         "anthropic",
         "gateway",
+        "gemini",
         "link",
         "openai",
         "page",
@@ -958,6 +965,7 @@ fn form(operation: &Operation) -> &'static str {
         _ if operation.path.starts_with("/in/") => "source",
         _ if operation.face == Face::Link => "link",
         _ if operation.path.starts_with("/host/v1/anthropic/") => "anthropic",
+        _ if operation.path.starts_with("/host/v1/gemini/") => "gemini",
         "create_response" | "count_response_tokens" | "get_response" => "responses",
         _ if operation.path.starts_with("/host/v1/openai/") => "openai",
         _ if operation.path.starts_with("/faces/openai/") => "openai",
@@ -1254,6 +1262,7 @@ async fn hostile_text_is_no_code_pattern_or_path(#[values(Sqlite, Postgres)] eng
             format!("/tools/{key}"),
             format!("/openai/v1/models/{key}"),
             format!("/anthropic/v1/models/{key}"),
+            format!("/gemini/v1beta/models/{key}"),
             format!("/history?before_cursor={key}"),
             format!("/events?event_types={key}"),
             format!("/runs?statuses={key}"),

@@ -85,6 +85,7 @@ fn path_of(operation: &Operation, run_id: &str) -> String {
     operation.path_with(|name| match name {
         "scope" => "conversation".to_owned(),
         "area" => "plugin".to_owned(),
+        "version" => "v1beta".to_owned(),
         "kb_id" => "handbook".to_owned(),
         "run_id" | "agent_id" => run_id.to_owned(),
         // An id that cannot be parsed is answered before the body.

@@ -12,6 +12,8 @@ mod budgets_by_api;
 mod disconnects;
 #[path = "models/face_errors.rs"]
 mod face_errors;
+#[path = "models/gemini.rs"]
+mod gemini;
 #[path = "models/histories.rs"]
 mod histories;
 #[path = "models/images.rs"]

@@ -190,6 +190,14 @@ const ROWS: &[OperationRow] = &[
         [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
         Some(NOT_FOUND),
     ),
+    named_resource("call_gemini_model"),
+    same("list_gemini_models", OK, None),
+    row(
+        "get_gemini_model",
+        OK,
+        [NOT_FOUND, NOT_FOUND, NOT_FOUND, OK],
+        Some(NOT_FOUND),
+    ),
     same("list_granted_tools", OK, None),
     named_resource("get_tool"),
     named_resource("call_tool"),
@@ -219,10 +227,11 @@ const AUDITED_AS_DENIED: [&str; 4] = [
 ];
 
 /// Lists, and a granted item of each.
-const LISTS: [(&str, &str); 5] = [
+const LISTS: [(&str, &str); 6] = [
     ("list_granted_models", r#""m""#),
     ("list_openai_models", r#""m""#),
     ("list_anthropic_models", r#""m""#),
+    ("list_gemini_models", r#""models/m""#),
     ("list_granted_tools", r#""search""#),
     ("speak_mcp", r#""search""#),
 ];

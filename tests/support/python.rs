@@ -74,6 +74,18 @@ pub async fn python_with_anthropic() -> Option<PathBuf> {
     Some(installed?.join("bin/python"))
 }
 
+const GEMINI: &str = "google-genai==3.6.1";
+static NO_GEMINI: Once = Once::new();
+
+/// A Python with Google's client. `None` if it is not installed and cannot be installed.
+pub async fn python_with_gemini() -> Option<PathBuf> {
+    let installed = environment(GEMINI, &[GEMINI]).await;
+    if installed.is_none() {
+        skipped(&NO_GEMINI, "python", "google-genai could not be installed");
+    }
+    Some(installed?.join("bin/python"))
+}
+
 const A2A: &str = "a2a-sdk==1.3.0";
 static NO_A2A: Once = Once::new();
 

@@ -38,6 +38,7 @@ pub enum UpstreamReply {
 #[derive(Clone, Debug)]
 pub struct UpstreamRequest {
     pub path: String,
+    pub query: Option<String>,
     pub headers: HeaderMap,
     pub body: Value,
 }
@@ -94,6 +95,7 @@ async fn answer(
 ) -> Response {
     shared.requests.lock().unwrap().push(UpstreamRequest {
         path: uri.path().to_owned(),
+        query: uri.query().map(str::to_owned),
         headers,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     });

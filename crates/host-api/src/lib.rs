@@ -6,6 +6,7 @@ mod call_approval;
 pub mod checkpoint;
 mod child_runs;
 mod events;
+pub mod gemini;
 pub mod history;
 mod hooks;
 mod host_call;
@@ -30,6 +31,7 @@ mod storage;
 mod ticketed_call;
 pub mod tools;
 mod unknown_effect;
+pub mod wire_face;
 
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -111,5 +113,6 @@ fn model_routes() -> OpenApiRouter<ApiState> {
         .merge(openai::routes())
         .merge(messages::routes())
         .merge(responses::routes())
+        .merge(gemini::routes())
         .layer(body_limit(web::model_memory::BODY_BYTES))
 }

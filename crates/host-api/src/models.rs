@@ -5,6 +5,7 @@ pub(crate) mod reading;
 
 pub(crate) mod allowed_parameters;
 mod answer_stream;
+pub(crate) mod chat_tokens;
 pub(crate) mod content_parts;
 pub(crate) mod hooked;
 pub(crate) mod images;

@@ -11,7 +11,7 @@ use domain::json_text::check_json_text;
 
 mod assembled;
 mod calls;
-mod carried;
+pub(crate) mod carried;
 pub mod responses;
 mod stream;
 

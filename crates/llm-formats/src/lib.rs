@@ -1,8 +1,9 @@
 //! Formats of model APIs without I/O, in both directions: OpenAI's chat completions and responses, Anthropic's
-//! messages.
+//! messages, Google's Gemini API.
 
 pub mod anthropic;
 pub mod chat;
+pub mod gemini;
 pub mod messages;
 
 use protocol::JsonObject;

@@ -15,6 +15,7 @@ mod relay;
 mod sources;
 mod visible_text;
 
+pub(crate) use chat::BEGINS_EARLIER;
 pub use chat::chat_request;
 pub use check::{MAX_MESSAGES, MAX_TOOLS, check_request};
 pub use counted::{counted_request, other_texts};
@@ -23,6 +24,7 @@ pub use events::MessageEventWriter;
 pub use pass::{betas, disable_budget, pass_request, remove_thinking_blocks};
 pub use relay::MessageRelay;
 pub use sources::{MediaSource, has_document, sources};
+pub(crate) use visible_text::VisibleTextFilter;
 
 use serde_json::Value;
 

@@ -7,15 +7,17 @@ use serde_json::{Value, json};
 
 use super::completions::CompletionPiece;
 use super::exchange::{Event, Exchange, KeyHeader, ProviderAddress};
-use super::http_provider::{HttpApi, HttpProvider, Path};
+use super::http_provider::{HttpApi, HttpProvider, Path, ReplyForm, RequestPath, upstream_error};
 use super::{ThoughtCount, WireFormat};
 use egress::Egress;
 use egress::upstream::UpstreamError;
-use llm_formats::FormatError;
 use llm_formats::anthropic::{EventReader, Thinking, completion, messages};
 
 /// API version of requests.
 const VERSION: (&str, &str) = ("anthropic-version", "2023-06-01");
+
+/// Path of messages.
+const MESSAGES: Path = &["v1", "messages"];
 
 /// A provider with Anthropic's Messages API.
 pub type Anthropic = HttpProvider<AnthropicHttpApi>;
@@ -42,17 +44,13 @@ impl Anthropic {
     }
 }
 
-fn upstream(error: FormatError) -> UpstreamError {
-    match error {
-        FormatError::Unsupported(what) => UpstreamError::Unsupported(what),
-        FormatError::Malformed(what) => UpstreamError::Malformed(what),
-    }
-}
-
 impl HttpApi for AnthropicHttpApi {
-    const COMPLETIONS: Path = &["v1", "messages"];
     const MODELS: Path = &["v1", "models"];
     type Reader = EventReader;
+
+    fn path(&self, _body: &JsonObject, _form: ReplyForm) -> RequestPath {
+        MESSAGES.into()
+    }
 
     fn request(&self, body: JsonObject) -> Result<JsonObject, UpstreamError> {
         let model = body.get("model").and_then(Value::as_str);
@@ -60,25 +58,28 @@ impl HttpApi for AnthropicHttpApi {
         // The configured mode has priority over the one that the name implies.
         let configured = self.thinking.get(model).copied();
         let thinking = configured.unwrap_or_else(|| Thinking::of_model(model));
-        messages(&body, thinking).map_err(upstream)
+        messages(&body, thinking).map_err(upstream_error)
     }
 
     fn completion(document: JsonObject) -> Result<JsonObject, UpstreamError> {
-        completion(&document).map_err(upstream)
+        completion(&document).map_err(upstream_error)
     }
 
-    fn piece(reader: &mut EventReader, event: Event) -> Option<CompletionPiece> {
+    fn piece(
+        reader: &mut EventReader,
+        event: Event,
+    ) -> Result<Option<CompletionPiece>, UpstreamError> {
         let Event { data, halves, .. } = event;
         // The translation needs the other events only; this one is the end mark.
         if data.get("type") == Some(&json!("message_stop")) {
-            return Some(CompletionPiece::End);
+            return Ok(Some(CompletionPiece::End));
         }
-        let chunk = reader.read(&Value::Object(data), halves)?;
-        Some(CompletionPiece::Chunk { chunk, halves })
+        let chunk = reader.read(&Value::Object(data), halves);
+        Ok(chunk.map(|chunk| CompletionPiece::Chunk { chunk, halves }))
     }
 
     fn wire_path(&self, format: WireFormat) -> Option<Path> {
-        (format == WireFormat::Messages).then_some(Self::COMPLETIONS)
+        (format == WireFormat::Messages).then_some(MESSAGES)
     }
 
     fn reading_path(&self, name: &'static str) -> Result<[&'static str; 1], UpstreamError> {

@@ -29,7 +29,7 @@ pub(super) use answer::ResponseParser;
 pub(super) use provider_errors::error_in;
 pub(super) use reading::{Event, Item, ResponseItems};
 
-use provider_errors::error_message;
+use provider_errors::{GoogleErrorDetails, error_message};
 use reading::ResponseReader;
 
 /// Header for beta features.
@@ -63,6 +63,21 @@ pub(super) enum KeyHeader {
     Bearer,
     /// `x-api-key: …`
     ApiKey,
+    /// `x-goog-api-key: …`
+    GoogApiKey,
+}
+
+/// Path and query below the base URL.
+#[derive(Clone, Copy)]
+struct UpstreamTarget<'a> {
+    path: &'a [&'a str],
+    query: Option<&'static str>,
+}
+
+impl<'a> UpstreamTarget<'a> {
+    fn at(path: &'a [&'a str]) -> Self {
+        Self { path, query: None }
+    }
 }
 
 pub(super) struct Exchange {
@@ -204,6 +219,7 @@ impl Exchange {
         let with = |body| WireRequest {
             body,
             betas: posted.betas.clone(),
+            query: posted.query,
         };
         let mut changed = self
             .refused_parts
@@ -264,9 +280,13 @@ impl Exchange {
         key: Option<&SecretString>,
     ) -> Result<egress::RequestBuilder, UpstreamError> {
         let Some(posted) = posted else {
-            return self.head(Method::GET, path, accept, key);
+            return self.head(Method::GET, UpstreamTarget::at(path), accept, key);
         };
-        let mut request = self.head(Method::POST, path, accept, key)?;
+        let target = UpstreamTarget {
+            path,
+            query: posted.query,
+        };
+        let mut request = self.head(Method::POST, target, accept, key)?;
         if !posted.betas.is_empty() {
             request = request.header(BETA, posted.betas.join(","));
         }
@@ -280,14 +300,15 @@ impl Exchange {
     fn head(
         &self,
         method: Method,
-        path: &[&str],
+        target: UpstreamTarget<'_>,
         accept: &'static str,
         key: Option<&SecretString>,
     ) -> Result<egress::RequestBuilder, UpstreamError> {
         let mut url = self.base_url.clone();
         if let Ok(mut segments) = url.path_segments_mut() {
-            segments.pop_if_empty().extend(path);
+            segments.pop_if_empty().extend(target.path);
         }
+        url.set_query(target.query);
         let mut request = self
             .egress
             .request(method, &url)?
@@ -298,6 +319,7 @@ impl Exchange {
             request = match self.key_header {
                 KeyHeader::Bearer => request.bearer_auth(key),
                 KeyHeader::ApiKey => request.header("x-api-key", key),
+                KeyHeader::GoogApiKey => request.header("x-goog-api-key", key),
             };
         }
         Ok(request)
@@ -307,6 +329,7 @@ impl Exchange {
         let (status, headers) = (response.status(), response.headers().clone());
         // A body that breaks off still leaves the status, which is the more important part.
         let body = self.read(response, ERROR_BYTES).await.unwrap_or_default();
+        let (status, headers) = GoogleErrorDetails::of_body(&body).refine(status, headers);
         let message = error_message(&body);
         UpstreamError::of_status(status, &headers, &self.redactor.redact(&message))
     }
@@ -334,14 +357,16 @@ impl Exchange {
     pub(super) async fn list_models(
         &self,
         path: &[&str],
+        query: Option<&'static str>,
     ) -> Vec<Result<Vec<String>, UpstreamError>> {
+        let target = UpstreamTarget { path, query };
         let keys: Vec<_> = match self.keys.all() {
             [] => vec![None],
             keys => keys.iter().map(Some).collect(),
         };
         let mut listed = Vec::with_capacity(keys.len());
         for key in keys {
-            let listing = tokio::time::timeout(self.idle.min(LIST), self.list_with(path, key));
+            let listing = tokio::time::timeout(self.idle.min(LIST), self.list_with(target, key));
             listed.push(listing.await.unwrap_or(Err(UpstreamError::Timeout)));
         }
         listed
@@ -349,10 +374,10 @@ impl Exchange {
 
     async fn list_with(
         &self,
-        path: &[&str],
+        target: UpstreamTarget<'_>,
         key: Option<&SecretString>,
     ) -> Result<Vec<String>, UpstreamError> {
-        let request = self.head(Method::GET, path, "application/json", key)?;
+        let request = self.head(Method::GET, target, "application/json", key)?;
         let response = self.egress.send(request).await?;
         // The provider is available but has no model list.
         if matches!(response.status().as_u16(), 404 | 405 | 501) {
@@ -364,12 +389,19 @@ impl Exchange {
         let bytes = self.read(response, ANSWER_BYTES).await?;
         let answer = Value::Object(self.reader.object(&bytes).unwrap_or_default());
         // An incomplete list cannot prove that a model is missing.
-        if answer["has_more"] == Value::Bool(true) {
+        let is_partial = answer["has_more"] == Value::Bool(true)
+            || answer["nextPageToken"]
+                .as_str()
+                .is_some_and(|token| !token.is_empty());
+        if is_partial {
             return Ok(Vec::new());
         }
-        let items = answer["data"].as_array().into_iter().flatten();
-        let ids = items.filter_map(|item| item["id"].as_str().map(str::to_owned));
-        Ok(ids.collect())
+        let items = |name: &str| answer[name].as_array().into_iter().flatten();
+        let ids = items("data").filter_map(|item| item["id"].as_str());
+        let names = items("models").filter_map(|item| item["name"].as_str());
+        // Google's names are paths of the list.
+        let names = names.map(|name| name.strip_prefix("models/").unwrap_or(name));
+        Ok(ids.chain(names).map(str::to_owned).collect())
     }
 
     pub(super) fn deviations(&self) -> BTreeMap<String, u64> {

@@ -15,19 +15,44 @@ use super::{
 };
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
+use llm_formats::FormatError;
 
 /// A path below the base URL.
 pub(super) type Path = &'static [&'static str];
 
+/// Form of a requested answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ReplyForm {
+    Document,
+    Stream,
+}
+
+/// Path and query of a request for a completion.
+pub(super) struct RequestPath {
+    pub(super) segments: Vec<String>,
+    pub(super) query: Option<&'static str>,
+}
+
+impl From<Path> for RequestPath {
+    fn from(path: Path) -> Self {
+        Self {
+            segments: path.iter().map(|segment| (*segment).to_owned()).collect(),
+            query: None,
+        }
+    }
+}
+
 /// The API of a provider: translation from and to chat completions.
 pub(super) trait HttpApi: Send + Sync + 'static {
-    /// Path of completions.
-    const COMPLETIONS: Path;
     /// Path of the model list.
     const MODELS: Path;
+    /// Query of the model list.
+    const MODELS_QUERY: Option<&'static str> = None;
     /// State of one streamed answer.
     type Reader: Default + Send + 'static;
 
+    /// Path of a completion. `body`: the chat completion.
+    fn path(&self, body: &JsonObject, form: ReplyForm) -> RequestPath;
     /// The body of a request for a document.
     fn request(&self, body: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// The body of a request for a stream.
@@ -39,7 +64,10 @@ pub(super) trait HttpApi: Send + Sync + 'static {
     /// The completion in a document.
     fn completion(document: JsonObject) -> Result<JsonObject, UpstreamError>;
     /// The piece of an event. `None`: it adds nothing to a completion.
-    fn piece(reader: &mut Self::Reader, event: Event) -> Option<CompletionPiece>;
+    fn piece(
+        reader: &mut Self::Reader,
+        event: Event,
+    ) -> Result<Option<CompletionPiece>, UpstreamError>;
     /// Path of requests that need no translation. `None`: the provider does not support the format.
     fn wire_path(&self, format: WireFormat) -> Option<Path>;
     /// Path of `embeddings` or `rerank`.
@@ -70,6 +98,14 @@ fn chunks<A: HttpApi>(exchange: &Exchange, items: ResponseItems, request: &JsonO
     normalized(pieces.boxed(), answers, exchange.noted())
 }
 
+/// The error of a translation.
+pub(super) fn upstream_error(error: FormatError) -> UpstreamError {
+    match error {
+        FormatError::Unsupported(what) => UpstreamError::Unsupported(what),
+        FormatError::Malformed(what) => UpstreamError::Malformed(what),
+    }
+}
+
 fn supported_path(api: &impl HttpApi, format: WireFormat) -> Result<Path, UpstreamError> {
     api.wire_path(format).ok_or_else(|| format.unsupported())
 }
@@ -90,7 +126,7 @@ fn pieces<A: HttpApi>(
         }
         Item::Event(event) => match error_of_event(redactor, &event) {
             Some(failed) => Err(failed),
-            None => Ok(A::piece(reader, event).into_iter().collect()),
+            None => Ok(A::piece(reader, event)?.into_iter().collect()),
         },
     }
 }
@@ -121,10 +157,15 @@ impl<A: HttpApi> Provider for HttpProvider<A> {
                 return wire_format::ask(&self.exchange, path, request).await;
             }
         };
-        let request = WireRequest::from(self.api.request(body)?);
+        let path = self.api.path(&body, ReplyForm::Document);
+        let request = WireRequest {
+            query: path.query,
+            ..self.api.request(body)?.into()
+        };
+        let segments: Vec<_> = path.segments.iter().map(String::as_str).collect();
         let items = self
             .exchange
-            .complete(A::COMPLETIONS, &request, "application/json");
+            .complete(&segments, &request, "application/json");
         let mut items = items.await?;
         // A server may stream although no stream was requested.
         let first = match items.next().await {
@@ -145,10 +186,15 @@ impl<A: HttpApi> Provider for HttpProvider<A> {
                 return wire_format::request_events(&self.exchange, path, request).await;
             }
         };
-        let request = WireRequest::from(self.api.stream_request(body)?);
+        let path = self.api.path(&body, ReplyForm::Stream);
+        let request = WireRequest {
+            query: path.query,
+            ..self.api.stream_request(body)?.into()
+        };
+        let segments: Vec<_> = path.segments.iter().map(String::as_str).collect();
         let items = self
             .exchange
-            .complete(A::COMPLETIONS, &request, "text/event-stream");
+            .complete(&segments, &request, "text/event-stream");
         Ok(chunks::<A>(&self.exchange, items.await?, &request.body))
     }
 
@@ -170,7 +216,7 @@ impl<A: HttpApi> Provider for HttpProvider<A> {
     }
 
     async fn list_models(&self) -> Vec<Result<Vec<String>, UpstreamError>> {
-        self.exchange.list_models(A::MODELS).await
+        self.exchange.list_models(A::MODELS, A::MODELS_QUERY).await
     }
 
     fn bound(&self) -> &'static str {

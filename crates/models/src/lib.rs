@@ -22,6 +22,7 @@ mod completions;
 mod deviations;
 mod embeddings;
 mod exchange;
+mod gemini;
 mod http_provider;
 mod openai;
 mod payment;
@@ -41,6 +42,7 @@ pub use bounds::{LEAST, THINKING_BUDGETS, ThoughtCount, UNSAID_WINDOW_TOKENS, va
 pub use deviations::DeviationCounts;
 pub use embeddings::{ProviderEmbeddings, TextVector};
 pub use exchange::ProviderAddress;
+pub use gemini::Gemini;
 pub use openai::OpenAi;
 pub use payment::Payment;
 pub use price::{Price, PriceTier, TokenRates};

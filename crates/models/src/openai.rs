@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::completions::{CompletionPiece, completion};
 use super::exchange::{Event, Exchange, KeyHeader, ProviderAddress};
-use super::http_provider::{HttpApi, HttpProvider, Path};
+use super::http_provider::{HttpApi, HttpProvider, Path, ReplyForm, RequestPath};
 use super::{ThoughtCount, WireFormat};
 use egress::Egress;
 use egress::upstream::UpstreamError;
@@ -78,9 +78,13 @@ impl OpenAi {
 }
 
 impl HttpApi for OpenAiHttpApi {
-    const COMPLETIONS: Path = &["chat", "completions"];
     const MODELS: Path = &["models"];
     type Reader = ();
+
+    fn path(&self, _body: &JsonObject, _form: ReplyForm) -> RequestPath {
+        let path: Path = &["chat", "completions"];
+        path.into()
+    }
 
     fn request(&self, mut body: JsonObject) -> Result<JsonObject, UpstreamError> {
         body.remove("stream");
@@ -105,11 +109,11 @@ impl HttpApi for OpenAiHttpApi {
         completion(document)
     }
 
-    fn piece(_reader: &mut (), event: Event) -> Option<CompletionPiece> {
-        Some(CompletionPiece::Chunk {
+    fn piece(_reader: &mut (), event: Event) -> Result<Option<CompletionPiece>, UpstreamError> {
+        Ok(Some(CompletionPiece::Chunk {
             chunk: event.data,
             halves: event.halves,
-        })
+        }))
     }
 
     fn wire_path(&self, format: WireFormat) -> Option<Path> {

@@ -58,13 +58,15 @@ pub struct WireRequest {
     pub body: JsonObject,
     /// Values of the header `anthropic-beta`. Providers of other formats do not receive it.
     pub betas: Vec<&'static str>,
+    /// Query of the URL.
+    pub query: Option<&'static str>,
 }
 
 impl From<JsonObject> for WireRequest {
     fn from(body: JsonObject) -> Self {
         Self {
             body,
-            betas: Vec::new(),
+            ..Self::default()
         }
     }
 }

@@ -73,6 +73,8 @@ pub enum HookFormat {
     Responses,
     /// Anthropic's messages.
     Messages,
+    /// Google's content generation.
+    Gemini,
     /// `{"text": …}`: the generated text of a stream.
     Text,
 }

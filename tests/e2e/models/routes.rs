@@ -12,7 +12,8 @@ use crate::support::upstream::{Upstream, UpstreamReply};
 const CHAT: &str = "/openai/v1/chat/completions";
 const RESPONSES: &str = "/openai/v1/responses";
 const MESSAGES: &str = "/anthropic/v1/messages";
-const ROUTES: usize = 6;
+const GEMINI: &str = "/gemini/v1beta/models/r6:streamGenerateContent";
+const ROUTES: usize = 7;
 
 /// Routes `r0`… over the models `h0`… of the OpenAI server, with the fallback `answer` of the Anthropic server.
 fn routes() -> String {
@@ -42,6 +43,7 @@ fn request_to(path: &str, model: &str) -> Value {
         MESSAGES => {
             json!({"model": model, "max_tokens": 99, "messages": [{"role": "user", "content": "hello"}]})
         }
+        GEMINI => json!({"contents": [{"parts": [{"text": "hello"}]}]}),
         CHAT => json!({"model": model, "messages": [{"role": "user", "content": "hello"}]}),
         _ => chat_request("hello"),
     }
@@ -144,6 +146,11 @@ async fn failed_candidate_falls_back_in_every_api() {
             request_to(MESSAGES, "r5"),
             vec![failed(503, None), message()],
         ),
+        (
+            GEMINI.to_owned(),
+            request_to(GEMINI, ""),
+            vec![failed(500, None), streamed_message()],
+        ),
     ];
     for (n, (path, body, replies)) in rows.into_iter().enumerate() {
         for reply in replies {
@@ -166,7 +173,7 @@ async fn failed_candidate_falls_back_in_every_api() {
         .unwrap();
     assert_eq!(of_answer["calls"], ROUTES, "{usage}");
     // At the price of the model that answers.
-    assert_eq!(of_answer["cost"], 0.0072, "{usage}");
+    assert_eq!(of_answer["cost"], 0.0084, "{usage}");
     let entries = audit(&stage, &run).await;
     let of_route: Vec<_> = entries
         .iter()

@@ -100,7 +100,7 @@ export class HostApi {
     return this.#baseUrl;
   }
 
-  /** Run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic` and `{baseUrl}/mcp`. */
+  /** Run token: an API key for `{baseUrl}/openai/v1`, `{baseUrl}/anthropic`, `{baseUrl}/gemini` and `{baseUrl}/mcp`. */
   get token(): string {
     return this.#token;
   }

@@ -201,9 +201,10 @@ async fn error_of(response: Response) -> (Response, Option<(String, String)>) {
 const NO_ROUTE: &str = "there is no such host API";
 
 /// Routes about granted resources that the mock lacks.
-const NOT_SERVED: [&str; 6] = [
+const NOT_SERVED: [&str; 7] = [
     "/host/v1/mcp",
     "/host/v1/anthropic/",
+    "/host/v1/gemini/",
     "/host/v1/openai/v1/responses",
     "/host/v1/openai/v1/embeddings",
     "/host/v1/openai/v1/models/",

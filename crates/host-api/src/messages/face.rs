@@ -81,9 +81,14 @@ impl ModelFace for MessagesFace {
         if model.provider.supports(WireFormat::Messages) {
             pass_request(&mut body, model.max_output_tokens);
             let mut body = model.request_body(body);
+            let spend = spend(target, prompt_tokens, &mut body);
+            let wire_request = WireRequest {
+                betas,
+                ..body.into()
+            };
             return Ok(PreparedCall {
-                spend: spend(target, prompt_tokens, &mut body),
-                request: ProviderRequest::Wire(WireFormat::Messages, WireRequest { body, betas }),
+                spend,
+                request: ProviderRequest::Wire(WireFormat::Messages, wire_request),
                 images,
                 answer: Box::new(RelayedMessage(MessageRelay::new(id))),
             });

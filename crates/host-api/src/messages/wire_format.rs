@@ -1,8 +1,7 @@
-//! Credentials and errors of the Messages API.
+//! Errors of the Messages API.
 
 use axum::response::Response;
-use http::Uri;
-use http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderName, HeaderValue};
 use llm_formats::messages::error_kind;
 use protocol::JsonObject;
 use protocol::error::AgentApiError;
@@ -10,12 +9,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use web::error::face::{face_status, in_face_form};
-use web::error::{ApiError, ApiResult};
 
-/// Path prefix of the API.
-const PREFIX: &str = "/host/v1/anthropic/";
-/// API key header of Anthropic's clients.
-const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 /// Request id header of Anthropic's clients.
 const REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 /// Text by which clients recognize an exceeded context window.
@@ -47,40 +41,6 @@ struct MessagesErrorDetail {
     retryable: bool,
     #[schema(value_type = Object)]
     details: JsonObject,
-}
-
-/// True if a request is for this API.
-pub fn is_at(uri: &Uri) -> bool {
-    uri.path().starts_with(PREFIX)
-}
-
-/// Moves the key of `x-api-key` to `Authorization`.
-///
-/// # Errors
-/// 401 if `Authorization` has a different credential, or if there are several keys.
-pub fn normalize_credential(headers: &mut HeaderMap) -> ApiResult<()> {
-    let mut keys = headers.get_all(API_KEY).iter();
-    let Some(key) = keys.next() else {
-        return Ok(());
-    };
-    // Proxies choose differently between two headers.
-    if keys.next().is_some() {
-        return Err(ApiError::unauthenticated());
-    }
-    let bearer = [b"Bearer ", key.as_bytes()].concat();
-    let mut bearer = HeaderValue::from_bytes(&bearer).map_err(|_| ApiError::unauthenticated())?;
-    // Keeps the key out of debug output.
-    bearer.set_sensitive(true);
-    headers.remove(API_KEY);
-    match headers.get(AUTHORIZATION) {
-        // Two credentials: an intermediary could have checked the other one.
-        Some(sent) if *sent != bearer => Err(ApiError::unauthenticated()),
-        Some(_) => Ok(()),
-        None => {
-            headers.insert(AUTHORIZATION, bearer);
-            Ok(())
-        }
-    }
 }
 
 /// Adds a request id to a response and converts errors to Anthropic's form.
@@ -124,33 +84,7 @@ mod tests {
     use axum::response::IntoResponse as _;
 
     use super::*;
-
-    fn settled(headers: &[(&'static str, &'static str)]) -> Option<String> {
-        let mut map = HeaderMap::new();
-        for (name, value) in headers {
-            map.append(*name, HeaderValue::from_static(value));
-        }
-        normalize_credential(&mut map).ok()?;
-        assert!(!map.contains_key(API_KEY));
-        let sent = map.get(AUTHORIZATION);
-        Some(sent.map_or_else(String::new, |sent| sent.to_str().unwrap().to_owned()))
-    }
-
-    #[test]
-    fn accepts_key_in_either_header() {
-        let (key, bearer) = (("x-api-key", "t"), ("authorization", "Bearer t"));
-        for (headers, expected) in [
-            (&[][..], Some("")),
-            (&[key], Some("Bearer t")),
-            (&[bearer], Some("Bearer t")),
-            (&[key, bearer], Some("Bearer t")),
-            (&[key, ("authorization", "Bearer u")], None),
-            (&[key, ("authorization", "Basic t")], None),
-            (&[key, key], None),
-        ] {
-            assert_eq!(settled(headers).as_deref(), expected, "{headers:?}");
-        }
-    }
+    use web::error::ApiError;
 
     #[test]
     fn errors_have_anthropic_format_and_pointer() {

@@ -1,5 +1,5 @@
-//! The one pipeline of model calls. All four APIs ("faces") run it: the native one, chat completions, responses and
-//! messages.
+//! The one pipeline of model calls. All five APIs ("faces") run it: the native one, chat completions, responses,
+//! messages and Gemini.
 //!
 //! 0. [`check_request`] passes the request through the hooks.
 //! 1. [`RoutedCall::begin`] checks the snapshot, begins the audit, and takes a concurrency slot. A route has several

@@ -7,16 +7,15 @@ use llm_formats::chat::responses::{
 };
 use protocol::JsonObject;
 use protocol::hook::{HookFormat, HookValue};
-use protocol::message::Message;
-use protocol::model::LlmTool;
-use serde_json::{Value, json};
+use serde_json::Value;
 use uuid::Uuid;
 
 use super::answer::{PassedResponse, WrittenResponse};
 use super::turn::Turn;
+use crate::models::chat_tokens::chat_tokens;
 use crate::models::hooked::check_replaced_body;
 use crate::models::pipeline::{CallTarget, FaceAnswer, ModelFace, PreparedCall};
-use crate::models::token_bounds::{check_token_limits, prompt_texts};
+use crate::models::token_bounds::check_token_limits;
 use crate::openai::PreparedChat;
 use models::{Model, ProviderRequest, WireFormat};
 use telemetry::tolerance::{Peer, tolerated};
@@ -128,44 +127,5 @@ fn report_left_out(
 
 /// Counts the tokens of a request like the native API.
 pub(super) fn input_tokens(model: &Model, responses_request: &ResponsesRequest) -> u64 {
-    let items = |name: &str| {
-        let items = responses_request.chat.get(name).and_then(Value::as_array);
-        items.into_iter().flatten()
-    };
-    let messages: Vec<_> = items("messages").map(message).collect();
-    let tools: Vec<_> = items("tools").filter_map(tool).collect();
-    // Messages and tools are counted in their own form; the rest counts as text.
-    let mut others = responses_request.chat.clone();
-    for counted in ["messages", "tools"] {
-        others.remove(counted);
-    }
-    let others = prompt_texts(&others);
-    let count = model.count;
-    count.of_request(&messages, &tools)
-        + count.of_texts(others.iter().chain(&responses_request.beside))
-}
-
-fn message(chat: &Value) -> Message {
-    let mut chat = chat.clone();
-    for part in chat["content"].as_array_mut().into_iter().flatten() {
-        if part["type"] == "file" {
-            let file = part["file"].take();
-            *part = json!({"type": "file_base64", "file_base64": file["file_data"], "file_name": file["filename"]});
-        }
-    }
-    let text = chat.to_string();
-    // A message of an unknown form counts as text.
-    serde_json::from_value(chat).unwrap_or_else(|_| Message::text("user", text))
-}
-
-fn tool(chat: &Value) -> Option<LlmTool> {
-    let function = &chat["function"];
-    let description = function["description"].as_str().unwrap_or_default();
-    let parameters = function["parameters"]
-        .as_object()
-        .cloned()
-        .unwrap_or_default();
-    let tool =
-        json!({"name": function["name"], "description": description, "parameters": parameters});
-    serde_json::from_value(tool).ok()
+    chat_tokens(model, &responses_request.chat, &responses_request.beside)
 }

@@ -38,7 +38,7 @@ const REASONING_BYTES: usize = 256 * 1024;
 const MEMBER_BYTES: usize = 64 * 1024;
 
 /// Returns the members of a provider's call to keep.
-pub(super) fn of_call(call: &Value) -> Option<JsonObject> {
+pub(crate) fn of_call(call: &Value) -> Option<JsonObject> {
     let members = call.as_object()?.iter();
     let carried = members.filter_map(|(name, value)| {
         let value = carried_member(name, value)?;
@@ -123,7 +123,7 @@ pub(super) fn put_back(call: &mut Value, members: &JsonObject) {
 
 /// Reasoning and unknown members of one message, assembled from its deltas.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Reasoning {
+pub(crate) struct Reasoning {
     texts: [String; 2],
     details: Vec<Value>,
     bytes: usize,
@@ -134,7 +134,7 @@ pub(super) struct Reasoning {
 
 impl Reasoning {
     /// Adds the members of a message or delta.
-    pub(super) fn add(&mut self, message: &Value) {
+    pub(crate) fn add(&mut self, message: &Value) {
         for (text, name) in self.texts.iter_mut().zip(TEXTS) {
             let more = message
                 .get(name)
@@ -180,7 +180,7 @@ impl Reasoning {
     }
 
     /// Returns the members of the message. `with_reasoning`: include the reasoning, for messages with calls.
-    pub(super) fn members(self, with_reasoning: bool) -> JsonObject {
+    pub(crate) fn members(self, with_reasoning: bool) -> JsonObject {
         let mut members = JsonObject::new();
         if self.unknown_bytes <= MEMBER_BYTES {
             members = self.unknown;

@@ -10,7 +10,7 @@ mod input;
 mod item;
 mod parts;
 mod passthrough;
-mod pointers;
+pub(crate) mod pointers;
 mod tools;
 mod unknown;
 

@@ -26,7 +26,7 @@ const TRANSLATED: [&str; 12] = [
 /// Separator between texts of different blocks.
 const BETWEEN: &str = "\n\n";
 /// Precedes a conversation that the assistant begins: chat templates demand that a user speaks first.
-const BEGINS_EARLIER: &str = "[The conversation began before this.]";
+pub(crate) const BEGINS_EARLIER: &str = "[The conversation began before this.]";
 
 /// Converts the request to a chat completion request for `model`, the granted model's id. Consecutive messages
 /// of one role are merged. Reasoning written by the gateway returns only to the same model.

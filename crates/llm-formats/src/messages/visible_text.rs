@@ -8,7 +8,7 @@ const BEGINNINGS: [char; 3] = ['<', '[', '◁'];
 /// Removes reasoning from a text that starts like a reasoning mark. Any other text stays unchanged, because it
 /// may mention such marks.
 #[derive(Debug, Default)]
-pub(super) enum VisibleTextFilter {
+pub(crate) enum VisibleTextFilter {
     #[default]
     Blank,
     Plain,
@@ -17,7 +17,7 @@ pub(super) enum VisibleTextFilter {
 
 impl VisibleTextFilter {
     /// Returns the text that the next piece adds.
-    pub(super) fn read(&mut self, piece: &str) -> String {
+    pub(crate) fn read(&mut self, piece: &str) -> String {
         if let Self::Blank = self {
             match piece.trim_start().chars().next() {
                 // White space decides nothing: models write it before a mark.
@@ -36,7 +36,7 @@ impl VisibleTextFilter {
     }
 
     /// Returns the buffered text at the end.
-    pub(super) fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         match self {
             Self::Filtered(filter) => filter.finish(),
             _ => String::new(),

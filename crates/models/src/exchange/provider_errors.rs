@@ -1,7 +1,8 @@
 //! Error responses of providers: with an error status, with status 200, and within a stream.
 
 use domain::json_text::check_json_text;
-use http::{HeaderMap, StatusCode};
+use http::header::RETRY_AFTER;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use protocol::JsonObject;
 use serde_json::Value;
 
@@ -41,9 +42,10 @@ pub(crate) fn error_in(redactor: &Redactor, response: &JsonObject) -> Option<Ups
     // Some servers put the status next to the error object.
     let status = status_in(error).or_else(|| status_in(&document));
     let status = status.unwrap_or_else(|| status_of_kind(error));
+    let (status, headers) = GoogleErrorDetails::of(error).refine(status, HeaderMap::new());
     Some(UpstreamError::of_status(
         status,
-        &HeaderMap::new(),
+        &headers,
         // The provider may echo a key of its request.
         &redactor.redact(&message),
     ))
@@ -100,6 +102,69 @@ fn status_of_kind(error: &Value) -> StatusCode {
     matched.map_or(StatusCode::BAD_GATEWAY, |(_, status)| *status)
 }
 
+/// Facts in the `details` of Google's errors.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct GoogleErrorDetails {
+    /// Google sends 400 for an invalid key.
+    refuses_key: bool,
+    /// Seconds until a retry; Google sends no header.
+    retry_delay: Option<u32>,
+}
+
+impl GoogleErrorDetails {
+    /// Reads an error body.
+    pub(super) fn of_body(body: &[u8]) -> Self {
+        // Check nesting and size before parsing, because the body is untrusted.
+        let is_valid = check_json_text(body).is_ok();
+        let parsed: Option<Value> = is_valid
+            .then(|| serde_json::from_slice(body).ok())
+            .flatten();
+        // A stream that is one array has the error in it.
+        let document = match &parsed {
+            Some(Value::Array(items)) => items.first(),
+            document => document.as_ref(),
+        };
+        let error = document.and_then(|document| document.get("error"));
+        error.map(Self::of).unwrap_or_default()
+    }
+
+    fn of(error: &Value) -> Self {
+        let details = error.get("details").and_then(Value::as_array);
+        let details = || details.into_iter().flatten();
+        // Such as `34.07s`. Rounded up: a retry before its time fails again.
+        let retry_delay = details().find_map(|detail| {
+            let delay = detail.get("retryDelay")?.as_str()?.strip_suffix('s')?;
+            let (seconds, fraction) = delay.split_once('.').unwrap_or((delay, ""));
+            let has_fraction = fraction.bytes().any(|digit| digit != b'0');
+            let seconds: u32 = seconds.parse().ok()?;
+            Some(seconds.saturating_add(u32::from(has_fraction)))
+        });
+        Self {
+            refuses_key: details().any(|detail| detail["reason"] == "API_KEY_INVALID"),
+            retry_delay,
+        }
+    }
+
+    /// Corrects the status, and adds the wait that only the body has.
+    pub(super) fn refine(
+        self,
+        status: StatusCode,
+        mut headers: HeaderMap,
+    ) -> (StatusCode, HeaderMap) {
+        if let Some(seconds) = self.retry_delay {
+            headers
+                .entry(RETRY_AFTER)
+                .or_insert(HeaderValue::from(seconds));
+        }
+        let status = if self.refuses_key {
+            StatusCode::UNAUTHORIZED
+        } else {
+            status
+        };
+        (status, headers)
+    }
+}
+
 /// Message of an error body: `error.message`, else its beginning.
 pub(super) fn error_message(body: &[u8]) -> String {
     let text = String::from_utf8_lossy(body);
@@ -135,6 +200,31 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+
+    #[test]
+    fn google_details_correct_status_and_wait() {
+        let body = |details: &Value| {
+            json!({"error": {"code": 400, "message": "m", "status": "S", "details": details}})
+                .to_string()
+        };
+        let key = body(&json!([{"@type": "i", "reason": "API_KEY_INVALID"}]));
+        let (status, _) = GoogleErrorDetails::of_body(key.as_bytes())
+            .refine(StatusCode::BAD_REQUEST, HeaderMap::new());
+        assert_eq!(status, StatusCode::UNAUTHORIZED);
+        for (delay, seconds) in [("34.07s", Some("35")), ("2s", Some("2")), ("soon", None)] {
+            let array = format!("[{}]", body(&json!([{"retryDelay": delay}])));
+            let (_, headers) = GoogleErrorDetails::of_body(array.as_bytes())
+                .refine(StatusCode::TOO_MANY_REQUESTS, HeaderMap::new());
+            let wait = headers.get(RETRY_AFTER).map(|wait| wait.to_str().unwrap());
+            assert_eq!(wait, seconds, "{delay}");
+        }
+        for other in ["", "[", "{}", "{\"error\":1}", "[[]]"] {
+            assert_eq!(
+                GoogleErrorDetails::of_body(other.as_bytes()),
+                GoogleErrorDetails::default()
+            );
+        }
+    }
 
     #[test]
     fn errors_with_status_200_get_their_own_status() {

@@ -19,7 +19,8 @@ use utoipa::openapi::OpenApi;
 
 use client_api::client::body_files::event_body_limit;
 use domain::knowledge::MAX_DOCUMENT_BYTES;
-use host_api::{messages::wire_format, results};
+use host_api::results;
+use host_api::wire_face::WireFace;
 use telemetry::metrics;
 use web::error::body::{chunked_twice, encoded_body, unknown_transfer_coding};
 use web::error::{ApiError, ApiResult};
@@ -77,8 +78,8 @@ impl RequestMiddleware {
             return refused.into_response();
         }
         // Before the handlers, which read the credential from `Authorization` only.
-        if wire_format::is_at(request.uri())
-            && let Err(refused) = wire_format::normalize_credential(request.headers_mut())
+        if let Some(face) = WireFace::at(request.uri())
+            && let Err(refused) = face.normalize_credential(request.headers_mut())
         {
             return refused.into_response();
         }
@@ -107,14 +108,14 @@ pub(super) async fn pass(
     let method = request.method().clone();
     let matched = request.extensions().get::<MatchedPath>().cloned();
     let route = matched.as_ref().map(MatchedPath::as_str);
-    let is_of_messages = wire_format::is_at(request.uri());
+    let face = WireFace::at(request.uri());
     // A panicking handler leaves no shared state but poisoned locks, which recover.
     let answering = AssertUnwindSafe(middleware.answer(request, route, next)).catch_unwind();
     let mut response = answering
         .await
         .unwrap_or_else(|_| ApiError::panicked().into_response());
-    if is_of_messages {
-        response = wire_format::in_wire_format(response);
+    if let Some(face) = face {
+        response = face.in_wire_format(response);
     }
     let headers = response.headers_mut();
     for (name, value) in [

@@ -30,7 +30,7 @@ const NOT_OPENED: [&str; 4] = ["model", "messages", "stream", "stream_options"];
 #[derive(Clone)]
 pub struct ProviderEntry {
     pub name: String,
-    /// `openai`, `anthropic` or `scripted`.
+    /// `openai`, `anthropic`, `gemini` or `scripted`.
     pub kind: String,
     /// Required for all kinds except `scripted`.
     pub base_url: Option<Url>,
@@ -51,7 +51,10 @@ pub struct ProviderEntry {
 impl ProviderEntry {
     pub(super) fn read(mut table: Table<'_>) -> Result<Self, Reported> {
         let name = table.required("name", name);
-        let kind = table.required("kind", one_of(&["openai", "anthropic", "scripted"]));
+        let kind = table.required(
+            "kind",
+            one_of(&["openai", "anthropic", "gemini", "scripted"]),
+        );
         let base_url = table.optional("base_url", |value| {
             parse_plain_url(&text(value)?).map_err(|error| error.to_string())
         });
@@ -314,13 +317,14 @@ mod tests {
         let keys = json!({"api_keys": ["env:A"], "headers": {"x-a": "env:B"}, "idle_seconds": 5});
         assert!(of("openai", keys.clone()).is_empty());
         assert!(of("anthropic", keys.clone()).is_empty());
+        assert!(of("gemini", keys.clone()).is_empty());
         let found = of("scripted", keys);
         assert_eq!(found, ["p.api_keys", "p.headers", "p.idle_seconds"]);
         assert!(of("scripted", json!({"api_keys": [], "headers": {}})).is_empty());
 
         let opened = json!({"extra_members": ["guided_json"], "max_tokens_name": "max_completion_tokens", "responses": true});
         assert!(of("openai", opened.clone()).is_empty());
-        for kind in ["anthropic", "scripted"] {
+        for kind in ["anthropic", "gemini", "scripted"] {
             let found = of(kind, opened.clone());
             let expected = ["p.max_tokens_name", "p.extra_members", "p.responses"];
             assert_eq!(found, expected, "{kind}");

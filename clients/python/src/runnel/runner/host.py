@@ -76,7 +76,7 @@ class HostApi:
 
     @property
     def token(self) -> str:
-        """Run token: an API key for `{base_url}/openai/v1`, `{base_url}/anthropic` and `{base_url}/mcp`."""
+        """Run token: an API key for `openai/v1`, `anthropic`, `gemini` and `mcp` below `{base_url}`."""
         return self._token
 
     @property

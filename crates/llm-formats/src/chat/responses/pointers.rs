@@ -2,11 +2,11 @@
 
 /// Pointers into a chat body with their request pointers: one entry per message, and one per part of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PointerMap(Vec<(String, String)>);
+pub(crate) struct PointerMap(Vec<(String, String)>);
 
 impl PointerMap {
     /// Maps the chat pointer `chat` to the request pointer `request`.
-    pub(super) fn add(&mut self, chat: String, request: String) {
+    pub(crate) fn add(&mut self, chat: String, request: String) {
         self.0.push((chat, request));
     }
 
@@ -27,7 +27,7 @@ impl PointerMap {
     }
 
     /// Returns the request pointer for a chat pointer. An unmapped pointer stays unchanged.
-    pub(super) fn of(&self, pointer: &str) -> String {
+    pub(crate) fn of(&self, pointer: &str) -> String {
         // `/messages/1` must not match `/messages/10`.
         let leads = |(chat, request): &(String, String)| {
             let rest = pointer.strip_prefix(chat.as_str())?;

@@ -27,7 +27,7 @@ use super::*;
 use crate::json::parse_part;
 
 /// Bodies without a fixed type: their handlers read the members one by one.
-const UNTYPED: [&str; 14] = [
+const UNTYPED: [&str; 15] = [
     "A2aRequest",
     "A2aSendRequest",
     "AgUiRunInput",
@@ -35,6 +35,7 @@ const UNTYPED: [&str; 14] = [
     "AgentResponseRequest",
     "ChatCompletionRequest",
     "EmbeddingRequest",
+    "GenerateContentRequest",
     "MessageRequest",
     "MessageCountRequest",
     "ResponseRequest",

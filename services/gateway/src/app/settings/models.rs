@@ -16,8 +16,8 @@ use egress::rate::CallRate;
 use llm_formats::anthropic::Thinking;
 use llm_formats::{BOUNDS, UNSAID_TOKENS};
 use models::{
-    Anthropic, BatchSize, DeviationCounts, Model, ModelRoute, Models, MonitoredProvider, OpenAi,
-    Provider, ProviderAddress, ProviderLimitSpec, Script, Scripted, TokenCount, Vocabulary,
+    Anthropic, BatchSize, DeviationCounts, Gemini, Model, ModelRoute, Models, MonitoredProvider,
+    OpenAi, Provider, ProviderAddress, ProviderLimitSpec, Script, Scripted, TokenCount, Vocabulary,
 };
 
 /// Maximum size of a script; it is read into memory.
@@ -38,6 +38,7 @@ pub(crate) struct DeclaredModels {
 enum DeclaredProvider {
     OpenAi(Arc<OpenAiServer>),
     Anthropic(Arc<ProviderAddress>),
+    Gemini(Arc<ProviderAddress>),
     Scripted(Arc<Scripted>),
 }
 
@@ -151,6 +152,7 @@ fn provider(
     };
     Some(match entry.kind.as_str() {
         "anthropic" => DeclaredProvider::Anthropic(Arc::new(address)),
+        "gemini" => DeclaredProvider::Gemini(Arc::new(address)),
         _ => DeclaredProvider::OpenAi(Arc::new(OpenAiServer {
             address,
             bound: entry.max_tokens_name.as_ref().and_then(|name| {
@@ -285,6 +287,9 @@ impl DeclaredModels {
                 let address = (**address).clone();
                 Arc::new(Anthropic::new(egress.clone(), address, self.thinking(name)))
             }
+            DeclaredProvider::Gemini(address) => {
+                Arc::new(Gemini::new(egress.clone(), (**address).clone()))
+            }
             DeclaredProvider::Scripted(scripted) => Arc::clone(scripted) as Arc<dyn Provider>,
         }
     }
@@ -312,6 +317,7 @@ impl DeclaredProvider {
         match self {
             Self::OpenAi(_) => "openai",
             Self::Anthropic(_) => "anthropic",
+            Self::Gemini(_) => "gemini",
             Self::Scripted(_) => "scripted",
         }
     }
@@ -319,7 +325,7 @@ impl DeclaredProvider {
     fn base_url(&self) -> Option<&Url> {
         match self {
             Self::OpenAi(server) => Some(&server.address.base_url),
-            Self::Anthropic(address) => Some(&address.base_url),
+            Self::Anthropic(address) | Self::Gemini(address) => Some(&address.base_url),
             Self::Scripted(_) => None,
         }
     }
@@ -327,13 +333,13 @@ impl DeclaredProvider {
     fn extra_members(&self) -> Arc<[String]> {
         match self {
             Self::OpenAi(server) => Arc::clone(&server.extra_members),
-            Self::Anthropic(_) | Self::Scripted(_) => Arc::default(),
+            Self::Anthropic(_) | Self::Gemini(_) | Self::Scripted(_) => Arc::default(),
         }
     }
 
     fn margin(&self) -> f64 {
         match self {
-            Self::Anthropic(_) => MARGIN,
+            Self::Anthropic(_) | Self::Gemini(_) => MARGIN,
             Self::OpenAi(_) | Self::Scripted(_) => 1.0,
         }
     }
