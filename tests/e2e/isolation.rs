@@ -855,7 +855,9 @@ async fn foreign_ids_answer_like_absent_ids(#[values(Sqlite, Postgres)] engine: 
 #[rstest]
 #[tokio::test]
 async fn credentials_open_only_their_own_api(#[values(Sqlite, Postgres)] engine: Engine) {
-    let stage = or_skip!(OwnStage::on(engine, |_| {}).await);
+    // Each operation refuses several credentials of one address.
+    let many = |config: &mut Config| "refused_credentials = 10000".clone_into(&mut config.limits);
+    let stage = or_skip!(OwnStage::on(engine, many).await);
     let admin = stage.admin.clone();
     let run = HeldRun::start(&stage, &message("m-1")).await;
     let ended = HeldRun::start(&stage, &message("m-2")).await;

@@ -188,7 +188,7 @@ async fn rejects_late_bodies_of_ended_runs(
     }
     let before = counts(&stage).await;
     for (id, answer) in finished(all).await {
-        let outcome = (answer.status, answer.error("code").as_str());
+        let outcome = (answer.status, answer.code().as_str());
         if loss == RightsLoss::Ended {
             assert_eq!(
                 outcome,
@@ -260,7 +260,7 @@ async fn rejects_late_bodies_on_another_replica(
         if matches!(loss, ReplicaLoss::Cancelled) && OPEN_AFTER_CANCEL.contains(&id.as_str()) {
             continue;
         }
-        let outcome = (answer.status, answer.error("code").as_str());
+        let outcome = (answer.status, answer.code().as_str());
         assert_eq!(outcome, expected, "{id} {}", answer.body);
     }
     run.release();

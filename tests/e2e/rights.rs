@@ -399,7 +399,11 @@ async fn outcome(request: reqwest::RequestBuilder) -> ((u16, String), String) {
     let status = response.status().as_u16();
     let body = within("a body", response.text()).await.unwrap();
     let parsed: Value = serde_json::from_str(&body).unwrap_or_default();
-    let code = parsed["error"]["code"].as_str().unwrap_or_default();
+    let error = &parsed["error"];
+    // Google's form has the code of the gateway in its details.
+    let of_google = &error["details"][0]["metadata"]["code"];
+    let code = of_google.as_str().or_else(|| error["code"].as_str());
+    let code = code.unwrap_or_default();
     ((status, code.to_owned()), body)
 }
 

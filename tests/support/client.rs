@@ -36,6 +36,13 @@ impl ApiResponse {
         self.body.to_string().replace(id, "")
     }
 
+    /// Code of the error. Google's form has it in its details.
+    pub fn code(&self) -> &Value {
+        let code = self.error("code");
+        let of_google = &self.error("details")[0]["metadata"]["code"];
+        if of_google.is_null() { code } else { of_google }
+    }
+
     pub fn error(&self, member: &str) -> &Value {
         &self.body["error"][member]
     }

@@ -215,6 +215,7 @@ fn says_context_overflow(message: &str) -> bool {
         "maximum context",
         "prompt is too long",
         "input is too long",
+        "exceeds the maximum number of tokens",
         "too many tokens",
         "reduce the length",
     ]

@@ -196,7 +196,7 @@ pub struct RerankResult {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ModelProvider {
     pub name: String,
-    /// Provider protocol: `openai`, `anthropic` or `scripted`.
+    /// Provider protocol: `openai`, `anthropic`, `gemini` or `scripted`.
     pub kind: String,
     /// Base URL of the provider. Absent for a scripted provider.
     #[serde(default, skip_serializing_if = "Option::is_none")]

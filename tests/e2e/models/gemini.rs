@@ -15,6 +15,7 @@ use crate::support::held::HeldRun;
 use crate::support::runner::StubRunner;
 use crate::support::upstream::{Upstream, UpstreamReply};
 use crate::support::{OwnStage, Sqlite, until};
+use clients::EXPECTED_TEXT;
 
 /// A request with one text.
 fn asks(text: &str) -> Value {
@@ -66,7 +67,7 @@ async fn answers_complete_streamed_and_as_array() {
     let candidate = &answer.body["candidates"][0];
     assert_eq!(
         candidate["content"],
-        json!({"role": "model", "parts": [{"text": "You said: hello"}]})
+        json!({"role": "model", "parts": [{"text": EXPECTED_TEXT}]})
     );
     assert_eq!(
         (&candidate["finishReason"], &answer.body["modelVersion"]),
@@ -76,7 +77,7 @@ async fn answers_complete_streamed_and_as_array() {
     assert!(usage["promptTokenCount"].as_u64().unwrap() > 0, "{usage}");
 
     let events = stream_events(&run, "talker", &asks("hello")).await;
-    assert_eq!(text(&events), "You said: hello");
+    assert_eq!(text(&events), EXPECTED_TEXT);
     let last = events.last().unwrap();
     assert_eq!(last["candidates"][0]["finishReason"], "STOP");
     assert_eq!(last["usageMetadata"], *usage);

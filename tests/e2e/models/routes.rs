@@ -32,7 +32,7 @@ fn routes() -> String {
 
 fn grant_routes(config: &mut Config) {
     config.agents = vec![Agent {
-        resources: r#"models = ["r0", "r1", "r2", "r3", "r4", "r5", "remote"]"#,
+        resources: r#"models = ["r0", "r1", "r2", "r3", "r4", "r5", "r6", "remote"]"#,
         ..Agent::default()
     }];
 }

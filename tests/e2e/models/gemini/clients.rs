@@ -14,7 +14,8 @@ use crate::support::repository::repository_file;
 
 static NODE: NodeProject = NodeProject::at("tests/clients/gemini");
 
-const EXPECTED_TEXT: &str = "You said: hello";
+/// Answer of the scripted model, which the fake servers give in two pieces.
+pub(super) const EXPECTED_TEXT: &str = "You said: hello";
 const EXPECTED_FORECAST: &str = "It is cold.";
 const CALL_ID: &str = "call_01-Ab_9";
 
@@ -79,6 +80,7 @@ fn check_broken(got: &Value, language: GeminiClientLanguage) {
 
 /// Scripts an OpenAI-compatible server for one client. Each of its two keys is rate-limited once.
 fn script_openai(upstream: &Upstream) {
+    let (begin, end) = EXPECTED_TEXT.split_at(10);
     let completion = |text: &str| {
         let message = json!({"role": "assistant", "content": text});
         json!({"id": "c", "choices": [{"message": message, "finish_reason": "stop"}],
@@ -91,8 +93,8 @@ fn script_openai(upstream: &Upstream) {
     let done = || "data: [DONE]".to_owned();
     upstream.reply(UpstreamReply::Json(200, completion(EXPECTED_TEXT)));
     upstream.reply(UpstreamReply::Events(vec![
-        chunk(&json!({"role": "assistant", "content": "You said: "})),
-        chunk(&json!({"content": "hello"})),
+        chunk(&json!({"role": "assistant", "content": begin})),
+        chunk(&json!({"content": end})),
         END.to_owned(),
         usage.clone(),
         done(),
@@ -117,13 +119,14 @@ fn script_openai(upstream: &Upstream) {
 
 /// Scripts a Gemini server for one client.
 fn script_gemini(upstream: &Upstream) {
+    let (begin, end) = EXPECTED_TEXT.split_at(10);
     let texts = |text: &str| candidate(&json!([{"text": text}]), Some("STOP"));
     let signed = json!({"functionCall": {"id": CALL_ID, "name": "get_weather", "args": {"city": "Oslo"}},
         "thoughtSignature": "U0lH"});
     upstream.reply(UpstreamReply::Json(200, texts(EXPECTED_TEXT)));
     upstream.reply(UpstreamReply::Events(vec![
-        event(&candidate(&json!([{"text": "You said: "}]), None)),
-        event(&candidate(&json!([{"text": "hello"}]), None)),
+        event(&candidate(&json!([{"text": begin}]), None)),
+        event(&candidate(&json!([{"text": end}]), None)),
         event(&candidate(&json!([{"text": ""}]), Some("STOP"))),
     ]));
     upstream.reply(UpstreamReply::Events(vec![
