@@ -5,6 +5,7 @@
 
 mod address;
 mod allow_rule;
+pub mod discovery;
 mod header_name;
 pub mod limiter;
 mod own;

@@ -3,14 +3,13 @@
 //! The keys stay in memory. A token with an unknown key id reads them again, at most once a minute, because the provider
 //! may have replaced them. During an outage of the provider, its last keys verify for a day.
 
-use std::time::Duration;
-
-use egress::{Egress, EgressError, parse_plain_url, read_up_to};
-use http::Method;
+use egress::discovery::{DiscoveryError, discover, fetch_document};
+use egress::{Egress, parse_plain_url};
 use jsonwebtoken::jwk::JwkSet;
 use keys::sign_in::{SignInFault, SignInRules, SignedIn, key_id, key_of};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 use tokio::sync::Mutex;
 
 /// Minimum time between two reads of the provider.
@@ -19,10 +18,6 @@ const BETWEEN_READS_MS: i64 = 60 * 1000;
 const FRESH_MS: i64 = 3600 * 1000;
 /// Time for which keys verify without the provider.
 const USABLE_MS: i64 = 24 * 3600 * 1000;
-/// Timeout of one request to the provider.
-const TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum bytes of a document of the provider.
-const DOCUMENT_BYTES: usize = 256 * 1024;
 
 /// Sign-in with the provider of the configuration.
 pub struct SignIn {
@@ -172,42 +167,20 @@ impl SignIn {
     }
 
     async fn read(&self) -> Result<(ProviderDocument, JwkSet), SignInError> {
-        let issuer = &self.rules.issuer;
-        let url = format!(
-            "{}/.well-known/openid-configuration",
-            issuer.trim_end_matches('/')
-        );
-        let document: ProviderDocument = self.fetch(&url).await?;
-        // A document of another issuer would bring foreign keys.
-        if document.issuer != *issuer {
-            let message = format!("its discovery document is of issuer {}", document.issuer);
-            return Err(SignInError::Unavailable(message));
-        }
-        let keys = self.fetch(&document.jwks_uri).await?;
-        Ok((document, keys))
+        let document = discover(&self.egress, &self.rules.issuer).await?;
+        let document: ProviderDocument = read_document(document)?;
+        let keys = fetch_document(&self.egress, &document.jwks_uri).await?;
+        Ok((document, read_document(keys)?))
     }
+}
 
-    async fn fetch<T: DeserializeOwned>(&self, url: &str) -> Result<T, SignInError> {
-        let unavailable = |message: String| SignInError::Unavailable(format!("{url}: {message}"));
-        let failed = |error: EgressError| unavailable(error.in_words());
-        let parsed = self.egress.check_url(url).map_err(failed)?;
-        let request = self.egress.request(Method::GET, &parsed).map_err(failed)?;
-        let response = self
-            .egress
-            .send(request.timeout(TIMEOUT))
-            .await
-            .map_err(failed)?;
-        if !response.status().is_success() {
-            return Err(unavailable(format!("HTTP {}", response.status().as_u16())));
-        }
-        // One byte more shows that a document is too long.
-        let body = read_up_to(response, DOCUMENT_BYTES + 1)
-            .await
-            .map_err(failed)?;
-        if body.len() > DOCUMENT_BYTES {
-            return Err(unavailable("it is larger than 256 KiB".to_owned()));
-        }
-        serde_json::from_slice(&body).map_err(|error| unavailable(error.to_string()))
+fn read_document<T: DeserializeOwned>(document: Value) -> Result<T, SignInError> {
+    serde_json::from_value(document).map_err(|error| SignInError::Unavailable(error.to_string()))
+}
+
+impl From<DiscoveryError> for SignInError {
+    fn from(error: DiscoveryError) -> Self {
+        Self::Unavailable(error.to_string())
     }
 }
 
