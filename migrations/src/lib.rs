@@ -25,6 +25,7 @@ mod m20261201_000019_key_limits;
 mod m20261201_000020_sessions;
 mod m20261201_000025_change_export;
 mod m20261201_000026_amendments;
+mod m20261201_000032_actor_tokens;
 
 /// All migrations, in order.
 pub struct Migrator;
@@ -52,6 +53,7 @@ impl MigratorTrait for Migrator {
             Box::new(m20261201_000020_sessions::Migration),
             Box::new(m20261201_000025_change_export::Migration),
             Box::new(m20261201_000026_amendments::Migration),
+            Box::new(m20261201_000032_actor_tokens::Migration),
         ]
     }
 }

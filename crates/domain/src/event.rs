@@ -5,6 +5,7 @@ use protocol::context::{AgentInput, InputAttachment};
 use protocol::event::{EventEnvelope, MESSAGE_RECEIVED};
 use protocol::message::ContentElement;
 
+use crate::actor_token::check_credential;
 use crate::artifact::{false_reference, is_false_reference};
 use crate::canonical::canonical_json;
 use crate::locale::check_locale;
@@ -90,6 +91,7 @@ pub fn check_event(event: &EventEnvelope) -> Vec<Fault> {
     }
     faults.extend(check_ids(event));
     faults.extend(check_locales(event));
+    faults.extend(event.actor.iter().flat_map(check_credential));
     faults.extend(event.input.as_ref().and_then(check_references));
     let mut fault = |pointer: &str, message: &str| faults.push(Fault::new(pointer, message));
     let text = canonical_json(event);

@@ -1,5 +1,6 @@
 //! Pure decisions: values in, values out. No waiting, no clock, no I/O.
 
+pub mod actor_token;
 pub mod authorization;
 pub mod binding;
 pub mod event;

@@ -81,6 +81,11 @@ fn check_template(template: &EventTemplate) -> Vec<Fault> {
         let message = "must be absent: the gateway writes it";
         faults.push(Fault::new("/event/data/schedule", message));
     }
+    let actor = template.actor.as_ref();
+    if actor.is_some_and(|actor| actor.credential.is_some()) {
+        let message = "must be absent: a schedule outlives a token; post the event yourself, with a fresh one";
+        faults.push(Fault::new("/event/actor/credential", message));
+    }
     let event = envelope(template.clone(), "UTC");
     let found = check_event(&event).into_iter();
     faults.extend(found.map(|fault| Fault {

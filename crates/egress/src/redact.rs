@@ -49,6 +49,12 @@ impl Redactor {
         }
     }
 
+    /// Redacts this value, too.
+    #[must_use]
+    pub fn with(&self, secret: SecretString) -> Self {
+        Self::new(std::iter::once(secret).chain(self.secrets.iter().cloned()))
+    }
+
     /// Text without the registered secrets. Pattern matches stay: results are user data.
     pub fn redact_registered<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let mut text = Cow::Borrowed(text);

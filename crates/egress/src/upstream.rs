@@ -63,6 +63,12 @@ pub enum UpstreamError {
     /// The provider rejected the request. For protocols without HTTP status.
     #[error("the provider refused the request: {0}")]
     Rejected(String),
+    /// Not executed: without a usable token of the actor. `reason`: machine-readable cause.
+    #[error("{message}")]
+    Actor {
+        reason: &'static str,
+        message: String,
+    },
     /// The provider reported a failure. For protocols without HTTP status.
     #[error("the provider failed: {0}")]
     Faulty(String),
@@ -78,6 +84,7 @@ impl UpstreamError {
             | Self::Refused { .. }
             | Self::Unsupported(_)
             | Self::Rejected(_) => "invalid_argument",
+            Self::Actor { .. } => "unauthorized",
             Self::Credential { .. }
             | Self::Failing { .. }
             | Self::Unreachable(_)
@@ -94,7 +101,7 @@ impl UpstreamError {
     pub fn reason(&self) -> &'static str {
         match self {
             Self::RateLimited { .. } => "upstream_rate_limited",
-            Self::Busy { reason, .. } => reason,
+            Self::Busy { reason, .. } | Self::Actor { reason, .. } => reason,
             Self::Timeout => "upstream_timeout",
             Self::ContextOverflow(_) => "context_length_exceeded",
             Self::Refused { .. } | Self::Rejected(_) => "upstream_refused",
@@ -122,7 +129,10 @@ impl UpstreamError {
     /// True when the caller's request is at fault. A missing path or model is the operator's fault.
     pub fn is_caller_fault(&self) -> bool {
         match self {
-            Self::ContextOverflow(_) | Self::Unsupported(_) | Self::Rejected(_) => true,
+            Self::ContextOverflow(_)
+            | Self::Unsupported(_)
+            | Self::Rejected(_)
+            | Self::Actor { .. } => true,
             Self::Refused { status, .. } => *status != 404,
             _ => false,
         }
@@ -156,6 +166,7 @@ impl UpstreamError {
                 | Self::Away(_)
                 | Self::Busy { .. }
                 | Self::Rejected(_)
+                | Self::Actor { .. }
         )
     }
 

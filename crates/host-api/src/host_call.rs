@@ -50,6 +50,8 @@ pub(super) struct HostCall {
     effect: Mutex<Option<TicketEffect>>,
     /// Approval that a tool call used.
     approval: OnceLock<ApprovalId>,
+    /// Actor whose token a tool call used.
+    on_behalf_of: OnceLock<String>,
     _under_way: TaskTrackerToken,
 }
 
@@ -121,6 +123,7 @@ impl HostCall {
             last_look: RowPoll::default(),
             effect: Mutex::default(),
             approval: OnceLock::new(),
+            on_behalf_of: OnceLock::new(),
             // A shutdown waits for this token, so that the outcome is still written.
             _under_way: state.runs.aborts.track_call(),
         })
@@ -226,6 +229,12 @@ impl HostCall {
         let _ = self.approval.set(approval);
     }
 
+    /// Notes the actor for whom a tool is called, for the audit log.
+    pub(super) fn note_actor(&self, actor: String) {
+        // A run has one actor, so there is nothing to replace.
+        let _ = self.on_behalf_of.set(actor);
+    }
+
     /// Counts bytes sent to the runner.
     pub(super) fn add_bytes(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
@@ -279,6 +288,7 @@ impl HostCall {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take(),
             approval: self.approval.get().copied(),
+            on_behalf_of: self.on_behalf_of.take(),
         };
         // In the background: `Drop` cannot wait, and the caller should not.
         self.runs.usage.record_later(outcome, used);

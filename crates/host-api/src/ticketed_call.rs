@@ -22,7 +22,7 @@ use crate::result_offload::offload;
 use crate::unknown_effect::SettledEffect;
 use runs::Runs;
 use runs::hooks::HookRefused;
-use tools::{AvailableTool, CallOrigin, SkillsOfRun};
+use tools::{AvailableTool, Behalf, CallOrigin, SkillsOfRun};
 use web::auth::RunCaller;
 use web::calls_in_progress::CallsInProgress;
 use web::error::{ApiError, ApiResult};
@@ -43,6 +43,8 @@ pub(super) struct TicketedCall<'a> {
     pub(super) key_of: KeyOf,
     /// Approvals that cover the call. `None`: it needs none.
     pub(super) approvals: Option<Vec<ApprovalId>>,
+    /// The actor for whom the tool is called.
+    pub(super) behalf: Option<Behalf<'a>>,
 }
 
 /// A call that may have been executed.
@@ -273,6 +275,7 @@ impl CallInProgress {
             endpoint: call.caller.grant.run.endpoint_id,
             skills: call.skills,
             key: Some(ticket),
+            behalf: call.behalf,
         };
         let called = call.state.tools.call(call.tool, parameters, origin);
         let called = called.await;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
+use domain::actor_token::ActorToken;
 use domain::authorization::NotGranted;
 use domain::tool_call::is_repeatable;
 use http::{HeaderMap, StatusCode};
@@ -31,7 +32,7 @@ use crate::result_offload::offload;
 use crate::ticketed_call::TicketedCall;
 use runs::call_limits::CallKind;
 use runs::grant::Grant;
-use tools::{AvailableTool, CallOrigin, RegisteredPackage, SkillsOfRun};
+use tools::{AvailableTool, Behalf, CallOrigin, RegisteredPackage, SkillsOfRun};
 use web::auth::{AuditedCall, LiveCaller, RunCaller};
 use web::catalog_work::of_run;
 use web::error::{ApiError, ApiResult};
@@ -291,10 +292,19 @@ impl ToolCalling<'_> {
             registered: registered.as_ref(),
             registrar: &registrar,
         };
+        let mut token = self.actor_token(host_call, &tool, key).await?;
         let approvals = match amendments {
             Some(amendments) => Some(amendments),
             None => self.covering_approvals(granted, parameters).await?,
         };
+        if approvals.is_some() {
+            // The run may have lost the token during the wait for an approval.
+            token = self.actor_token(host_call, &tool, key).await?;
+        }
+        let behalf = token.as_ref().map(|token| Behalf {
+            workspace: &self.caller.grant.run.workspace,
+            token,
+        });
         let doing = async {
             let (key, key_of) = match key {
                 Some(CallKey { key, scope }) => {
@@ -307,6 +317,7 @@ impl ToolCalling<'_> {
                         endpoint: self.caller.grant.run.endpoint_id,
                         skills: &skills,
                         key: None,
+                        behalf,
                     };
                     let called = self.state.tools.call(&tool, parameters, origin).await?;
                     let checked =
@@ -328,6 +339,7 @@ impl ToolCalling<'_> {
                 key,
                 key_of,
                 approvals,
+                behalf,
             };
             ticketed_call.call(parameters).await
         };
@@ -346,6 +358,36 @@ impl ToolCalling<'_> {
             resource: self.name,
             operation: "call",
         }
+    }
+
+    /// The token of the actor for whom the tool is called. `None`: the tool requires none. (Its `reconcile` tool may do
+    /// so.)
+    async fn actor_token(
+        &self,
+        host_call: &HostCall,
+        tool: &AvailableTool,
+        key: Option<CallKey<'_>>,
+    ) -> ApiResult<Option<ActorToken>> {
+        if !self.state.tools.calls_on_behalf(tool) {
+            return Ok(None);
+        }
+        // A later run may be of another actor, who must not get this one's result.
+        if key.is_some_and(|key| key.scope == KeyScope::Conversation) {
+            return Err(ApiError::invalid_argument(
+                "a tool that is called on behalf of the actor takes `Idempotency-Key-Scope: run` only",
+            ));
+        }
+        let token = self
+            .state
+            .runs
+            .grants
+            .actor_token(&self.caller.grant)
+            .await?;
+        match &token {
+            Some(token) => host_call.note_actor(token.actor()),
+            None => tool.check_without_actor()?,
+        }
+        Ok(token)
     }
 
     /// The runs that share the idempotency key.

@@ -58,6 +58,7 @@ impl TicketedCall<'_> {
             endpoint: run.endpoint_id,
             skills: self.skills,
             key: None,
+            behalf: self.behalf,
         };
         let reconciling = self
             .state

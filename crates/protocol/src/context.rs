@@ -2,6 +2,8 @@
 
 mod inline;
 
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -163,6 +165,41 @@ pub struct ActorContext {
     #[serde(default, skip_serializing_if = "JsonObject::is_empty")]
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
+    /// Token of the actor, for tools that are called on its behalf. Only in a posted event, and only with `actor_id`.
+    // Never serialized, so it reaches no context, log, table or response.
+    #[serde(default, skip_serializing)]
+    #[cfg_attr(feature = "openapi", schema(write_only))]
+    pub credential: Option<Box<ActorCredential>>,
+}
+
+/// Token of an actor. The gateway seals it, uses it while the run lives, and never returns it.
+#[derive(Clone, PartialEq, Eq, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct ActorCredential {
+    /// Token of the authorization server that issues the tokens of the tools; 1–16,384 printable ASCII characters.
+    pub token: String,
+    #[serde(default, rename = "type")]
+    pub kind: CredentialType,
+}
+
+/// Type of an actor's token (RFC 8693, section 3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CredentialType {
+    #[default]
+    AccessToken,
+    IdToken,
+    Jwt,
+}
+
+impl fmt::Debug for ActorCredential {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Written by hand: the derived form would print the token.
+        let mut shown = formatter.debug_struct("ActorCredential");
+        shown.field("kind", &self.kind).finish_non_exhaustive()
+    }
 }
 
 /// Subject of the event.

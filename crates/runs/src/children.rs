@@ -69,6 +69,8 @@ impl Children {
                 deadline_at: latest_deadline(grant.deadline_at(), request.deadline_seconds, now),
             }),
             start: KeyStart::default(),
+            // The child run has a part of the parent's grants, so the token opens nothing more to it.
+            actor_token: self.deps.actor_token(run).await?,
         };
         let name = self.deps.live.get(run.id);
         let name = name.as_ref().and_then(|live| live.agent_name());

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use domain::actor_token::ActorToken;
 use domain::run::Run;
 use protocol::id::RunId;
 use protocol::run::RunStatus;
@@ -62,6 +63,11 @@ impl GrantLookup {
         }
         run.deadline_at = grant.deadline_at();
         Ok(run)
+    }
+
+    /// The token of the actor for whom the run calls tools, if it has one.
+    pub async fn actor_token(&self, grant: &Grant) -> Result<Option<ActorToken>, StoreError> {
+        self.deps.actor_token(&grant.run).await
     }
 
     /// True when cancellation of the run was requested.

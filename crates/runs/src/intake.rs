@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Instant;
 
+use domain::actor_token::{ActorToken, actor_name};
 use domain::api_key::AgentReach;
 use domain::canonical::canonical_json;
 use domain::event::{completed, conversation_of};
@@ -20,10 +21,12 @@ use protocol::hook::HookMoment;
 use protocol::id::{AgentId, ApiKeyId, RunId, WorkspaceId};
 use protocol::run::RunStatus;
 use store::{
-    AnsweredBy, EventKey, Ingest, IngestOutcome, Ingested, StoreError, failpoint, sha256_hex,
+    AnsweredBy, EventActor, EventKey, Ingest, IngestOutcome, Ingested, StoreError, failpoint,
+    sha256_hex,
 };
 use uuid::Uuid;
 
+use crate::actor_tokens::sealed;
 use crate::artifacts::{Artifacts, Attached, BodyFiles, Uploads, may_have_files};
 use crate::decide::{
     Decider, DecisionEffects, DecisionInput, ParentContext, PendingDecision, user_message,
@@ -69,6 +72,8 @@ pub(super) struct IntakeRequest {
     pub(super) parent: Option<ParentContext>,
     /// Start of the run by its key. The default: of no key.
     pub(super) start: KeyStart,
+    /// Token of the parent's actor, for a child run. The event may have its own.
+    pub(super) actor_token: Option<ActorToken>,
 }
 
 impl IntakeRequest {
@@ -219,6 +224,7 @@ impl Intake {
             answers: None,
             parent: None,
             start: KeyStart::default(),
+            actor_token: None,
         };
         let accepted = self
             .store_of_key(sender.workspace, sender.key, event, files, incoming)
@@ -257,6 +263,7 @@ impl Intake {
             answers,
             parent,
             start,
+            actor_token,
         } = incoming;
         let event = if is_hooked {
             self.checked_event(workspace, &event_id, event).await?
@@ -264,6 +271,12 @@ impl Intake {
             event
         };
         let mut event = completed(event);
+        let actor_token = actor_token.or(event.actor.as_mut().and_then(ActorToken::take));
+        let run_id = RunId(Uuid::now_v7());
+        let actor = EventActor {
+            name: actor_name(event.actor.as_ref()),
+            token: actor_token.map(|token| sealed(&self.deps.master_key, run_id, &token)),
+        };
         let uploads = uploads_for(parent.as_ref(), &scope);
         let attached = self
             .artifacts
@@ -290,7 +303,7 @@ impl Intake {
             posted_by,
             key: start.allowance,
             trace_parent,
-            run_id: RunId(Uuid::now_v7()),
+            run_id,
             was_accepted: false,
         };
         let ingest = Ingest {
@@ -305,6 +318,7 @@ impl Intake {
             new_conversation_key: Uuid::now_v7(),
             envelope,
             raw,
+            actor,
             max_live_runs: self.deps.limits.workspace_runs,
             at,
             answers,

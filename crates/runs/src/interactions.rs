@@ -357,6 +357,7 @@ impl Interactions {
             }),
             parent: None,
             start: KeyStart::default(),
+            actor_token: None,
         };
         let files = BodyFiles::default();
         let accepted = match sender {

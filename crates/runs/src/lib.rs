@@ -33,6 +33,7 @@ pub mod sources;
 pub mod watch;
 pub mod webhooks;
 
+mod actor_tokens;
 mod agent_cache;
 mod breakers;
 mod budget_cache;

@@ -51,6 +51,8 @@ pub struct AuditRecord {
     pub effect: Option<String>,
     /// Approval that a tool call used.
     pub approval_id: Option<String>,
+    /// Type and id of the actor whose token a tool call used.
+    pub on_behalf_of: Option<String>,
 }
 
 /// Inserts audit entries.
@@ -238,6 +240,7 @@ impl AuditRepository<'_> {
                 ticket: row.ticket,
                 effect: row.effect,
                 approval_id: row.approval_id,
+                on_behalf_of: row.on_behalf_of,
             })
         };
         found.try_map(record)

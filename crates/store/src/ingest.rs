@@ -57,7 +57,13 @@ impl<D: DecideEvent> BatchWork for Ingest<D> {
 
     /// The context of a run that this commit dispatches repeats the envelope.
     fn weight(&self) -> usize {
-        2 * self.envelope.len() + self.raw.as_ref().map_or(0, String::len)
+        2 * self.envelope.len()
+            + self.raw.as_ref().map_or(0, String::len)
+            + self
+                .actor
+                .token
+                .as_ref()
+                .map_or(0, |token| token.sealed.len())
     }
 
     fn op(&self) -> BatchOp<'_> {

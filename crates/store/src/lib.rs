@@ -51,6 +51,7 @@ mod tx_cache;
 mod workspaces;
 pub mod writer;
 
+mod actor_tokens;
 mod agent_skills;
 mod agents;
 mod api_keys;
@@ -166,7 +167,8 @@ pub use model::audit::{AuditEntry, AuditOutcome, TicketEffect};
 pub use model::dispatch::{Dispatch, DispatchPurpose, Dispatched};
 pub use model::ingest::{
     AnsweredBy, ChildRefused, ConversationPosition, ConversationRun, DecideEvent, DecisionFacts,
-    EventDecision, Ingest, IngestOutcome, IngestPlan, Ingested, ParentAttempt, Unanswerable,
+    EventActor, EventDecision, Ingest, IngestOutcome, IngestPlan, Ingested, ParentAttempt,
+    SealedActorToken, Unanswerable,
 };
 pub use model::new_run::{FirstAttempt, NewRun, UserMessage};
 pub use model::platform_action::NewPlatformAction;

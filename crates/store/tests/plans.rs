@@ -119,6 +119,7 @@ async fn live(bench: &StoreFixture, count: usize) {
     }
     for entry in &entries {
         let outcome = AuditOutcome {
+            on_behalf_of: None,
             approval: None,
             id: entry.id,
             run_id: entry.run_id,

@@ -16,10 +16,10 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use store::writer::Mutation;
 use store::{
     Append, Appended, AuditEntry, CancelCause, ConversationsOf, DecideEvent, DecisionFacts,
-    Dispatch, DispatchPurpose, Dispatched, DocumentParts, EndpointRecord, EventDecision,
-    FirstAttempt, FoundRunner, Ingest, IngestPlan, Ingested, NewRun, Promotion, RunEnd, RunFilter,
-    RunWindow, SaveDiscovery, SaveEndpoint, ScopeState, SharedParts, StateAccess, StateChange,
-    Store, StoreError, UserMessage,
+    Dispatch, DispatchPurpose, Dispatched, DocumentParts, EndpointRecord, EventActor,
+    EventDecision, FirstAttempt, FoundRunner, Ingest, IngestPlan, Ingested, NewRun, Promotion,
+    RunEnd, RunFilter, RunWindow, SaveDiscovery, SaveEndpoint, ScopeState, SharedParts,
+    StateAccess, StateChange, Store, StoreError, UserMessage,
 };
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -382,6 +382,7 @@ impl StoreFixture {
             new_conversation_key: Uuid::now_v7(),
             envelope: "{}".to_owned(),
             raw: None,
+            actor: EventActor::default(),
             max_live_runs: None,
             at: 1_000,
             decide: plan_by(move |_| IngestPlan::Start {

@@ -12,10 +12,13 @@ use serde_json::Value;
 use super::gateway::GatewayTool;
 use super::http;
 use super::mcp::ManagedServer;
+use super::on_behalf_of::{OnBehalfOf, without_token};
 use super::result_size::{SizedResult, size_result};
 use super::schema::Schema;
 use super::skill::{Registration, SkillPackage, SkillTool};
 use super::specs::{HttpToolSpec, ToolCallSpec, ToolSpec};
+use egress::discovery::PROVIDER_TIMEOUT;
+use egress::upstream::UpstreamError;
 
 /// A tool of the current catalog, with its compiled schema.
 pub struct AvailableTool {
@@ -61,15 +64,34 @@ impl AvailableTool {
         }
     }
 
-    /// Maximum duration of one call.
-    pub fn timeout(&self) -> Duration {
+    /// Set if each call has a token of its actor.
+    pub(super) fn on_behalf_of(&self) -> Option<&OnBehalfOf> {
         match &self.callee {
+            Callee::Http(spec) => spec.on_behalf_of.as_ref(),
+            Callee::Mcp { server, .. } => server.on_behalf_of(),
+            Callee::Gateway(_) | Callee::Skill(_) | Callee::RegisterSkill(_) => None,
+        }
+    }
+
+    /// Refuses a call without the token of an actor, if the tool requires one.
+    pub fn check_without_actor(&self) -> Result<(), UpstreamError> {
+        match self.on_behalf_of() {
+            Some(_) => Err(without_token()),
+            None => Ok(()),
+        }
+    }
+
+    /// Maximum duration of one call, with the exchange of a token.
+    pub fn timeout(&self) -> Duration {
+        let exchange = self.on_behalf_of().map(|_| 2 * PROVIDER_TIMEOUT);
+        let called = match &self.callee {
             Callee::Gateway(_) | Callee::Skill(_) => Duration::from_secs(1),
             // Allows for a slow database.
             Callee::RegisterSkill(_) => Duration::from_secs(30),
             Callee::Http(spec) => spec.timeout,
             Callee::Mcp { server, .. } => server.timeout(),
-        }
+        };
+        called + exchange.unwrap_or_default()
     }
 
     /// The result in the form for the runner. Skill results have their own bounds.

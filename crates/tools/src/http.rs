@@ -1,7 +1,7 @@
 //! HTTP tools: one request per call.
 
 use egress::{RequestBuilder, Response};
-use http::header::CONTENT_TYPE;
+use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use http::{Method, StatusCode};
 use protocol::JsonObject;
 use protocol::admin::Fault;
@@ -10,6 +10,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::HttpToolSpec;
+use super::on_behalf_of::Bearer;
 use super::result_size::ANSWER_BYTES;
 use egress::Egress;
 use egress::FillError;
@@ -24,25 +25,33 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
 /// Maximum number of bytes read of an error response.
 const REFUSAL_BYTES: usize = 4 * 1024;
 
-/// Sends one request with validated parameters. The caller applies the timeout.
+/// A call with validated parameters.
+#[derive(Clone, Copy)]
+pub(super) struct HttpToolCall<'a> {
+    pub(super) spec: &'a HttpToolSpec,
+    pub(super) parameters: &'a JsonObject,
+    pub(super) key: Option<&'a str>,
+    pub(super) bearer: Option<&'a Bearer>,
+}
+
+/// Sends one request. The caller applies the timeout.
 pub(super) async fn call(
     egress: &Egress,
     redactor: &Redactor,
-    spec: &HttpToolSpec,
-    parameters: &JsonObject,
-    key: Option<&str>,
+    call: HttpToolCall<'_>,
 ) -> Result<Value, UpstreamError> {
-    let request = request(egress, spec, parameters, key)?;
+    let request = request(egress, call)?;
     let response = egress.send(request).await?;
     answer(redactor, response).await
 }
 
-fn request(
-    egress: &Egress,
-    spec: &HttpToolSpec,
-    parameters: &JsonObject,
-    key: Option<&str>,
-) -> Result<RequestBuilder, UpstreamError> {
+fn request(egress: &Egress, call: HttpToolCall<'_>) -> Result<RequestBuilder, UpstreamError> {
+    let HttpToolCall {
+        spec,
+        parameters,
+        key,
+        bearer,
+    } = call;
     let (mut url, rest) =
         fill_url(spec, parameters).map_err(|error| UpstreamError::Rejected(error.to_string()))?;
     let in_body = in_body(spec);
@@ -64,6 +73,10 @@ fn request(
     let key = key.filter(|_| !spec.headers.contains_key(IDEMPOTENCY_KEY));
     let request = match key {
         Some(key) => request.header(IDEMPOTENCY_KEY, key),
+        None => request,
+    };
+    let request = match bearer {
+        Some(bearer) => request.header(AUTHORIZATION, bearer.header.clone()),
         None => request,
     };
     Ok(if in_body {
@@ -216,8 +229,15 @@ mod tests {
             timeout: Duration::from_secs(1),
             open: BTreeSet::new(),
             names: ["id", "n", "deep"].map(str::to_owned).into(),
+            on_behalf_of: None,
         };
-        let request = request(&egress, &spec, parameters.as_object().unwrap(), None);
+        let call = HttpToolCall {
+            spec: &spec,
+            parameters: parameters.as_object().unwrap(),
+            key: None,
+            bearer: None,
+        };
+        let request = request(&egress, call);
         let request = request.unwrap().build().unwrap();
         let body = request.body().and_then(|body| body.as_bytes());
         let body = body.map(|bytes| serde_json::from_slice(bytes).unwrap());
@@ -263,6 +283,7 @@ mod tests {
             open: BTreeSet::new(),
             // Refused even if the operator's schema names them.
             names: names.iter().map(|name| (*name).to_owned()).collect(),
+            on_behalf_of: None,
         };
         let is_sent = |name: &str| {
             let parameters = json!({"q": 1, name: "evil"});

@@ -9,6 +9,7 @@ mod gateway;
 mod http;
 mod mcp;
 mod names;
+mod on_behalf_of;
 mod reconcile;
 mod result_size;
 mod schema;
@@ -27,6 +28,7 @@ use protocol::tool::{McpServer, McpServerState};
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use self::http::HttpToolCall;
 use available_tool::{Callee, declared_tool, skill_tools};
 use call_slots::{CallSlots, CallSource};
 use clock::Clock;
@@ -34,12 +36,14 @@ use domain::tool_name::RESERVED_TOOLS;
 use egress::Egress;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
-use mcp::ManagedServer;
+use mcp::{ManagedServer, McpToolCall};
 use names::NameOwners;
+use on_behalf_of::{Bearer, FORGET_INTERVAL, TokenExchange};
 use telemetry::metrics;
 
 pub use available_tool::{AvailableTool, BadSchema, check_schema};
 pub use gateway::GatewayTool;
+pub use on_behalf_of::{Behalf, OnBehalfOf};
 pub use result_size::{OversizedResult, SizedResult};
 pub use schema::SCHEMA_BYTES;
 pub use skill::{
@@ -61,6 +65,8 @@ pub struct CallOrigin<'a> {
     pub skills: &'a SkillsOfRun<'a>,
     /// Idempotency key of the call, unique among all runs. HTTP tools and MCP servers receive it.
     pub key: Option<&'a str>,
+    /// The actor for whom the run calls tools. `None`: tools that require one are not called.
+    pub behalf: Option<Behalf<'a>>,
 }
 
 /// All tools of this process. Cheap to clone.
@@ -78,6 +84,7 @@ struct ToolsInner {
     servers: Vec<Arc<ManagedServer>>,
     available: ArcSwap<BTreeMap<String, Arc<AvailableTool>>>,
     http_slots: CallSlots,
+    exchange: TokenExchange,
     /// Serializes updates of the catalog.
     publishing: Mutex<()>,
 }
@@ -93,6 +100,7 @@ impl Tools {
         let declared: Result<Vec<_>, _> = specs.tools.into_iter().map(declared_tool).collect();
         let servers = specs.servers.into_iter();
         let tools = Self(Arc::new(ToolsInner {
+            exchange: TokenExchange::new(egress.clone(), clock),
             egress,
             clock,
             redactor: Redactor::new(specs.secrets),
@@ -115,6 +123,13 @@ impl Tools {
     /// processes.
     pub async fn keep(&self) {
         let mut keeping = JoinSet::new();
+        let tools = self.clone();
+        keeping.spawn(async move {
+            loop {
+                tokio::time::sleep(FORGET_INTERVAL).await;
+                tools.0.exchange.forget_idle();
+            }
+        });
         for server in &self.0.servers {
             let (server, tools) = (Arc::clone(server), self.clone());
             keeping.spawn(async move { mcp::connection::keep(&server, &tools).await });
@@ -157,11 +172,54 @@ impl Tools {
         parameters: &JsonObject,
         origin: CallOrigin<'_>,
     ) -> Result<Value, UpstreamError> {
+        let Some(spec) = tool.on_behalf_of() else {
+            return self.send(tool, parameters, origin, None).await;
+        };
+        let (exchange, redactor) = (&self.0.exchange, &self.0.redactor);
+        let bearer = exchange.bearer(spec, origin.behalf, redactor).await?;
+        let called = self.send(tool, parameters, origin, Some(&bearer)).await;
+        called.map_err(|error| match error {
+            UpstreamError::Credential { status } => {
+                exchange.forget(&bearer);
+                UpstreamError::Actor {
+                    reason: "actor_token_refused",
+                    message: format!(
+                        "the tool refuses the token that {} issued for the actor (HTTP {status}); the actor must have \
+                         access there, and the audience and scopes of credential.on_behalf_of must fit",
+                        spec.issuer
+                    ),
+                }
+            }
+            error => error,
+        })
+    }
+
+    /// True if a call of the tool, or of its `reconcile` tool, has a token of the actor.
+    pub fn calls_on_behalf(&self, tool: &AvailableTool) -> bool {
+        let reconciler = tool.reconcile.as_deref();
+        let reconciler = reconciler.and_then(|name| self.same_source(tool, name));
+        tool.on_behalf_of().is_some() || reconciler.is_some_and(|one| one.on_behalf_of().is_some())
+    }
+
+    /// Sends a call, with `bearer` as its credential.
+    async fn send(
+        &self,
+        tool: &AvailableTool,
+        parameters: &JsonObject,
+        origin: CallOrigin<'_>,
+        bearer: Option<&Bearer>,
+    ) -> Result<Value, UpstreamError> {
         let CallOrigin {
             endpoint,
             skills,
             key,
+            ..
         } = origin;
+        // A tool may echo its headers.
+        let redactor = match bearer {
+            Some(bearer) => &self.0.redactor.with(bearer.secret.clone()),
+            None => &self.0.redactor,
+        };
         // Counts an aborted call, too: the timer records on drop.
         let counted = metrics::ToolCallTimer::begin(tool.callee.kind());
         let caller = || CallSource {
@@ -171,15 +229,27 @@ impl Tools {
         let called = match &tool.callee {
             Callee::Gateway(ours) => ours.call(self.0.clock, parameters),
             Callee::Http(spec) => {
-                let calling = http::call(&self.0.egress, &self.0.redactor, spec, parameters, key);
+                let request = HttpToolCall {
+                    spec,
+                    parameters,
+                    key,
+                    bearer,
+                };
+                let calling = http::call(&self.0.egress, redactor, request);
                 let call_slots = &self.0.http_slots;
                 call_slots
                     .run(caller(), spec.timeout, Box::pin(calling))
                     .await
             }
             Callee::Mcp { server, name } => {
+                let request = McpToolCall {
+                    name,
+                    parameters: parameters.clone(),
+                    key,
+                    bearer,
+                };
                 server
-                    .call(&self.0.redactor, name, caller(), parameters.clone(), key)
+                    .call(&self.0.egress, redactor, caller(), request)
                     .await
             }
             Callee::Skill(tool) => {
@@ -192,7 +262,7 @@ impl Tools {
         counted.end(called.as_ref().map_or_else(UpstreamError::reason, |_| "ok"));
         // Redacts the operator's credentials, since a tool may echo them.
         called.map(|mut value| {
-            self.0.redactor.redact_registered_in(&mut value);
+            redactor.redact_registered_in(&mut value);
             value
         })
     }

@@ -1,5 +1,6 @@
 //! MCP client: connects to servers, lists their tools and calls them.
 
+mod as_actor;
 mod child;
 mod client;
 pub(super) mod connection;
@@ -30,8 +31,10 @@ use tokio::sync::Notify;
 
 use super::available_tool::AvailableTool;
 use super::call_slots::{CallSlots, CallSource};
+use super::on_behalf_of::{Bearer, OnBehalfOf};
 use super::specs::McpServerSpec;
 use clock::Clock;
+use egress::Egress;
 use egress::redact::Redactor;
 use egress::upstream::UpstreamError;
 use lifecycle::McpLifecycle;
@@ -44,6 +47,15 @@ const MAX_REPORTED_OMISSIONS: usize = 50;
 
 /// Member of `_meta` that names the call, so that a server that receives it twice can act once.
 const TICKET: &str = "runnel/ticket";
+
+/// A call by the upstream name of its tool.
+pub(super) struct McpToolCall<'a> {
+    pub(super) name: &'a str,
+    pub(super) parameters: JsonObject,
+    pub(super) key: Option<&'a str>,
+    /// Token of the actor.
+    pub(super) bearer: Option<&'a Bearer>,
+}
 
 pub(super) struct ManagedServer {
     spec: McpServerSpec,
@@ -180,26 +192,39 @@ impl ManagedServer {
         status.last_error = error;
     }
 
+    /// Set if each call has a token of its actor.
+    pub(super) fn on_behalf_of(&self) -> Option<&OnBehalfOf> {
+        self.spec.on_behalf_of.as_ref()
+    }
+
     /// Calls a tool by its upstream name.
     pub(super) async fn call(
         &self,
+        egress: &Egress,
         redactor: &Redactor,
-        name: &str,
         caller: CallSource,
-        parameters: JsonObject,
-        key: Option<&str>,
+        call: McpToolCall<'_>,
     ) -> Result<Value, UpstreamError> {
         let Some(peer) = self.peer.load_full() else {
             let why = self.status().last_error.clone();
             let why = why.unwrap_or_else(|| "it is being connected to".to_owned());
             return Err(UpstreamError::Away(why));
         };
+        let McpToolCall {
+            name,
+            parameters,
+            key,
+            bearer,
+        } = call;
         let mut request = CallToolRequestParams::new(name.to_owned()).with_arguments(parameters);
         if let Some(key) = key {
             let meta = request.meta.get_or_insert_default();
             meta.insert(TICKET.to_owned(), key.into());
         }
         let calling = async {
+            if let Some(bearer) = bearer {
+                return self.call_as(egress, redactor, bearer, request).await;
+            }
             let mut called = peer.call_tool_once(request.clone()).await;
             // The server refused the session within a stream and did not execute the call. The client opens a
             // new session.
@@ -207,20 +232,20 @@ impl ManagedServer {
             {
                 called = peer.call_tool_once(request).await;
             }
-            match called {
-                Ok(CallToolResponse::Complete(result)) => outcome::result(&result),
-                Ok(_) => Err(UpstreamError::Unsupported(
-                    "the tool requires input from the user, or continues in the background; the gateway \
-                     supports neither"
-                        .to_owned(),
-                )),
-                Err(error) => Err(self.failure(redactor, error)),
-            }
+            called.map_err(|error| self.failure(redactor, error))
         };
         let call_slots = &self.call_slots;
-        call_slots
+        let called = call_slots
             .run(caller, self.spec.timeout, Box::pin(calling))
-            .await
+            .await?;
+        match called {
+            CallToolResponse::Complete(result) => outcome::result(&result),
+            _ => Err(UpstreamError::Unsupported(
+                "the tool requires input from the user, or continues in the background; the gateway \
+                 supports neither"
+                    .to_owned(),
+            )),
+        }
     }
 
     fn failure(&self, redactor: &Redactor, error: ServiceError) -> UpstreamError {

@@ -48,7 +48,11 @@ impl Tools {
     }
 
     /// A configured tool by its name, or a tool of the same MCP server by its upstream name.
-    fn same_source(&self, tool: &AvailableTool, name: &str) -> Option<Arc<AvailableTool>> {
+    pub(super) fn same_source(
+        &self,
+        tool: &AvailableTool,
+        name: &str,
+    ) -> Option<Arc<AvailableTool>> {
         let Callee::Mcp { server, .. } = &tool.callee else {
             let mut declared = self.0.declared.iter();
             return declared.find(|one| one.resource.tool_name == name).cloned();

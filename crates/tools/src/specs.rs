@@ -8,7 +8,7 @@ use protocol::resources::{EffectSource, ToolEffect, ToolResource};
 use secrecy::SecretString;
 use url::Url;
 
-use super::{GatewayTool, SkillPackage};
+use super::{GatewayTool, OnBehalfOf, SkillPackage};
 use egress::UrlTemplate;
 
 /// Declarations of `[[tools]]`, `[[mcp_servers]]` and `[[skills]]`.
@@ -50,6 +50,8 @@ pub struct HttpToolSpec {
     pub open: BTreeSet<String>,
     /// Property names of its schema; only these are allowed in a query.
     pub names: BTreeSet<String>,
+    /// Set if each call has a token of its actor.
+    pub on_behalf_of: Option<OnBehalfOf>,
 }
 
 /// An MCP server of `[[mcp_servers]]`.
@@ -65,6 +67,8 @@ pub struct McpServerSpec {
     /// By upstream tool name, the upstream tool that knows what became of a call.
     pub reconcile: BTreeMap<String, String>,
     pub timeout: Duration,
+    /// Set if each call has a token of its actor. Lists have the static headers.
+    pub on_behalf_of: Option<OnBehalfOf>,
 }
 
 /// Transport to a server.

@@ -19,6 +19,7 @@ mod locations;
 mod mcp_server;
 mod models;
 mod oidc;
+mod on_behalf_of;
 mod paths;
 mod prices;
 mod provider_limits;
@@ -66,6 +67,7 @@ pub use host_api::HostApiConfig;
 pub use limits::LimitsConfig;
 pub use locations::Locations;
 pub use mcp_server::{McpServerEntry, McpTransportEntry};
+pub use on_behalf_of::OnBehalfOfEntry;
 pub(crate) use reachable::reachable;
 pub use secret_ref::{SecretError, SecretRef, SecretRefError};
 pub use sections::{
@@ -542,10 +544,21 @@ mod tests {
         let names: Vec<_> = config.tools.iter().map(|tool| &tool.tool_name).collect();
         assert_eq!(
             names,
-            ["search", "book_room", "find_booking", "get_current_time"]
+            [
+                "search",
+                "book_room",
+                "find_booking",
+                "crm",
+                "get_current_time"
+            ]
         );
         assert_eq!(config.mcp_servers[0].effects["echo"], "read");
-        assert_eq!(config.mcp_servers[1].prefix, "files_");
+        let credential = config.mcp_servers[1].on_behalf_of.as_ref().unwrap();
+        assert_eq!(
+            (&*credential.audience, &credential.client_secret),
+            ("desk", &None)
+        );
+        assert_eq!(config.mcp_servers[2].prefix, "files_");
         assert_eq!(
             config.knowledge_bases[0].kb_name.as_deref(),
             Some("The handbook")
@@ -600,6 +613,56 @@ mod tests {
             config.builtin_runners,
             [BuiltinRunner::LocalAgent, BuiltinRunner::Clock]
         );
+    }
+
+    #[test]
+    fn credentials_of_tools_have_pointers() {
+        let check = |credential: &str, expected: &[&str]| {
+            let of_url = format!("url = 'https://t.example'\ncredential = {credential}");
+            let loaded = load(&format!("[[tools]]\ntool_name = 't'\n{of_url}"), &[]);
+            let at = |root: &str| -> Vec<_> {
+                let pointers = expected.iter();
+                pointers.map(|key| format!("{root}.{key}")).collect()
+            };
+            assert_eq!(pointers(&loaded), at("tools[0]"), "{credential}");
+            let loaded = load(&format!("[[mcp_servers]]\nname = 's'\n{of_url}"), &[]);
+            assert_eq!(pointers(&loaded), at("mcp_servers[0]"), "{credential}");
+        };
+        let complete = "{ on_behalf_of = { issuer = 'https://id.example/a', audience = 'a', client_id = 'c' } }";
+        let tool = "[[tools]]\ntool_name = 't'\nurl = 'https://t.example'";
+        let config = load(&format!("{tool}\ncredential = {complete}"), &[]).unwrap();
+        let http = config.tools[0].http.as_ref().unwrap();
+        assert!(http.on_behalf_of.is_some());
+        check("{}", &["credential.on_behalf_of"]);
+        check(
+            "{ on_behalf_of = { issuer = 'id', scopes = ['a b', 'c'], client_secret = 'literal', role = 'x' }, x = 1 }",
+            &[
+                "credential.on_behalf_of.issuer",
+                "credential.on_behalf_of.audience",
+                "credential.on_behalf_of.scopes[0]",
+                "credential.on_behalf_of.client_id",
+                "credential.on_behalf_of.client_secret",
+                "credential.on_behalf_of.role",
+                "credential.x",
+            ],
+        );
+        for (rest, pointer) in [
+            (
+                "[[tools]]\ntool_name = 'get_current_time'",
+                "tools[0].credential",
+            ),
+            (
+                "[[tools]]\ntool_name = 't'\nurl = 'https://t.example'\nheaders = { Authorization = 'env:A' }",
+                "tools[0].headers.authorization",
+            ),
+            (
+                "[[mcp_servers]]\nname = 's'\ncommand = ['a']",
+                "mcp_servers[0].credential",
+            ),
+        ] {
+            let loaded = load(&format!("{rest}\ncredential = {complete}"), &[]);
+            assert_eq!(pointers(&loaded), [pointer], "{rest}");
+        }
     }
 
     #[test]

@@ -69,6 +69,9 @@ pub(crate) struct AuditEntryView {
     /// Approval that a tool call used, see `GET /v1/approvals/{approval_id}`.
     #[serde(skip_serializing_if = "Option::is_none")]
     approval_id: Option<String>,
+    /// The actor whose token a tool call used: its type and id, such as `user:42`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    on_behalf_of: Option<String>,
     /// The model that a call of a route reached, from its end on. Absent if it is `resource`.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
@@ -207,6 +210,7 @@ pub(crate) async fn list_run_audit(
             ticket: record.ticket,
             effect: record.effect,
             approval_id: record.approval_id,
+            on_behalf_of: record.on_behalf_of,
             calls: (record.calls > 1).then_some(record.calls),
             at: record.at.div_euclid(1000),
             // Clocks of replicas differ by milliseconds.

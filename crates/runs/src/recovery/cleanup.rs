@@ -45,6 +45,7 @@ enum ExpiredRows {
     Approvals,
     Budgets,
     StreamLinks,
+    ActorTokens,
     Sessions,
     SharedParts,
     Jobs,
@@ -56,7 +57,7 @@ enum ExpiredRows {
 }
 
 impl ExpiredRows {
-    const ALL: [Self; 17] = [
+    const ALL: [Self; 18] = [
         Self::Storage,
         Self::Knowledge,
         Self::Artifacts,
@@ -66,6 +67,7 @@ impl ExpiredRows {
         Self::Approvals,
         Self::Budgets,
         Self::StreamLinks,
+        Self::ActorTokens,
         Self::Sessions,
         Self::SharedParts,
         Self::Jobs,
@@ -92,6 +94,7 @@ impl ExpiredRows {
             Self::Approvals => retention.sweep_approvals(at - APPROVAL_RETENTION_MS).await,
             Self::Budgets => retention.sweep_budgets().await,
             Self::StreamLinks => retention.sweep_stream_links(at).await,
+            Self::ActorTokens => retention.sweep_actor_tokens().await,
             Self::Sessions => retention.sweep_sessions(at - SESSION_RETENTION_MS).await,
             Self::SharedParts => retention.sweep_shared_parts().await,
             Self::Jobs => retention.sweep_jobs(at - JOB_RETENTION_MS).await,

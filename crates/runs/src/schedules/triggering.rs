@@ -228,6 +228,7 @@ impl Schedules {
             answers: None,
             parent: None,
             start: KeyStart::default(),
+            actor_token: None,
         };
         let files = BodyFiles::default();
         let storing = self.intake.store_event(&workspace, event, &files, incoming);

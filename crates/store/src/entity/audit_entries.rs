@@ -23,6 +23,7 @@ pub struct Model {
     pub ticket: Option<String>,
     pub effect: Option<String>,
     pub approval_id: Option<String>,
+    pub on_behalf_of: Option<String>,
 }
 
 #[derive(Copy, Clone, Debug, EnumIter, DeriveRelation)]

@@ -6,6 +6,7 @@ use protocol::id::RunId;
 use sea_orm::{DbBackend, Value};
 use uuid::Uuid;
 
+use crate::actor_tokens::forget_other_actor;
 use crate::conversation::{InterruptedRun, cancel_all};
 use crate::error::StoreError;
 use crate::generations::{BegunGeneration, begin_generations};
@@ -182,6 +183,8 @@ pub(super) struct Rows<'a> {
     /// Sorted by workspace and id, the write order of all replicas.
     events: BTreeMap<(&'a str, &'a str), [Value; 13]>,
     raw: Vec<[Value; 4]>,
+    /// Sealed tokens of actors, by run.
+    actor_tokens: Vec<[Value; 3]>,
     messages: Vec<TranscriptRow>,
     /// Newest transcript sequence of each conversation with a message.
     last_sequences: HashMap<String, i64>,
@@ -229,7 +232,7 @@ impl<'a> Rows<'a> {
                 answer,
             } => {
                 let begin = attempt.map_or(Begin::Created, Begin::Dispatched);
-                (Some(self.run(event, run, begin)), message, answer)
+                (Some(self.run(ingest, event, run, begin)), message, answer)
             }
             IngestPlan::Queue {
                 run,
@@ -243,7 +246,7 @@ impl<'a> Rows<'a> {
                     at: ingest.at,
                 });
                 self.cancels.extend(cancels);
-                let queued = self.run(event, run, Begin::Queued);
+                let queued = self.run(ingest, event, run, Begin::Queued);
                 (Some(queued), message, answer)
             }
             IngestPlan::Absorb {
@@ -252,6 +255,7 @@ impl<'a> Rows<'a> {
                 answer,
             } => {
                 absorb(tx, run, &ingest.event_id, ingest.at).await?;
+                forget_other_actor(tx, run, &ingest.actor.name).await?;
                 steered_into = Some(run);
                 (Some(run), message, answer)
             }
@@ -270,8 +274,19 @@ impl<'a> Rows<'a> {
         Ok(Ingested::Stored { answer })
     }
 
-    fn run(&mut self, event: RunEvent<'a>, run: Box<NewRun>, begin: Begin) -> RunId {
+    fn run(
+        &mut self,
+        ingest: &AnyIngest,
+        event: RunEvent<'a>,
+        run: Box<NewRun>,
+        begin: Begin,
+    ) -> RunId {
         let id = run.id;
+        let token = ingest.actor.token.as_ref().map(|token| {
+            let (actor, sealed) = (token.actor.as_str(), token.sealed.as_str());
+            [id.to_string().into(), actor.into(), sealed.into()]
+        });
+        self.actor_tokens.extend(token);
         self.runs.push((event, run, begin));
         id
     }
@@ -329,6 +344,7 @@ impl<'a> Rows<'a> {
         inserted(tx, into, self.events.into_values().collect()).await?;
         let into = "raw_payloads (workspace_id, event_id, payload, created_at)";
         inserted(tx, into, self.raw).await?;
+        inserted(tx, "actor_tokens (run_id, actor, token)", self.actor_tokens).await?;
         write_transcripts(tx, self.messages, self.last_sequences).await
     }
 }

@@ -41,6 +41,8 @@ pub struct AuditOutcome {
     pub effect: Option<TicketEffect>,
     /// The approval that a tool call used.
     pub approval: Option<ApprovalId>,
+    /// Type and id of the actor whose token a tool call used.
+    pub on_behalf_of: Option<String>,
 }
 
 /// Ticket of a tool call, and the effect of the call.

@@ -90,6 +90,7 @@ pub struct Ingest<D: ?Sized> {
     pub envelope: String,
     /// The platform's own payload as JSON, stored separately.
     pub raw: Option<String>,
+    pub actor: EventActor,
     /// Maximum live runs of the workspace.
     pub max_live_runs: Option<u64>,
     pub at: i64,
@@ -99,6 +100,23 @@ pub struct Ingest<D: ?Sized> {
     pub parent: Option<ParentAttempt>,
     /// Last, so that a batch takes events with decisions of any type.
     pub decide: D,
+}
+
+/// Actor of an event.
+#[derive(Clone, Debug, Default)]
+pub struct EventActor {
+    /// Type and id; empty: it has no id.
+    pub name: String,
+    /// Its sealed token, stored with a run of the event's own.
+    pub token: Option<SealedActorToken>,
+}
+
+/// Sealed token of the actor for whom a run calls tools.
+#[derive(Clone, Debug)]
+pub struct SealedActorToken {
+    /// Type and id; of a child run, those of its parent's actor.
+    pub actor: String,
+    pub sealed: String,
 }
 
 /// An event with a decision of any type.

@@ -4,6 +4,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
 
+use egress::Egress;
+use http::HeaderMap;
 use protocol::peer_text::shown;
 use protocol::tool::McpServerState;
 use rmcp::service::{Peer, RoleClient};
@@ -15,8 +17,10 @@ use rmcp::transport::streamable_http_client::{
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
 use super::super::result_size::ANSWER_BYTES;
+use super::super::specs::McpServerSpec;
 use super::super::{McpTransport, Tools};
 use super::client::GuardedClient;
 use super::lifecycle::START;
@@ -68,26 +72,8 @@ pub(in super::super) async fn keep(server: &Arc<ManagedServer>, tools: &Tools) {
 async fn connect(server: &Arc<ManagedServer>, tools: &Tools) -> String {
     match &server.spec.transport {
         McpTransport::Http { url, headers } => {
-            let client = GuardedClient {
-                server: server.spec.name.as_str().into(),
-                sessions: Sessions::default(),
-                egress: tools.0.egress.clone(),
-                headers: headers.clone(),
-                patience: server.spec.timeout.max(START),
-            };
-            let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
-            config.max_sse_event_size = ANSWER_BYTES;
-            // Two slots for list requests besides the calls.
-            config.max_concurrent_requests = CALLS + 2;
-            let mut again = ExponentialBackoff::default();
-            again.max_delay = Some(MAX_WAIT);
-            config.retry_config = Arc::new(again);
-            run_connection(
-                server,
-                tools,
-                StreamableHttpClientTransport::with_client(client, config),
-            )
-            .await
+            let transport = http_transport(&server.spec, &tools.0.egress, url, headers.clone());
+            run_connection(server, tools, transport).await
         }
         McpTransport::Child { .. } => {
             let mut child = match child::Child::spawn(&server.spec) {
@@ -108,6 +94,30 @@ async fn connect(server: &Arc<ManagedServer>, tools: &Tools) -> String {
     }
 }
 
+/// The transport to a server at a URL.
+pub(super) fn http_transport(
+    spec: &McpServerSpec,
+    egress: &Egress,
+    url: &Url,
+    headers: HeaderMap,
+) -> StreamableHttpClientTransport<GuardedClient> {
+    let client = GuardedClient {
+        server: spec.name.as_str().into(),
+        sessions: Sessions::default(),
+        egress: egress.clone(),
+        headers,
+        patience: spec.timeout.max(START),
+    };
+    let mut config = StreamableHttpClientTransportConfig::with_uri(url.as_str());
+    config.max_sse_event_size = ANSWER_BYTES;
+    // Two slots for list requests besides the calls.
+    config.max_concurrent_requests = CALLS + 2;
+    let mut again = ExponentialBackoff::default();
+    again.max_delay = Some(MAX_WAIT);
+    config.retry_config = Arc::new(again);
+    StreamableHttpClientTransport::with_client(client, config)
+}
+
 async fn run_connection<T>(server: &Arc<ManagedServer>, tools: &Tools, transport: T) -> String
 where
     T: Transport<RoleClient> + 'static,
@@ -120,7 +130,7 @@ where
     let service = match server.lifecycle.open(listener, transport, redactor).await {
         Ok(service) => service,
         Err(_) if overrun.is_cancelled() => return TOO_MANY_REQUESTS.to_owned(),
-        Err(error) => return error,
+        Err(error) => return error.to_string(),
     };
     let peer = Arc::new(service.peer().clone());
     // Dropping the service closes the connection.

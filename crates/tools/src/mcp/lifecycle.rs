@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use super::listener::NotificationHandler;
 use super::outcome;
 use egress::redact::Redactor;
+use egress::upstream::UpstreamError;
 
 /// Timeout of the handshake, and of a tool list.
 pub(super) const START: Duration = Duration::from_secs(30);
@@ -23,6 +24,15 @@ pub(super) const START: Duration = Duration::from_secs(30);
 const STATELESS: ProtocolVersion = ProtocolVersion::V_2026_07_28;
 /// Maximum number of revisions of a server in a message.
 const NAMED_VERSIONS: usize = 5;
+
+/// A connection that did not open.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    #[error("{0}")]
+    Upstream(UpstreamError),
+    #[error("{0}")]
+    Other(String),
+}
 
 /// The lifecycle that a server takes. The handshake comes first, since most servers require it.
 #[derive(Debug, Default)]
@@ -41,7 +51,7 @@ impl McpLifecycle {
         listener: NotificationHandler,
         transport: T,
         redactor: &Redactor,
-    ) -> Result<RunningService<RoleClient, NotificationHandler>, String>
+    ) -> Result<RunningService<RoleClient, NotificationHandler>, OpenError>
     where
         T: Transport<RoleClient> + 'static,
     {
@@ -56,7 +66,7 @@ impl McpLifecycle {
                     .store(lacks_handshake(&error), Ordering::Relaxed);
                 Err(outcome::no_start(redactor, error))
             }
-            Err(_) => Err("it did not answer in time".to_owned()),
+            Err(_) => Err(OpenError::Other("it did not answer in time".to_owned())),
         }
     }
 

@@ -375,6 +375,7 @@ mod tests {
             )]),
             reconcile: BTreeMap::new(),
             timeout: Duration::from_secs(1),
+            on_behalf_of: None,
         }
     }
 

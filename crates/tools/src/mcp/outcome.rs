@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use super::super::result_size::ANSWER_BYTES;
 use super::content_blocks::as_sent;
-use super::lifecycle::versions;
+use super::lifecycle::{OpenError, versions};
 use super::message_limits::UNREADABLE;
 use egress::EgressError;
 use egress::redact::Redactor;
@@ -84,17 +84,19 @@ pub(super) fn failure(redactor: &Redactor, error: ServiceError) -> UpstreamError
     }
 }
 
-/// Describes a failed connection.
-pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> String {
+/// Converts a failed connection.
+pub(super) fn no_start(redactor: &Redactor, error: ClientInitializeError) -> OpenError {
     let clean = |text: &str| -> String { redactor.redact(text).into_owned() };
-    match error {
-        ClientInitializeError::TransportError { error, .. } => transport(error, clean).to_string(),
+    OpenError::Other(match error {
+        ClientInitializeError::TransportError { error, .. } => {
+            return OpenError::Upstream(transport(error, clean));
+        }
         ClientInitializeError::JsonRpcError(error) => {
             format!("it refused the handshake: {}", clean(&refusal(&error)))
         }
         ClientInitializeError::ConnectionClosed(_) => "it closed the connection".to_owned(),
         other => clean(&other.to_string()),
-    }
+    })
 }
 
 fn refusal(error: &ErrorData) -> Cow<'_, str> {

@@ -20,6 +20,7 @@ impl From<UpstreamError> for ApiError {
             "rate_limited" => StatusCode::TOO_MANY_REQUESTS,
             "deadline_exceeded" => StatusCode::GATEWAY_TIMEOUT,
             "invalid_argument" => StatusCode::BAD_REQUEST,
+            "unauthorized" => StatusCode::FORBIDDEN,
             _ => StatusCode::BAD_GATEWAY,
         };
         let mut answer = Self {

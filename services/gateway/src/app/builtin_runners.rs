@@ -197,5 +197,6 @@ fn tool_server(name: &str, address: SocketAddr) -> anyhow::Result<McpServerSpec>
         facts: BTreeMap::from(facts),
         reconcile: BTreeMap::new(),
         timeout: TOOL_TIMEOUT,
+        on_behalf_of: None,
     })
 }

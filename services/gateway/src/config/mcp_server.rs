@@ -8,6 +8,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::endpoint::read_headers;
+use super::on_behalf_of::{OnBehalfOfEntry, read_credential};
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, array, name, one_of, parsed, seconds, text};
 use super::tool::EFFECTS;
@@ -34,6 +35,8 @@ pub struct McpServerEntry {
     pub reconcile: BTreeMap<String, String>,
     /// Timeout of one call.
     pub timeout: Duration,
+    /// Set if each call has a token of its actor.
+    pub on_behalf_of: Option<OnBehalfOfEntry>,
 }
 
 /// Transport to a server.
@@ -68,7 +71,17 @@ impl McpServerEntry {
             Ok::<_, &'static str>((tool.to_owned(), name(value)?))
         });
         let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
+        let credential = read_credential(&mut table);
+        // Its environment is set once, for all actors.
+        let is_child = matches!(transport, Ok(McpTransportEntry::Child { .. }));
+        let has_credential = matches!(credential, Ok(Some(_)));
+        let is_usable = table.demand(
+            "credential",
+            !(is_child && has_credential),
+            "belongs to `url`; a child process takes `env`",
+        );
         table.close()?;
+        is_usable?;
         Ok(Self {
             name: server?,
             transport: transport?,
@@ -78,6 +91,7 @@ impl McpServerEntry {
             idempotent: idempotent?.into_iter().collect(),
             reconcile: reconcile?.into_iter().collect(),
             timeout: timeout?.unwrap_or(DEFAULT_TIMEOUT),
+            on_behalf_of: credential?,
         })
     }
 }

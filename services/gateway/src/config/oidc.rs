@@ -98,7 +98,7 @@ fn role(value: Value) -> Result<KeyRole, &'static str> {
 }
 
 /// As the tokens have it: with or without a slash at its end.
-fn issuer(value: Value) -> Result<String, String> {
+pub(super) fn issuer(value: Value) -> Result<String, String> {
     let issuer = text(value)?;
     // The text itself is compared, which a parsed URL would change.
     let url = parse_plain_url(&issuer).map_err(|error| error.to_string())?;

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
+use http::header::AUTHORIZATION;
 use serde_json::{Map, Value};
 
 use super::endpoint::read_headers;
+use super::on_behalf_of::{OnBehalfOfEntry, read_credential};
 use super::secret_ref::SecretRef;
 use super::table::{Reported, Table, name, object, one_of, seconds, some_of, text};
 use domain::tool_name::{GATEWAY_TOOLS, RESERVED_TOOLS};
@@ -45,6 +47,8 @@ pub struct HttpToolEntry {
     pub timeout: Duration,
     /// Path parameters whose values may hold slashes and control characters.
     pub path_slashes: Vec<String>,
+    /// Set if each call has a token of its actor.
+    pub on_behalf_of: Option<OnBehalfOfEntry>,
 }
 
 impl ToolEntry {
@@ -101,14 +105,20 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
     let headers = read_headers(table);
     let timeout = table.optional("timeout_seconds", seconds(0.1..=3600.0));
     let path_slashes = table.optional("path_slashes", names);
+    let credential = read_credential(table);
     let (url, method, headers, timeout) = (url?, method?, headers?, timeout?);
-    let path_slashes = path_slashes?;
+    let (path_slashes, on_behalf_of) = (path_slashes?, credential?);
+    if on_behalf_of.is_some() && headers.contains_key(AUTHORIZATION.as_str()) {
+        let message = "is set by `credential`; leave one of them out";
+        return Err(table.fault("headers.authorization", message));
+    }
     let Some(url) = url else {
         let unused = [
             ("method", method.is_some()),
             ("headers", !headers.is_empty()),
             ("timeout_seconds", timeout.is_some()),
             ("path_slashes", path_slashes.is_some()),
+            ("credential", on_behalf_of.is_some()),
         ];
         let unused = unused.iter().find(|(_, is_set)| *is_set);
         return match unused {
@@ -130,6 +140,7 @@ fn read_http(table: &mut Table<'_>) -> Result<Option<HttpToolEntry>, Reported> {
         method: method.unwrap_or_else(|| "POST".to_owned()),
         headers,
         timeout: timeout.unwrap_or(DEFAULT_TIMEOUT),
+        on_behalf_of,
     }))
 }
 
@@ -202,6 +213,7 @@ impl fmt::Debug for HttpToolEntry {
             .field("headers", &self.headers)
             .field("timeout", &self.timeout)
             .field("path_slashes", &self.path_slashes)
+            .field("on_behalf_of", &self.on_behalf_of)
             .finish()
     }
 }

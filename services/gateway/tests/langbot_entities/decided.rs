@@ -79,6 +79,10 @@ pub const DECIDED: &[(&str, &[&str])] = &[
         ],
     ),
     (
+        "only in a posted event: no context has it",
+        &["ActorContext.credential is only ours"],
+    ),
+    (
         "the union of all sources of the protocol; peers ignore what they do not know",
         &[
             "ActorContext.locale is only ours",

@@ -11,13 +11,13 @@ use url::Url;
 
 use super::{parsed, secrets};
 use crate::config::{
-    Config, ConfigFault, HttpToolEntry, McpServerEntry, McpTransportEntry, SecretRef, ToolEntry,
-    inherited_variable,
+    Config, ConfigFault, HttpToolEntry, McpServerEntry, McpTransportEntry, OnBehalfOfEntry,
+    SecretRef, ToolEntry, inherited_variable,
 };
 use egress::Egress;
 use tools::{
-    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, ToolCallSpec, ToolEffects, ToolSpec,
-    ToolSpecs, check_schema,
+    GatewayTool, HttpToolSpec, McpServerSpec, McpTransport, OnBehalfOf, ToolCallSpec, ToolEffects,
+    ToolSpec, ToolSpecs, check_schema,
 };
 
 /// Environment variables that child processes inherit.
@@ -118,7 +118,33 @@ impl ToolReader<'_> {
             timeout: entry.timeout,
             open: entry.path_slashes.iter().cloned().collect(),
             names: parameters.map(property_names).unwrap_or_default(),
+            on_behalf_of: self.on_behalf_of(entry.on_behalf_of.as_ref(), pointer),
         }
+    }
+
+    fn on_behalf_of(
+        &mut self,
+        entry: Option<&OnBehalfOfEntry>,
+        pointer: &str,
+    ) -> Option<OnBehalfOf> {
+        let entry = entry?;
+        let pointer = format!("{pointer}.credential.on_behalf_of");
+        if let Some(Err(error)) = self.egress.map(|egress| egress.check_url(&entry.issuer)) {
+            self.fault(format!("{pointer}.issuer"), error.to_string());
+        }
+        let secret = entry.client_secret.as_ref().map(|reference| {
+            let pointer = format!("{pointer}.client_secret");
+            secrets::secret(reference, &pointer, self.faults)
+        });
+        // An issuer may repeat the request in an error, which the runner sees.
+        self.secrets.extend(secret.clone());
+        Some(OnBehalfOf {
+            issuer: entry.issuer.clone(),
+            audience: entry.audience.clone(),
+            scopes: entry.scopes.clone(),
+            client_id: entry.client_id.clone(),
+            client_secret: secret,
+        })
     }
 
     /// Adds credentials in a query, raw and decoded, to the secrets that are redacted for runners.
@@ -154,6 +180,7 @@ impl ToolReader<'_> {
             facts: facts.collect(),
             reconcile: entry.reconcile.clone(),
             timeout: entry.timeout,
+            on_behalf_of: self.on_behalf_of(entry.on_behalf_of.as_ref(), pointer),
         }
     }
 
