@@ -165,6 +165,8 @@ mod migrated_pipelines;
 mod misbehaviour;
 #[path = "e2e/models.rs"]
 mod models;
+#[path = "e2e/on_behalf_of.rs"]
+mod on_behalf_of;
 #[path = "e2e/outbound.rs"]
 mod outbound;
 #[path = "e2e/own_limits.rs"]

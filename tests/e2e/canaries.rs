@@ -95,6 +95,7 @@ async fn dump(url: &str, haystack: &mut Haystack) {
 const USER_TEXT: &str = "canary-user-text-Kj3";
 const PASSWORD: &str = "canary-database-password-Zq8";
 const ENDPOINT_SECRET: &str = "whsec_Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXJ5Y2FuYXI=";
+const ACTOR_TOKEN: &str = "canary-actor-token-Lp9";
 const ENDPOINT_HEADER: &str = "canary-endpoint-header-Wm2";
 
 /// The database URL with a password, on a server that does not ask for one. SQLite has no password.
@@ -214,6 +215,9 @@ async fn secrets_never_reach_logs_tables_responses_or_requests(
 
     let mut event = message("m-1");
     event["input"]["text"] = json!(USER_TEXT);
+    event["actor"] = json!({
+        "actor_type": "user", "actor_id": "u-1", "credential": {"token": ACTOR_TOKEN},
+    });
     let run = HeldRun::start(&stage, &event).await;
     let renewed = run.post("/token").await.body["token"]
         .as_str()
@@ -320,6 +324,7 @@ async fn secrets_never_reach_logs_tables_responses_or_requests(
             &["the request of the run"],
         ),
         canary("a renewed token", &signature(&renewed), &[]),
+        canary("the token of an actor", ACTOR_TOKEN, &[]),
         // The caller sees its own invalid credential in the error.
         canary(
             "a wrong credential",
