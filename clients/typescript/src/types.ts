@@ -227,6 +227,12 @@ export interface Interaction {
   submitted_run_id?: string | null;
 }
 
+/** Token of an actor, for tools that are called on its behalf. */
+export interface ActorCredential {
+  token: string;
+  type?: "access_token" | "id_token" | "jwt";
+}
+
 /** Sender of an event. */
 export interface ActorContext {
   actor_type: string;
@@ -235,6 +241,7 @@ export interface ActorContext {
   locale?: string | null;
   timezone?: string | null;
   metadata?: Json;
+  credential?: ActorCredential | null;
 }
 
 /** State of a question that its run waits for. All states except `open` are final. */

@@ -274,6 +274,13 @@ class Interaction(TypedDict):
     submitted_run_id: NotRequired[str | None]
 
 
+class ActorCredential(TypedDict):
+    """Token of an actor, for tools that are called on its behalf."""
+
+    token: str
+    type: NotRequired[Literal["access_token", "id_token", "jwt"]]
+
+
 class ActorContext(TypedDict):
     """Sender of an event."""
 
@@ -283,6 +290,7 @@ class ActorContext(TypedDict):
     locale: NotRequired[str | None]
     timezone: NotRequired[str | None]
     metadata: NotRequired[Json]
+    credential: NotRequired[ActorCredential | None]
 
 
 class AwaitedInteraction(TypedDict):
