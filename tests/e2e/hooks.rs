@@ -33,6 +33,17 @@ fn hook(name: &str, receiver: &Receiver, on: &[&str], more: &str) -> String {
 
 /// A stage whose agent may call all tools of the server and the model `talker`.
 async fn stage_of(engine: Engine, server: &ToolServer, hooks: &str) -> Option<OwnStage> {
+    let resources =
+        r#"tools = { act = "allow", find = "allow", ask = "ask" }, models = ["talker"]"#;
+    stage_with_resources(engine, server, hooks, resources).await
+}
+
+async fn stage_with_resources(
+    engine: Engine,
+    server: &ToolServer,
+    hooks: &str,
+    resources: &'static str,
+) -> Option<OwnStage> {
     let directory = TempDirectory::new();
     let script = directory.write("script.toml", SCRIPT);
     let mut manifest = manifest(RUNNER_ID);
@@ -42,7 +53,7 @@ async fn stage_of(engine: Engine, server: &ToolServer, hooks: &str) -> Option<Ow
     runner.answer_all(|run| sse(run.talk(1).concat()));
     OwnStage::of(engine, runner, |config| {
         config.agents = vec![Agent {
-            resources: r#"tools = { act = "allow", find = "allow", ask = "ask" }, models = ["talker"]"#,
+            resources,
             ..Agent::default()
         }];
         config.rest = format!(
@@ -115,6 +126,23 @@ async fn call(run: &HeldRun, tool: &str, key: &str, parameters: &Value) -> ApiRe
     send(request.json(&json!({ "parameters": parameters })))
         .await
         .unwrap()
+}
+
+#[tokio::test]
+async fn call_that_needs_an_amendment_passes_the_hooks() {
+    let (server, guard) = (ToolServer::start().await, Receiver::start().await);
+    guard.always(deny());
+    let hooks = hook("guard", &guard, &["tool.call"], "");
+    let resources = r#"tools = ["find"], on_denied = "ask""#;
+    let stage = stage_with_resources(Sqlite, &server, &hooks, resources)
+        .await
+        .unwrap();
+    let run = HeldRun::start(&stage, &message("m-1")).await;
+    let refused = call(&run, "act", "k-1", &json!({"text": "4000 1234"})).await;
+    assert_denied(&refused, "tool.call");
+    let open = stage.client.get("/v1/interactions").await.expect(200).body;
+    assert_eq!(open["items"], json!([]));
+    run.end(&stage).await;
 }
 
 /// Waits until the denied calls of a run have these rules.

@@ -1,5 +1,6 @@
 //! Values of a run that hooks check, and the audit of refused ones.
 
+use domain::authorization::amendable_tool;
 use protocol::JsonObject;
 use protocol::hook::{HookMoment, HookValue};
 use protocol::resources::ToolOperation;
@@ -78,9 +79,11 @@ pub(super) async fn checked_parameters(
         state,
         call: call_of(tool),
     };
-    // A call without a grant is refused later, and its arguments reach no hook.
-    let is_granted = grant.snapshot.tool(tool, ToolOperation::Call).is_ok();
-    if !is_granted || !hooked.applies(HookMoment::ToolCall) {
+    // A call that neither the grant nor an amendment can allow is refused later, and its arguments reach no hook.
+    let snapshot = &grant.snapshot;
+    let is_possible = snapshot.tool(tool, ToolOperation::Call).is_ok()
+        || amendable_tool(snapshot, tool).is_some();
+    if !is_possible || !hooked.applies(HookMoment::ToolCall) {
         return Ok(parameters);
     }
     caller.access.check_local(state).await?;
