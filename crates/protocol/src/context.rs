@@ -166,10 +166,23 @@ pub struct ActorContext {
     #[cfg_attr(feature = "openapi", schema(value_type = Object))]
     pub metadata: JsonObject,
     /// Token of the actor, for tools that are called on its behalf. Only in a posted event, and only with `actor_id`.
-    // Never serialized, so it reaches no context, log, table or response.
-    #[serde(default, skip_serializing)]
+    // Never serialized, so it reaches no context, log, table or response. `skip_serializing` would also remove it from
+    // the API document.
+    #[serde(
+        default,
+        skip_serializing_if = "is_withheld",
+        serialize_with = "withhold"
+    )]
     #[cfg_attr(feature = "openapi", schema(write_only))]
     pub credential: Option<Box<ActorCredential>>,
+}
+
+fn is_withheld<T>(_: &T) -> bool {
+    true
+}
+
+fn withhold<T, S: serde::Serializer>(_: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_none()
 }
 
 /// Token of an actor. The gateway seals it, uses it while the run lives, and never returns it.
