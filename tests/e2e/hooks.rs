@@ -77,8 +77,9 @@ fn tools(server: &ToolServer) -> String {
     tool("act", "write") + &tool("ask", "write") + &tool("find", "read")
 }
 
+/// In the form that both `always` and `react` take.
 fn answer(decision: &Value) -> Option<Reaction> {
-    Some(Reaction::Body(decision.to_string()))
+    Reaction::Body(decision.to_string()).into()
 }
 
 fn allow() -> Option<Reaction> {
@@ -147,7 +148,7 @@ async fn call_that_needs_an_amendment_passes_the_hooks() {
 
 /// Waits until the denied calls of a run have these rules.
 async fn denied_by(stage: &Stage, run: &HeldRun, rules: &[&str]) {
-    let path = format!("/v1/runs/{}/audit?limit=200", run.run_id);
+    let path = format!("/v1/runs/{}/audit?limit=100", run.run_id);
     until("the audit entries", async || {
         let page = stage.client.get(&path).await.expect(200).body;
         let rows = page["items"].as_array().unwrap().iter();
@@ -403,7 +404,9 @@ async fn model_requests_and_answers_pass_hooks(#[values(Sqlite, Postgres)] engin
             other["model"] = json!("other");
             guard.react(replace(&other));
             let (status, text) = text_of(&run, path, &request).await;
-            assert_eq!(status, 503, "{path}: {text}");
+            // Anthropic's status of an overload.
+            let unavailable = if format == "messages" { 529 } else { 503 };
+            assert_eq!(status, unavailable, "{path}: {text}");
             rules.push("hook guard on model.request");
         }
     }
@@ -440,7 +443,8 @@ async fn denied_stream_ends_with_an_error() {
         assert_eq!(status, 200, "{path}: {text}");
         assert!(text.contains(end), "{path}: {text}");
         let value = json!({"text": "Echo of: hello", "reasoning": "", "tool_calls": ""});
-        assert_members!(guard.received().last().unwrap().body, {
+        let received = guard.received();
+        assert_members!(received.last().unwrap().body, {
             "type": "model.response", "format": "text", "value": value,
         });
         // The text was sent, so its replacement is a denial.
@@ -511,8 +515,10 @@ async fn denied_relayed_streams_end_with_errors() {
                 .as_ref()
                 .is_some_and(|one| matches!(one, Reaction::Body(body) if body.contains("deny")));
             guard.always(reaction);
+            let id = if is_denied { "resp_2" } else { "resp_1" };
             let event = |event: &Value| {
-                format!("event: {}\ndata: {event}", event["type"].as_str().unwrap())
+                let data = event.to_string().replace("resp_1", id);
+                format!("event: {}\ndata: {data}", event["type"].as_str().unwrap())
             };
             upstream.reply(UpstreamReply::Events(events.iter().map(event).collect()));
             let (status, text) = text_of(&run, path, &request).await;
@@ -548,7 +554,8 @@ async fn events_pass_hooks_before_they_are_stored(#[values(Sqlite, Postgres)] en
     let received = guard.received();
     assert!(is_signed(&received[0]));
     assert_members!(received[0].body, {"type": "event", "event_id": "e-1", "workspace_id": "default"});
-    assert_eq!(received[0].body["value"]["input"], event["input"]);
+    let input = &received[0].body["value"]["input"];
+    assert_eq!(input["text"], event["input"]["text"]);
 
     // A repeated event gets its first answer.
     guard.always(deny());

@@ -15,6 +15,7 @@ mod knowledge;
 mod mcp;
 pub mod messages;
 pub mod models;
+mod on_behalf_of;
 pub mod openai;
 mod platform_actions;
 mod prompt;

@@ -7,7 +7,6 @@ use std::time::Duration;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
-use domain::actor_token::ActorToken;
 use domain::authorization::NotGranted;
 use domain::tool_call::is_repeatable;
 use http::{HeaderMap, StatusCode};
@@ -358,36 +357,6 @@ impl ToolCalling<'_> {
             resource: self.name,
             operation: "call",
         }
-    }
-
-    /// The token of the actor for whom the tool is called. `None`: the tool requires none. (Its `reconcile` tool may do
-    /// so.)
-    async fn actor_token(
-        &self,
-        host_call: &HostCall,
-        tool: &AvailableTool,
-        key: Option<CallKey<'_>>,
-    ) -> ApiResult<Option<ActorToken>> {
-        if !self.state.tools.calls_on_behalf(tool) {
-            return Ok(None);
-        }
-        // A later run may be of another actor, who must not get this one's result.
-        if key.is_some_and(|key| key.scope == KeyScope::Conversation) {
-            return Err(ApiError::invalid_argument(
-                "a tool that is called on behalf of the actor takes `Idempotency-Key-Scope: run` only",
-            ));
-        }
-        let token = self
-            .state
-            .runs
-            .grants
-            .actor_token(&self.caller.grant)
-            .await?;
-        match &token {
-            Some(token) => host_call.note_actor(token.actor()),
-            None => tool.check_without_actor()?,
-        }
-        Ok(token)
     }
 
     /// The runs that share the idempotency key.

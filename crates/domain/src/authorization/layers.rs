@@ -173,7 +173,7 @@ impl<'a> LayerEvaluation<'a> {
                     operations.push(operation);
                 }
             }
-            amendments::decide_amendment(self, tool, entry, &operations);
+            self.amendment(tool, entry, &operations);
             if !operations.is_empty() {
                 let approval = self.approval_of(tool, rule);
                 granted.push(ToolResource {

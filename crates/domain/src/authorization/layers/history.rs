@@ -7,10 +7,10 @@ use super::{Layer, LayerEvaluation};
 impl LayerEvaluation<'_> {
     /// Decides `page` and `search`, in this order. `workspace` includes both.
     pub(in crate::authorization) fn history(&mut self, has_conversation: bool) -> (bool, bool) {
-        let page = self.history_operation(HistoryOperation::Page, has_conversation);
-        let search = self.history_operation(HistoryOperation::Search, has_conversation);
+        let page = history_operation(self, HistoryOperation::Page, has_conversation);
+        let search = history_operation(self, HistoryOperation::Search, has_conversation);
         // The workspace's history needs no conversation of the event.
-        let all = self.history_operation(HistoryOperation::Workspace, true);
+        let all = history_operation(self, HistoryOperation::Workspace, true);
         let agent = self.agent;
         let named = &agent.resource_policy.history_conversations;
         // Each listed conversation gets a decision of its own, which the API checks by id.
@@ -33,21 +33,25 @@ impl LayerEvaluation<'_> {
         }
         (page || all || others, search || all || others)
     }
+}
 
-    fn history_operation(&mut self, operation: HistoryOperation, in_scope: bool) -> bool {
-        let checks = [
-            (
-                Layer::Manifest,
-                self.manifest.permissions.history.contains(&operation),
-                "",
-            ),
-            (
-                Layer::AgentPolicy,
-                self.agent.resource_policy.history.contains(&operation),
-                "resource_policy.history does not name it",
-            ),
-            (Layer::EventScope, in_scope, "the event has no conversation"),
-        ];
-        self.decide("history", "conversation", operation.as_str(), &checks)
-    }
+fn history_operation(
+    layers: &mut LayerEvaluation<'_>,
+    operation: HistoryOperation,
+    in_scope: bool,
+) -> bool {
+    let checks = [
+        (
+            Layer::Manifest,
+            layers.manifest.permissions.history.contains(&operation),
+            "",
+        ),
+        (
+            Layer::AgentPolicy,
+            layers.agent.resource_policy.history.contains(&operation),
+            "resource_policy.history does not name it",
+        ),
+        (Layer::EventScope, in_scope, "the event has no conversation"),
+    ];
+    layers.decide("history", "conversation", operation.as_str(), &checks)
 }
