@@ -172,6 +172,7 @@ async fn count_tokens(
     params(("version" = String, Path, description = "`v1`, `v1beta` or `v1alpha`; all are the same")), responses(
     (status = 200, description = "A list of `Model` objects", body = Object),
     (status = 401, description = "The run token is not valid", body = GeminiError),
+    (status = 404, description = "There is no such version", body = GeminiError),
     (status = 409, description = "The run was cancelled", body = GeminiError)))]
 async fn list_gemini_models(
     LiveCaller(caller): LiveCaller,
