@@ -86,7 +86,10 @@ impl StreamText {
             "stop_sequence",
             "encrypted_content",
         ];
-        for (name, value) in fields.as_object().into_iter().flatten() {
+        let fields = fields.as_object().into_iter().flatten();
+        // The name of a call precedes its arguments, in whatever order a provider sends them.
+        let (names, others): (Vec<_>, Vec<_>) = fields.partition(|(name, _)| *name == "name");
+        for (name, value) in names.into_iter().chain(others) {
             if !ignored.contains(&name.as_str()) {
                 self.add_value(TextPart::of(name), value);
             }
