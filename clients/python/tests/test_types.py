@@ -137,6 +137,6 @@ def test_events_have_all_types() -> None:
     text = source.read_text()
     listed = text[text.index("result_types!(") : text.index(");", text.index("result_types!("))]
     results = {part.split('"')[0] for part in listed.split('= "')[1:]}
-    assert set(named) == results | {"run.restarted"}
+    assert set(named) == results | {"run.restarted", "run.amended"}
     event = SCHEMAS["gateway"]["AgentRunEvent"]
     assert set(named) == set(event["discriminator"]["mapping"])

@@ -1,6 +1,6 @@
 /** Events of a run: what runners send as results, and what clients receive. */
 
-import type { Json, Message, MessageChunk, RunOutcome, StateScope } from "./types.js";
+import type { Json, Message, MessageChunk, Principal, RunOutcome, StateScope } from "./types.js";
 
 /** Data of `message.delta`. */
 export interface MessageDeltaPayload {
@@ -83,6 +83,21 @@ export interface RunRestartedPayload {
   after: number;
 }
 
+/**
+ * Data of `run.amended`: a person allowed calls of a tool that the run was not granted. `arguments` has rules by JSON
+ * pointer; without it, exactly the call of the question is allowed. Without `count`, any number of calls is. `expires_at`
+ * is in epoch seconds.
+ */
+export interface RunAmendedPayload {
+  approval_id: string;
+  interaction_id?: string | null;
+  tool: string;
+  arguments?: Json | null;
+  count?: number | null;
+  expires_at: number;
+  allowed_by: Principal;
+}
+
 /** Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds. */
 interface EventOf<Type extends string, Data> {
   type: Type;
@@ -115,7 +130,8 @@ export type EventType = keyof EventData;
 /** Event of a run. A comparison of `type` narrows `data`. Later versions may send further types: ignore them. */
 export type RunEvent =
   | { [Type in EventType]: EventOf<Type, EventData[Type]> }[EventType]
-  | EventOf<"run.restarted", RunRestartedPayload>;
+  | EventOf<"run.restarted", RunRestartedPayload>
+  | EventOf<"run.amended", RunAmendedPayload>;
 
 /** True for the two types that end a run. */
 export function isTerminal(type: string): boolean {

@@ -114,8 +114,8 @@ test("events have all types", () => {
   assert.deepEqual(types.sort(), [...listed.matchAll(/= "([^"]+)"/g)].map((found) => found[1]).sort());
   // The document of runners describes an event without the union.
   const union = documents.map((schemas) => schemas.AgentRunEvent?.discriminator?.mapping).find((one) => one);
-  // An event of the gateway, which no runner can send.
-  assert.deepEqual([...types, "run.restarted"].sort(), Object.keys(union ?? {}).sort());
+  // Events of the gateway, which no runner can send.
+  assert.deepEqual([...types, "run.restarted", "run.amended"].sort(), Object.keys(union ?? {}).sort());
 });
 
 /** Exports of an entry point, with the public members of classes. */

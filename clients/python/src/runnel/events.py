@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Union
 
-from .types import Json, Message, MessageChunk, RunOutcome, StateScope
+from .types import Json, Message, MessageChunk, Principal, RunOutcome, StateScope
 
 if sys.version_info >= (3, 11):
     from typing import NotRequired
@@ -107,6 +107,22 @@ text of the open message changes by that.
 """
 
 
+class RunAmendedPayload(TypedDict):
+    """Data of `run.amended`: a person allowed calls of a tool that the run was not granted.
+
+    `arguments` has rules by JSON pointer; without it, exactly the call of the question is allowed. Without `count`, any
+    number of calls is. `expires_at` is in epoch seconds.
+    """
+
+    approval_id: str
+    interaction_id: NotRequired[str | None]
+    tool: str
+    arguments: NotRequired[Json | None]
+    count: NotRequired[int | None]
+    expires_at: int
+    allowed_by: Principal
+
+
 class _Event(TypedDict):
     """Members of all events. `sequence` counts from 1 without gaps, `created_at` is in epoch seconds."""
 
@@ -198,6 +214,13 @@ class RunRestarted(_Event):
     data: RunRestartedPayload
 
 
+class RunAmended(_Event):
+    """Event of the gateway: a person added calls of a tool to the grant of the run."""
+
+    type: Literal["run.amended"]
+    data: RunAmendedPayload
+
+
 # Event of a run. `type` selects the shape of `data`. Later versions may send further types: ignore them.
 RunEvent = Union[  # noqa: UP007 - a `|` of TypedDicts needs Python 3.11 at run time
     MessageDelta,
@@ -211,5 +234,6 @@ RunEvent = Union[  # noqa: UP007 - a `|` of TypedDicts needs Python 3.11 at run 
     RunCompleted,
     RunFailed,
     RunRestarted,
+    RunAmended,
 ]
 TERMINAL = ("run.completed", "run.failed")
